@@ -1,0 +1,331 @@
+//! Frames to bytes and back. The decoder is fed what arrives, in whatever pieces, and hands out whole frames.
+
+use crate::caps;
+use crate::message::{Body, Channel, Frame};
+use minicbor::{Decode, Encode};
+
+/// Bytes of a frame header: payload length (24 bits), kind (8 bits), stream (32 bits), little endian.
+pub const HEADER: usize = 8;
+/// Bytes before the data in a data frame: the offset.
+const OFFSET: usize = 8;
+
+mod kind {
+    pub(super) const HELLO: u8 = 1;
+    pub(super) const WELCOME: u8 = 2;
+    pub(super) const OPEN: u8 = 3;
+    pub(super) const REPLY: u8 = 4;
+    pub(super) const FAIL: u8 = 5;
+    pub(super) const EXIT: u8 = 6;
+    pub(super) const SIGNAL: u8 = 7;
+    pub(super) const RESIZE: u8 = 8;
+    pub(super) const CLOSE: u8 = 9;
+    pub(super) const PING: u8 = 10;
+    pub(super) const PONG: u8 = 11;
+    /// Plus the channel.
+    pub(super) const DATA: u8 = 16;
+    pub(super) const EOF: u8 = 20;
+    pub(super) const CONSUMED: u8 = 24;
+}
+
+/// Bytes that are no frame. The connection cannot go on after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// A kind that does not exist.
+    Kind(u8),
+    /// A payload longer than its kind may have.
+    TooLong {
+        /// The kind.
+        kind: u8,
+        /// The length it claims.
+        length: usize,
+    },
+    /// A payload that is not what its kind says.
+    Malformed(u8),
+}
+
+impl std::fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Kind(kind) => write!(f, "frame of unknown kind {kind}"),
+            Self::TooLong { kind, length } => write!(f, "frame of kind {kind} claims {length} bytes"),
+            Self::Malformed(kind) => write!(f, "malformed frame of kind {kind}"),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+/// Appends a frame to `out`.
+pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER]);
+    let kind = match &frame.body {
+        Body::Hello(message) => cbor(kind::HELLO, message, out),
+        Body::Welcome(message) => cbor(kind::WELCOME, message, out),
+        Body::Open(message) => cbor(kind::OPEN, &**message, out),
+        Body::Reply(message) => cbor(kind::REPLY, message, out),
+        Body::Fail(message) => cbor(kind::FAIL, message, out),
+        Body::Exit(message) => cbor(kind::EXIT, message, out),
+        Body::Resize(message) => cbor(kind::RESIZE, message, out),
+        Body::Data { channel, offset, bytes } => {
+            out.extend_from_slice(&offset.to_le_bytes());
+            out.extend_from_slice(bytes);
+            kind::DATA + *channel as u8
+        }
+        Body::Eof(channel) => kind::EOF + *channel as u8,
+        Body::Consumed { channel, offset } => {
+            out.extend_from_slice(&offset.to_le_bytes());
+            kind::CONSUMED + *channel as u8
+        }
+        Body::Signal(signal) => {
+            out.extend_from_slice(&signal.to_le_bytes());
+            kind::SIGNAL
+        }
+        Body::Close => kind::CLOSE,
+        Body::Ping => kind::PING,
+        Body::Pong => kind::PONG,
+    };
+    let length = out.len() - start - HEADER;
+    debug_assert!(length <= cap(kind).unwrap_or(0), "kind {kind}: {length}");
+    out[start..start + HEADER].copy_from_slice(&header(kind, frame.stream, length));
+}
+
+/// The header and offset of a data frame whose bytes the caller writes itself, without a copy in between.
+pub fn encode_data_header(stream: u32, channel: Channel, offset: u64, length: usize) -> [u8; HEADER + OFFSET] {
+    let mut out = [0; HEADER + OFFSET];
+    out[..HEADER].copy_from_slice(&header(kind::DATA + channel as u8, stream, OFFSET + length));
+    out[HEADER..].copy_from_slice(&offset.to_le_bytes());
+    out
+}
+
+fn header(kind: u8, stream: u32, length: usize) -> [u8; HEADER] {
+    let mut out = [0; HEADER];
+    out[..4].copy_from_slice(&(length as u32 | u32::from(kind) << 24).to_le_bytes());
+    out[4..].copy_from_slice(&stream.to_le_bytes());
+    out
+}
+
+fn cbor<T: Encode<()>>(kind: u8, message: &T, out: &mut Vec<u8>) -> u8 {
+    minicbor::encode(message, out).expect("writing to a Vec cannot fail");
+    kind
+}
+
+/// The longest payload of a kind; `None` for a kind that does not exist.
+fn cap(kind: u8) -> Option<usize> {
+    Some(match kind {
+        kind::HELLO | kind::WELCOME => 4096,
+        kind::OPEN | kind::REPLY => caps::CONTROL,
+        kind::FAIL => 16 * 1024,
+        kind::EXIT | kind::RESIZE => 64,
+        kind::SIGNAL => 4,
+        kind::CLOSE | kind::PING | kind::PONG => 0,
+        _ if data_channel(kind, kind::DATA).is_some() => OFFSET + caps::DATA,
+        _ if data_channel(kind, kind::EOF).is_some() => 0,
+        _ if data_channel(kind, kind::CONSUMED).is_some() => OFFSET,
+        _ => return None,
+    })
+}
+
+fn data_channel(kind: u8, base: u8) -> Option<Channel> {
+    match kind.checked_sub(base)? {
+        0 => Some(Channel::Stdin),
+        1 => Some(Channel::Stdout),
+        2 => Some(Channel::Stderr),
+        _ => None,
+    }
+}
+
+/// Collects bytes until whole frames are there.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    buffer: Vec<u8>,
+    /// Everything before it is decoded.
+    start: usize,
+}
+
+impl Decoder {
+    /// A decoder at the beginning of a connection.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes what arrived. Feed no more than a few frames' worth between calls of [`Self::next_frame`].
+    pub fn feed(&mut self, bytes: &[u8]) {
+        if self.start == self.buffer.len() {
+            self.buffer.clear();
+            self.start = 0;
+            // A large control message is rare: do not hold its memory for the life of the connection.
+            if self.buffer.capacity() > 4 * caps::DATA {
+                self.buffer = Vec::new();
+            }
+        } else if self.start > caps::DATA {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, if it has arrived.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, DecodeError> {
+        let pending = &self.buffer[self.start..];
+        let Some((head, rest)) = pending.split_at_checked(HEADER) else { return Ok(None) };
+        let word = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        let stream = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        let (length, kind) = ((word & 0x00ff_ffff) as usize, (word >> 24) as u8);
+        let cap = cap(kind).ok_or(DecodeError::Kind(kind))?;
+        if length > cap {
+            return Err(DecodeError::TooLong { kind, length });
+        }
+        let Some(payload) = rest.get(..length) else { return Ok(None) };
+        let body = body(kind, payload).ok_or(DecodeError::Malformed(kind))?;
+        self.start += HEADER + length;
+        Ok(Some(Frame { stream, body }))
+    }
+
+    /// Bytes held that are not a whole frame yet.
+    pub fn pending(&self) -> usize {
+        self.buffer.len() - self.start
+    }
+}
+
+fn body(kind: u8, payload: &[u8]) -> Option<Body> {
+    Some(match kind {
+        kind::HELLO => Body::Hello(exact(payload)?),
+        kind::WELCOME => Body::Welcome(exact(payload)?),
+        kind::OPEN => Body::Open(Box::new(exact(payload)?)),
+        kind::REPLY => Body::Reply(exact(payload)?),
+        kind::FAIL => Body::Fail(exact(payload)?),
+        kind::EXIT => Body::Exit(exact(payload)?),
+        kind::RESIZE => Body::Resize(exact(payload)?),
+        kind::SIGNAL => Body::Signal(i32::from_le_bytes(payload.try_into().ok()?)),
+        kind::CLOSE => Body::Close,
+        kind::PING => Body::Ping,
+        kind::PONG => Body::Pong,
+        _ => {
+            if let Some(channel) = data_channel(kind, kind::DATA) {
+                let (offset, bytes) = payload.split_at_checked(OFFSET)?;
+                let offset = u64::from_le_bytes(offset.try_into().ok()?);
+                // The end of the data must be a number too.
+                offset.checked_add(bytes.len() as u64)?;
+                Body::Data { channel, offset, bytes: bytes.to_vec() }
+            } else if let Some(channel) = data_channel(kind, kind::EOF) {
+                Body::Eof(channel)
+            } else {
+                let channel = data_channel(kind, kind::CONSUMED)?;
+                Body::Consumed { channel, offset: u64::from_le_bytes(payload.try_into().ok()?) }
+            }
+        }
+    })
+}
+
+/// A message and nothing after it.
+fn exact<'b, T: Decode<'b, ()>>(payload: &'b [u8]) -> Option<T> {
+    let mut decoder = minicbor::Decoder::new(payload);
+    let message = decoder.decode().ok()?;
+    (decoder.position() == payload.len()).then_some(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::*;
+    use proptest::prelude::*;
+
+    fn round_trip(frame: &Frame) {
+        let mut bytes = Vec::new();
+        encode(frame, &mut bytes);
+        let mut decoder = Decoder::new();
+        // In the smallest pieces there are.
+        for byte in &bytes[..bytes.len() - 1] {
+            decoder.feed(&[*byte]);
+            assert_eq!(decoder.next_frame(), Ok(None));
+        }
+        decoder.feed(&bytes[bytes.len() - 1..]);
+        assert_eq!(decoder.next_frame().as_ref(), Ok(&Some(frame.clone())));
+        assert_eq!(decoder.pending(), 0);
+    }
+
+    #[test]
+    fn frames_come_back_as_they_were() {
+        let spawn = Spawn {
+            command: SpawnCommand::Argv(vec![b"ls".to_vec().into(), vec![0xff, 0xfe].into()]),
+            env: vec![(b"A".to_vec().into(), b"b=c".to_vec().into())],
+            cwd: Some(b"/tmp".to_vec().into()),
+            user: Some("1000:1000".into()),
+            stdin: true,
+            tty: Some(Size { rows: 24, cols: 80 }),
+            timeout_ms: Some(5),
+            grace_ms: None,
+            detached: false,
+        };
+        let bodies = [
+            Body::Hello(Hello { generation: 1, token: Some(vec![1, 2].into()), owner: true }),
+            Body::Welcome(Welcome { generation: 1, version: "x".into(), main: Some(7) }),
+            Body::Open(Box::new(Request::Spawn(spawn))),
+            Body::Open(Box::new(Request::Shutdown { grace_ms: 1 })),
+            Body::Reply(Reply::Ready { stdin_window: 3 }),
+            Body::Fail(Failure { kind: FailureKind::Refused, message: "no".into() }),
+            Body::Data { channel: Channel::Stderr, offset: 9, bytes: vec![1, 2, 3] },
+            Body::Eof(Channel::Stdin),
+            Body::Consumed { channel: Channel::Stdout, offset: u64::MAX },
+            Body::Exit(ExitReport { code: Some(3), ..ExitReport::default() }),
+            Body::Signal(-1),
+            Body::Resize(Size { rows: 1, cols: 2 }),
+            Body::Close,
+            Body::Ping,
+            Body::Pong,
+        ];
+        for (index, body) in bodies.into_iter().enumerate() {
+            round_trip(&Frame { stream: index as u32, body });
+        }
+    }
+
+    #[test]
+    fn a_claimed_length_takes_no_memory() {
+        for kind in 0..=255u8 {
+            let mut decoder = Decoder::new();
+            decoder.feed(&header(kind, 1, 0x00ff_ffff));
+            assert!(decoder.next_frame().is_err(), "kind {kind}");
+        }
+    }
+
+    #[test]
+    fn a_hand_written_data_header_is_the_encoders() {
+        let bytes = vec![5; 100];
+        let mut whole = Vec::new();
+        encode(
+            &Frame { stream: 3, body: Body::Data { channel: Channel::Stdout, offset: 77, bytes: bytes.clone() } },
+            &mut whole,
+        );
+        let mut parts = encode_data_header(3, Channel::Stdout, 77, bytes.len()).to_vec();
+        parts.extend(bytes);
+        assert_eq!(whole, parts);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn any_bytes_decode_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..4096), cut in 1usize..64) {
+            let mut decoder = Decoder::new();
+            'feeding: for piece in bytes.chunks(cut) {
+                decoder.feed(piece);
+                loop {
+                    match decoder.next_frame() {
+                        Ok(Some(_)) => {}
+                        Ok(None) => break,
+                        Err(_) => break 'feeding,
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn any_payload_of_a_real_kind_decodes_or_is_refused(kind in 1u8..28, payload in proptest::collection::vec(any::<u8>(), 0..512)) {
+            let mut decoder = Decoder::new();
+            decoder.feed(&header(kind, 1, payload.len()));
+            decoder.feed(&payload);
+            let _ = decoder.next_frame();
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a keeper is told when it starts: by the descriptor it inherits, or by its argument where nothing secret is in it.
+
+use crate::Spawn;
+use minicbor::bytes::ByteVec;
+use minicbor::{Decode, Encode};
+
+/// The keeper's own settings.
+#[derive(Clone, Debug, Default, PartialEq, Encode, Decode)]
+pub struct KeeperConfig {
+    /// A secret that every hello must carry. Without one, only a peer outside the keeper's pid namespace is let in.
+    #[n(0)]
+    pub token: Option<ByteVec>,
+    /// Ends with the owner's connection.
+    #[n(1)]
+    pub tied: bool,
+    /// Ends after this time without a command or connection.
+    #[n(2)]
+    pub idle_ms: Option<u64>,
+    /// Base environment of commands, after the keeper's own if `inherit_env`.
+    #[n(3)]
+    pub env: Vec<(ByteVec, ByteVec)>,
+    /// Whether the keeper's own environment is the base (engines put the image's there).
+    #[n(4)]
+    pub inherit_env: bool,
+    /// Default working directory.
+    #[n(5)]
+    pub cwd: Option<ByteVec>,
+    /// Default user.
+    #[n(6)]
+    pub user: Option<String>,
+    /// Starts with the keeper; the keeper ends with it, with its exit code.
+    #[n(7)]
+    pub main: Option<Spawn>,
+    /// Where the main process's output goes.
+    #[n(8)]
+    pub log: LogSink,
+    /// A user that gets a passwd entry and a home if it has none: uid and gid.
+    #[n(9)]
+    pub ensure_user: Option<(u32, u32)>,
+    /// Capabilities, as bits, that commands may have. Without it commands keep the keeper's own.
+    #[n(10)]
+    pub bounding: Option<u64>,
+    /// An open descriptor on the control group file that counts OOM kills.
+    #[n(11)]
+    pub oom_fd: Option<i32>,
+    /// Removed by the keeper when it ends, if it is tied and outside any sandbox: its run directory.
+    #[n(12)]
+    pub sweep: Option<ByteVec>,
+    /// Milliseconds within which the owner of a tied sandbox must have connected.
+    #[n(13)]
+    pub owner_within_ms: Option<u64>,
+}
+
+/// Where the main process's output is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub enum LogSink {
+    /// Nowhere.
+    #[n(0)]
+    #[default]
+    Nowhere,
+    /// To the keeper's own standard output and error: the engine keeps it.
+    #[n(1)]
+    Passthrough,
+    /// To two inherited descriptors in turn, each up to `cap` bytes, as records of [`crate::log`].
+    #[n(2)]
+    Files {
+        /// One.
+        #[n(0)]
+        first: i32,
+        /// The other.
+        #[n(1)]
+        second: i32,
+        /// Bytes in one before the other is emptied and written.
+        #[n(2)]
+        cap: u64,
+    },
+}

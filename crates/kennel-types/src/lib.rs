@@ -1,0 +1,23 @@
+//! The words everyone in Kennel uses: what a sandbox is asked to be, what a command is, what went wrong.
+//!
+//! Plain data with serde and schemars. No I/O, no clock, no environment, and nothing of ours below it.
+
+mod error_code;
+mod event;
+mod exec;
+mod file;
+mod id;
+mod mode;
+mod quantity;
+mod sandbox;
+mod stats;
+
+pub use error_code::ErrorCode;
+pub use event::{Event, EventKind};
+pub use exec::{Command, ExecSpec, ExitStatus, TermSize};
+pub use file::{DirEntry, FileKind, FileStat, WatchEvent, WatchKind};
+pub use id::{InvalidId, SandboxId};
+pub use mode::{Backing, Layer, MODES, Mode, Support};
+pub use quantity::{ByteSize, InvalidQuantity, format_bytes, parse_cpus, parse_duration};
+pub use sandbox::{Availability, Enforcement, Limits, Mount, NetworkMode, Owner, SandboxInfo, SandboxSpec, Status};
+pub use stats::Stats;

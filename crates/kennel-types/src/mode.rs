@@ -1,0 +1,206 @@
+//! The mode table: what each backend enforces, who owns files, what is refused.
+//!
+//! This is the source. `inspect`, `doctor` and the contract suite read it; nothing repeats it.
+
+use crate::NetworkMode;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One wall between a sandbox and the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    /// Its own view of the file system.
+    MountNamespace,
+    /// Its own processes only.
+    PidNamespace,
+    /// Its own System V and POSIX IPC.
+    IpcNamespace,
+    /// Its own host name.
+    UtsNamespace,
+    /// Its own network stack.
+    NetNamespace,
+    /// Its root is an ordinary user outside.
+    UserNamespace,
+    /// Its own view of control groups.
+    CgroupNamespace,
+    /// Root inside has few capabilities.
+    ReducedCapabilities,
+    /// No program gains rights by being run.
+    NoNewPrivileges,
+    /// A list of allowed system calls.
+    Seccomp,
+    /// File access held by the kernel beyond mounts.
+    Landlock,
+}
+
+/// Whether a mode gives something. What it does not give, it refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Support {
+    /// It is enforced, or creation fails.
+    Given,
+    /// Asking for it is an error.
+    Refused,
+}
+
+/// What is below a sandbox's root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Backing {
+    /// The host's own root, with a private writable layer.
+    HostOverlay,
+    /// An image.
+    Image,
+    /// The host itself.
+    Host,
+    /// Memory.
+    Memory,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Mode {
+    /// Its name, as `inspect` shows it.
+    pub name: &'static str,
+    /// The provider.
+    pub provider: &'static str,
+    /// What is below the root.
+    pub backing: Backing,
+    /// How user ids inside meet those outside.
+    pub ids: &'static str,
+    /// To whom files made in the workspace belong.
+    pub workspace_files: &'static str,
+    /// Walls that every sandbox of this mode has, or creation fails. `NetNamespace` falls away with network `host`.
+    pub layers: &'static [Layer],
+    /// Networks that can be asked for; the first is the default.
+    pub networks: &'static [NetworkMode],
+    /// Memory, CPU and process limits.
+    pub limits: Support,
+    /// The workspace and other mounts.
+    pub mounts: Support,
+    /// Commands as another user.
+    pub users: Support,
+    /// Real processes of a real kernel run inside.
+    pub processes: Support,
+}
+
+use Layer::{
+    IpcNamespace, MountNamespace, NetNamespace, NoNewPrivileges, PidNamespace, ReducedCapabilities, Seccomp,
+    UserNamespace, UtsNamespace,
+};
+
+/// The table.
+pub const MODES: &[Mode] = &[
+    Mode {
+        name: "native, root, host",
+        provider: "native",
+        backing: Backing::HostOverlay,
+        ids: "user namespace on a high range; root file system and workspace through idmapped mounts",
+        workspace_files: "the invoking user",
+        layers: &[
+            MountNamespace,
+            PidNamespace,
+            IpcNamespace,
+            UtsNamespace,
+            NetNamespace,
+            UserNamespace,
+            ReducedCapabilities,
+            NoNewPrivileges,
+            Seccomp,
+        ],
+        networks: &[NetworkMode::None, NetworkMode::Host],
+        limits: Support::Given,
+        mounts: Support::Given,
+        users: Support::Given,
+        processes: Support::Given,
+    },
+    Mode {
+        name: "docker, root",
+        provider: "docker",
+        backing: Backing::Image,
+        ids: "no map: commands run as the invoking user, root on request",
+        workspace_files: "the invoking user",
+        layers: &[
+            MountNamespace,
+            PidNamespace,
+            IpcNamespace,
+            UtsNamespace,
+            NetNamespace,
+            ReducedCapabilities,
+            NoNewPrivileges,
+            Seccomp,
+        ],
+        networks: &[NetworkMode::Bridge, NetworkMode::Host, NetworkMode::None],
+        limits: Support::Given,
+        mounts: Support::Given,
+        users: Support::Given,
+        processes: Support::Given,
+    },
+    Mode {
+        name: "local",
+        provider: "local",
+        backing: Backing::Host,
+        ids: "the user itself",
+        workspace_files: "the user",
+        layers: &[],
+        networks: &[NetworkMode::Host],
+        limits: Support::Refused,
+        mounts: Support::Refused,
+        users: Support::Refused,
+        processes: Support::Given,
+    },
+    Mode {
+        name: "mock",
+        provider: "mock",
+        backing: Backing::Memory,
+        ids: "none",
+        workspace_files: "nobody",
+        layers: &[],
+        networks: &[NetworkMode::None],
+        limits: Support::Refused,
+        mounts: Support::Refused,
+        users: Support::Refused,
+        processes: Support::Refused,
+    },
+];
+
+impl Mode {
+    /// The row of that name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        MODES.iter().find(|mode| mode.name == name)
+    }
+
+    /// The network when none is asked for.
+    pub fn default_network(&self) -> NetworkMode {
+        self.networks[0]
+    }
+
+    /// The walls of a sandbox of this mode with that network.
+    pub fn layers_with(&self, network: NetworkMode) -> Vec<Layer> {
+        let host = network == NetworkMode::Host;
+        self.layers.iter().copied().filter(|layer| !(host && *layer == NetNamespace)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_isolating_row_has_the_baseline() {
+        for mode in MODES.iter().filter(|mode| !mode.layers.is_empty()) {
+            for layer in
+                [MountNamespace, PidNamespace, IpcNamespace, UtsNamespace, NetNamespace, NoNewPrivileges, Seccomp]
+            {
+                assert!(mode.layers.contains(&layer), "{}: {layer:?}", mode.name);
+            }
+            assert!(
+                mode.layers.contains(&UserNamespace) || mode.layers.contains(&ReducedCapabilities),
+                "{}",
+                mode.name
+            );
+        }
+    }
+}

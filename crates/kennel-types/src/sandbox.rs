@@ -1,0 +1,203 @@
+//! A sandbox: what is asked for, what is there, what is enforced.
+
+use crate::{ByteSize, Layer, SandboxId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Everything a sandbox is asked to be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SandboxSpec {
+    /// A name; the id stands in for it if not given.
+    pub name: Option<String>,
+    /// The image, for providers that run images.
+    pub image: Option<String>,
+    /// The main process. It starts with the sandbox, and the sandbox ends with it. Without one the sandbox waits for
+    /// commands.
+    pub command: Option<Vec<String>>,
+    /// Working directory of commands; `/workspace` if not given (the workspace itself where nothing can be mounted).
+    pub workdir: Option<String>,
+    /// Environment of every command.
+    pub env: BTreeMap<String, String>,
+    /// Labels, beside those Kennel sets itself.
+    pub labels: BTreeMap<String, String>,
+    /// User of commands: `name`, `uid`, `name:group` or `uid:gid`.
+    pub user: Option<String>,
+    /// Host directory mounted at `/workspace`.
+    pub workspace: Option<PathBuf>,
+    /// More mounts.
+    pub mounts: Vec<Mount>,
+    /// The network; the provider's default if not given.
+    pub network: Option<NetworkMode>,
+    /// Limits.
+    pub limits: Limits,
+    /// To whom files made in the workspace belong outside; the calling user if not given.
+    pub owner: Option<Owner>,
+    /// The sandbox ends, and is removed, with the connection of the one who made it.
+    pub tied: bool,
+    /// Seconds without a command or connection after which it stops by itself.
+    pub idle_seconds: Option<u64>,
+}
+
+/// A user outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Owner {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// A host path shown inside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Mount {
+    /// Absolute path outside.
+    pub host: PathBuf,
+    /// Absolute path inside.
+    pub target: String,
+    /// Whether the inside may only read it.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// What network a sandbox sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NetworkMode {
+    /// Its own network with a way out.
+    Bridge,
+    /// The host's network.
+    Host,
+    /// Loopback only.
+    None,
+}
+
+impl std::str::FromStr for NetworkMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "bridge" => Ok(Self::Bridge),
+            "host" => Ok(Self::Host),
+            "none" => Ok(Self::None),
+            _ => Err(format!("{text:?} is not a network mode: use bridge, host or none")),
+        }
+    }
+}
+
+impl std::fmt::Display for NetworkMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Bridge => "bridge",
+            Self::Host => "host",
+            Self::None => "none",
+        })
+    }
+}
+
+/// Upper bounds on what a sandbox may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Limits {
+    /// Memory.
+    pub memory: Option<ByteSize>,
+    /// CPU, in thousandths of one.
+    pub millicpus: Option<u32>,
+    /// Processes and threads.
+    pub pids: Option<u32>,
+}
+
+impl Limits {
+    /// Whether nothing is limited.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Where a sandbox is in its life.
+///
+/// ```text
+///   create          start            stop, or its end          start
+/// ---------> created -----> running ------------------> stopped -----> running
+///               \              \                           |
+///                +--------------+---------- remove --------+--> gone
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Made, never started.
+    Created,
+    /// Its keeper runs.
+    Running,
+    /// Ended or stopped; can be started again.
+    Stopped,
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Created => "created",
+            Self::Running => "running",
+            Self::Stopped => "stopped",
+        })
+    }
+}
+
+/// A sandbox as its provider sees it now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxInfo {
+    /// Its id.
+    pub id: SandboxId,
+    /// Its name.
+    pub name: String,
+    /// The provider that holds it.
+    pub provider: String,
+    /// Where it is in its life.
+    pub status: Status,
+    /// When it was made, milliseconds since 1970.
+    pub created_ms: u64,
+    /// The exit code of its main process, once that has ended.
+    pub exit_code: Option<i32>,
+    /// The image.
+    pub image: Option<String>,
+    /// The image's own command, run when none is given.
+    pub image_command: Option<Vec<String>>,
+    /// Working directory of commands.
+    pub workdir: String,
+    /// Host directory at the workspace.
+    pub workspace: Option<PathBuf>,
+    /// The network it has.
+    pub network: NetworkMode,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// What is enforced.
+    pub enforcement: Enforcement,
+}
+
+/// What a sandbox is really held by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Enforcement {
+    /// The row of the mode table.
+    pub mode: String,
+    /// Layers of isolation in force.
+    pub layers: Vec<Layer>,
+    /// Limits in force.
+    pub limits: Limits,
+}
+
+/// Whether a provider can be used here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Availability {
+    /// Whether it can be used.
+    pub available: bool,
+    /// The version of what is underneath, or what is missing.
+    pub detail: String,
+    /// The command that gets what is missing.
+    pub fix: Option<String>,
+}

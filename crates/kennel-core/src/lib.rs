@@ -1,1 +1,29 @@
+//! The heart of Kennel: what a provider is, what can be done with a sandbox, and how the keeper inside is spoken to.
+//!
+//! The library prints nothing, reads no environment variable and never changes directory. Whatever comes out of a
+//! sandbox is checked here before anyone else sees it.
 
+mod collect;
+mod error;
+mod exec;
+mod files;
+mod keeper;
+mod logfile;
+mod provider;
+mod sandbox;
+mod socket;
+mod text;
+
+pub use collect::{Collector, Output, RUN_OUTPUT_CAP};
+pub use error::{Error, Result};
+pub use exec::{Exec, ExecEvent, Position, Stdin};
+pub use files::{FileReader, FileWatch, Files, WriteOptions};
+pub use keeper::{Keeper, KeeperStream};
+pub use kennel_types as types;
+pub use logfile::{LOG_FILES, follow_log};
+pub use provider::{
+    ByteStream, Dialed, EventStream, LogChunk, LogOptions, LogStream, Provider, RemoveOptions, new_id, require,
+};
+pub use sandbox::Sandbox;
+pub use socket::connect_socket;
+pub use text::printable;

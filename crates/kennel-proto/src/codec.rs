@@ -55,8 +55,14 @@ impl std::fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// Appends a frame to `out`.
+/// Appends a frame to `out`. Its payload must be within its cap; use [`try_encode`] where a caller decides the length.
 pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
+    let fits = try_encode(frame, out);
+    debug_assert!(fits.is_ok(), "{fits:?}");
+}
+
+/// Appends a frame to `out`, or leaves it as it was and says that the payload is past its cap.
+pub fn try_encode(frame: &Frame, out: &mut Vec<u8>) -> Result<(), DecodeError> {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER]);
     let kind = match &frame.body {
@@ -86,8 +92,12 @@ pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
         Body::Pong => kind::PONG,
     };
     let length = out.len() - start - HEADER;
-    debug_assert!(length <= cap(kind).unwrap_or(0), "kind {kind}: {length}");
+    if length > cap(kind).unwrap_or(0) {
+        out.truncate(start);
+        return Err(DecodeError::TooLong { kind, length });
+    }
     out[start..start + HEADER].copy_from_slice(&header(kind, frame.stream, length));
+    Ok(())
 }
 
 /// The header and offset of a data frame whose bytes the caller writes itself, without a copy in between.

@@ -25,7 +25,7 @@ mod config;
 pub mod log;
 mod message;
 
-pub use codec::{DecodeError, Decoder, HEADER, encode, encode_data_header};
+pub use codec::{DecodeError, Decoder, HEADER, encode, encode_data_header, try_encode};
 pub use config::{KeeperConfig, LogSink};
 pub use message::{
     Attach, Body, Channel, Entry, ExitReport, Failure, FailureKind, FileKind, Frame, Hello, Outcome, ProcessInfo,

@@ -109,7 +109,7 @@ mod tests {
     fn durations() {
         assert_eq!(parse_duration("30s"), Ok(Duration::from_secs(30)));
         assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(parse_duration("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(parse_duration("5m"), Ok(Duration::from_mins(5)));
         assert_eq!(parse_duration("7"), Ok(Duration::from_secs(7)));
         for bad in ["", "0", "-1s", "5 weeks", "s"] {
             assert!(parse_duration(bad).is_err(), "{bad}");

@@ -1,0 +1,89 @@
+//! The one error of the library: a code of the table in `kennel-types`, what was attempted on what, and what to do next.
+
+use kennel_types::ErrorCode;
+
+/// A result of the library.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    code: ErrorCode,
+    message: String,
+    hint: Option<String>,
+    exit_code: Option<i32>,
+    #[source]
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of this code. The message says what was attempted on what, and why it failed.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: None, exit_code: None, source: None }
+    }
+
+    /// Adds the next thing to do.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds the exit code that a command line should end with.
+    #[must_use]
+    pub fn exit_code(mut self, code: i32) -> Self {
+        self.exit_code = Some(code);
+        self
+    }
+
+    /// Adds the cause, kept for those who look for it. The message already says what a person needs.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// An I/O error while doing `what`.
+    pub fn io(what: impl std::fmt::Display, error: impl Into<std::io::Error>) -> Self {
+        let error = error.into();
+        let code = match error.kind() {
+            std::io::ErrorKind::NotFound => ErrorCode::NotFound,
+            std::io::ErrorKind::PermissionDenied => ErrorCode::PermissionDenied,
+            std::io::ErrorKind::AlreadyExists => ErrorCode::AlreadyExists,
+            _ => ErrorCode::Internal,
+        };
+        Self::new(code, format!("{what}: {error}")).caused_by(error)
+    }
+
+    /// No sandbox of that name.
+    pub fn no_sandbox(name: impl std::fmt::Display) -> Self {
+        Self::new(ErrorCode::NotFound, format!("there is no sandbox {name}")).hint("kennel ls --all")
+    }
+
+    /// A sandbox that does not run.
+    pub fn stopped(name: impl std::fmt::Display) -> Self {
+        let hint = format!("kennel start {name}");
+        Self::new(ErrorCode::Stopped, format!("sandbox {name} is not running")).hint(hint)
+    }
+
+    /// Something this provider does not give.
+    pub fn unsupported(provider: &str, what: impl std::fmt::Display) -> Self {
+        Self::new(ErrorCode::Unsupported, format!("the {provider} provider cannot give {what}"))
+    }
+
+    /// Which kind of error.
+    pub fn code(&self) -> ErrorCode {
+        self.code
+    }
+
+    /// What to do next.
+    pub fn next_step(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
+    /// What a command line should exit with.
+    pub fn exit_status(&self) -> i32 {
+        self.exit_code.unwrap_or_else(|| i32::from(self.code.exit_status()))
+    }
+}

@@ -1,0 +1,265 @@
+//! Files inside a sandbox. Every path is resolved by the keeper, inside; nothing here touches the host's files.
+
+use crate::keeper::{Arrival, KeeperStream};
+use crate::{Error, Keeper, Result};
+use kennel_proto::{Body, Channel, Entry, Outcome, Reply, Request, Stat, WatchItem, caps};
+use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat, WatchEvent, WatchKind};
+use minicbor::bytes::ByteVec;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Entries a listing may have before it is refused.
+const ENTRIES: usize = 1_000_000;
+
+/// The files of a sandbox, as one of its users.
+pub struct Files {
+    keeper: Keeper,
+    user: Option<String>,
+}
+
+/// How to write.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteOptions {
+    /// Permission bits; those of the file that was there, or 0644, if not given.
+    pub mode: Option<u32>,
+    /// Make missing parents.
+    pub parents: bool,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self { mode: None, parents: true }
+    }
+}
+
+impl Files {
+    pub(crate) fn new(keeper: Keeper, user: Option<String>) -> Self {
+        Self { keeper, user }
+    }
+
+    fn path(path: impl AsRef<[u8]>) -> Result<ByteVec> {
+        let path = path.as_ref();
+        if path.is_empty() || path.len() >= caps::PATH || path.contains(&0) {
+            return Err(Error::new(
+                ErrorCode::InvalidConfig,
+                format!("a path must have 1 to {} bytes and no zero byte", caps::PATH - 1),
+            ));
+        }
+        Ok(path.to_vec().into())
+    }
+
+    /// Opens a file for reading, from `offset` on.
+    pub async fn open(&self, path: impl AsRef<[u8]>, offset: u64, limit: Option<u64>) -> Result<FileReader> {
+        let request = Request::Read { path: Self::path(path)?, user: self.user.clone(), offset, limit };
+        let reader = FileReader { stream: self.keeper.open(request)? };
+        ready(&reader.stream).await?;
+        Ok(reader)
+    }
+
+    /// The whole of a file that must not be larger than `cap`.
+    pub async fn read(&self, path: impl AsRef<[u8]>, cap: usize) -> Result<Vec<u8>> {
+        let mut reader = self.open(path, 0, Some(cap as u64 + 1)).await?;
+        let mut all = Vec::new();
+        while let Some(bytes) = reader.chunk().await? {
+            if all.len() + bytes.len() > cap {
+                return Err(Error::new(ErrorCode::LimitExceeded, format!("the file is larger than {cap} bytes")));
+            }
+            if all.is_empty() { all = bytes } else { all.extend_from_slice(&bytes) }
+        }
+        Ok(all)
+    }
+
+    /// Writes a file: all of it or nothing.
+    pub async fn write(&self, path: impl AsRef<[u8]>, bytes: &[u8], options: WriteOptions) -> Result<()> {
+        self.write_from(path, bytes, options).await
+    }
+
+    /// Writes a file from a reader, to its end: all of it or nothing.
+    pub async fn write_from(
+        &self,
+        path: impl AsRef<[u8]>,
+        mut from: impl AsyncRead + Unpin,
+        options: WriteOptions,
+    ) -> Result<()> {
+        let request = Request::Write {
+            path: Self::path(path)?,
+            user: self.user.clone(),
+            mode: options.mode,
+            parents: options.parents,
+        };
+        let mut stream = Closing(self.keeper.open(request)?);
+        let window = ready(&stream.0).await?;
+        let mut sent = 0;
+        let mut buffer = vec![0; caps::DATA];
+        loop {
+            let room = stream.0.room(sent, window).await?.min(caps::DATA as u64) as usize;
+            let count =
+                from.read(&mut buffer[..room]).await.map_err(|error| Error::io("read what is to be written", error))?;
+            if count == 0 {
+                break;
+            }
+            stream.0.send(Body::Data { channel: Channel::Stdin, offset: sent, bytes: buffer[..count].to_vec() });
+            sent += count as u64;
+        }
+        stream.0.send(Body::Eof(Channel::Stdin));
+        stream.0.done().await.map(drop)
+    }
+
+    /// The entries of a directory, by name.
+    pub async fn list(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirEntry>> {
+        let request = Request::List { path: Self::path(path)?, user: self.user.clone() };
+        let mut items = Items { stream: Closing(self.keeper.open(request)?), buffer: Vec::new() };
+        ready(&items.stream.0).await?;
+        let mut entries = Vec::new();
+        while let Some(entry) = items.next::<Entry>().await? {
+            if entries.len() == ENTRIES {
+                return Err(Error::new(ErrorCode::LimitExceeded, format!("more than {ENTRIES} directory entries")));
+            }
+            entries.push(DirEntry { name: entry.name.into(), stat: stat(entry.stat) });
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    /// What is at a path; the link itself if `follow` is not set.
+    pub async fn stat(&self, path: impl AsRef<[u8]>, follow: bool) -> Result<FileStat> {
+        let request = Request::Stat { path: Self::path(path)?, user: self.user.clone(), follow };
+        match self.keeper.call(request).await? {
+            Outcome::Stat(found) => Ok(stat(found)),
+            _ => Err(Error::new(ErrorCode::Internal, "the keeper broke the protocol: no stat")),
+        }
+    }
+
+    /// Makes a directory; with `parents` also those above, and an existing one is fine.
+    pub async fn mkdir(&self, path: impl AsRef<[u8]>, parents: bool) -> Result<()> {
+        let request = Request::Mkdir { path: Self::path(path)?, user: self.user.clone(), parents, mode: None };
+        self.keeper.call(request).await.map(drop)
+    }
+
+    /// Moves a file or directory.
+    pub async fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>, replace: bool) -> Result<()> {
+        let (from, to) = (Self::path(from)?, Self::path(to)?);
+        self.keeper.call(Request::Move { from, to, user: self.user.clone(), replace }).await.map(drop)
+    }
+
+    /// Removes a file, a link, or with `recursive` a directory and all in it.
+    pub async fn remove(&self, path: impl AsRef<[u8]>, recursive: bool) -> Result<()> {
+        let request = Request::Remove { path: Self::path(path)?, user: self.user.clone(), recursive };
+        self.keeper.call(request).await.map(drop)
+    }
+
+    /// Changes at or below a path, from now on.
+    pub async fn watch(&self, path: impl AsRef<[u8]>, recursive: bool) -> Result<FileWatch> {
+        let request = Request::Watch { path: Self::path(path)?, user: self.user.clone(), recursive };
+        let items = Items { stream: Closing(self.keeper.open(request)?), buffer: Vec::new() };
+        ready(&items.stream.0).await?;
+        Ok(FileWatch { items })
+    }
+}
+
+/// Waits until bytes may flow; answers how far ahead they may be.
+async fn ready(stream: &KeeperStream) -> Result<u64> {
+    match stream.reply().await? {
+        Reply::Ready { stdin_window } => Ok(stdin_window.min(caps::WINDOW)),
+        _ => Err(Error::new(ErrorCode::Internal, "the keeper broke the protocol: not ready")),
+    }
+}
+
+fn stat(stat: Stat) -> FileStat {
+    FileStat {
+        kind: match stat.kind {
+            kennel_proto::FileKind::File => FileKind::File,
+            kennel_proto::FileKind::Directory => FileKind::Directory,
+            kennel_proto::FileKind::Symlink => FileKind::Symlink,
+            kennel_proto::FileKind::Other => FileKind::Other,
+        },
+        size: stat.size,
+        mode: stat.mode,
+        uid: stat.uid,
+        gid: stat.gid,
+        modified_ms: stat.modified_ms,
+        target: stat.target.map(Into::into),
+    }
+}
+
+/// Closes its stream when dropped.
+struct Closing(KeeperStream);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// A file that is being read.
+pub struct FileReader {
+    stream: KeeperStream,
+}
+
+impl FileReader {
+    /// The next bytes; `None` at the end.
+    pub async fn chunk(&mut self) -> Result<Option<Vec<u8>>> {
+        match self.stream.next().await? {
+            Arrival::Bytes(_, bytes) => Ok(Some(bytes)),
+            Arrival::Done(_) => Ok(None),
+            Arrival::Exit(_) => {
+                Err(Error::new(ErrorCode::Internal, "the keeper broke the protocol: a file has no exit"))
+            }
+        }
+    }
+}
+
+impl Drop for FileReader {
+    fn drop(&mut self) {
+        self.stream.close();
+    }
+}
+
+/// Length-prefixed messages on a stream.
+struct Items {
+    stream: Closing,
+    buffer: Vec<u8>,
+}
+
+impl Items {
+    async fn next<T: for<'b> minicbor::Decode<'b, ()>>(&mut self) -> Result<Option<T>> {
+        const LONGEST: usize = 2 * caps::PATH + 256;
+        let malformed = || Error::new(ErrorCode::Internal, "the keeper broke the protocol: a malformed item");
+        loop {
+            if let Some((head, rest)) = self.buffer.split_first_chunk::<4>() {
+                let length = u32::from_le_bytes(*head) as usize;
+                if length > LONGEST {
+                    return Err(malformed());
+                }
+                if let Some(bytes) = rest.get(..length) {
+                    let item = minicbor::decode(bytes).map_err(|_| malformed())?;
+                    self.buffer.drain(..4 + length);
+                    return Ok(Some(item));
+                }
+            }
+            match self.stream.0.next().await? {
+                Arrival::Bytes(_, bytes) => self.buffer.extend_from_slice(&bytes),
+                Arrival::Done(_) if self.buffer.is_empty() => return Ok(None),
+                _ => return Err(malformed()),
+            }
+        }
+    }
+}
+
+/// Changes as they happen.
+pub struct FileWatch {
+    items: Items,
+}
+
+impl FileWatch {
+    /// The next change; `None` when the watched path is gone.
+    pub async fn next(&mut self) -> Result<Option<WatchEvent>> {
+        let Some(item) = self.items.next::<WatchItem>().await? else { return Ok(None) };
+        let kind = match item.kind {
+            kennel_proto::WatchKind::Created => WatchKind::Created,
+            kennel_proto::WatchKind::Modified => WatchKind::Modified,
+            kennel_proto::WatchKind::Removed => WatchKind::Removed,
+            kennel_proto::WatchKind::Missed => WatchKind::Missed,
+        };
+        Ok(Some(WatchEvent { kind, path: item.path.into() }))
+    }
+}

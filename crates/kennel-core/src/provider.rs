@@ -1,0 +1,161 @@
+//! What a backend has to do: make and remove sandboxes, and hand out a byte stream to the keeper inside.
+
+use crate::{Error, Result};
+use futures_util::stream::Stream;
+use kennel_proto::Channel;
+use kennel_types::{
+    Availability, Backing, ErrorCode, Event, Limits, Mode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Stats,
+    Support,
+};
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Bytes to and from a keeper.
+pub trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> ByteStream for T {}
+
+/// A keeper that answered the phone; nothing was said yet.
+pub struct Dialed {
+    /// The bytes.
+    pub stream: Box<dyn ByteStream>,
+    /// The secret to say, where the keeper wants one.
+    pub token: Option<Vec<u8>>,
+    /// Whether a tied sandbox lives as long as this connection.
+    pub owner: bool,
+}
+
+/// A piece of the main process's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogChunk {
+    /// `Stdout` or `Stderr`.
+    pub channel: Channel,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Which part of a log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogOptions {
+    /// Only the last lines.
+    pub tail: Option<usize>,
+    /// Go on until the sandbox ends.
+    pub follow: bool,
+}
+
+/// A log as it is read.
+pub type LogStream = Pin<Box<dyn Stream<Item = Result<LogChunk>> + Send>>;
+/// Events as they happen.
+pub type EventStream = Pin<Box<dyn Stream<Item = Result<Event>> + Send>>;
+
+/// What goes with a sandbox when it is removed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RemoveOptions {
+    /// Its data volumes too.
+    pub volumes: bool,
+    /// Also if it runs.
+    pub force: bool,
+}
+
+/// A backend. Exec, terminals, files and the rest are not here: they go through [`Provider::dial`] and the keeper, and
+/// so behave the same everywhere.
+#[async_trait::async_trait]
+pub trait Provider: Send + Sync {
+    /// Its name, as people type it.
+    #[allow(clippy::misnamed_getters)] // the row's `name` is the mode's, not the provider's
+    fn name(&self) -> &'static str {
+        self.mode().provider
+    }
+
+    /// The row of the mode table it keeps to here.
+    fn mode(&self) -> &'static Mode;
+
+    /// Whether it can be used here, and what is missing.
+    async fn probe(&self) -> Availability;
+
+    /// Makes a sandbox. What cannot be given is refused, never left out.
+    async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo>;
+
+    /// Starts it; its keeper can be dialled afterwards. Starting a running one is no error.
+    async fn start(&self, id: &SandboxId) -> Result<()>;
+
+    /// Ends everything in it: TERM, `grace`, KILL. Stopping a stopped one is no error.
+    async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()>;
+
+    /// Removes it.
+    async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()>;
+
+    /// The sandbox of that id or name, as it is now.
+    async fn get(&self, id_or_name: &str) -> Result<SandboxInfo>;
+
+    /// All sandboxes of this installation. An error is never an empty list.
+    async fn list(&self) -> Result<Vec<SandboxInfo>>;
+
+    /// A byte stream to the keeper. `stopped` if it does not run.
+    async fn dial(&self, id: &SandboxId) -> Result<Dialed>;
+
+    /// The main process's log.
+    async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream>;
+
+    /// What happens to sandboxes from now on.
+    async fn watch(&self) -> Result<EventStream>;
+
+    /// What a sandbox uses, where the backend knows better than the keeper inside.
+    async fn stats(&self, _id: &SandboxId) -> Result<Option<Stats>> {
+        Ok(None)
+    }
+
+    /// Builds an image.
+    async fn build_image(&self, _context: &std::path::Path, _tag: &str) -> Result<()> {
+        Err(Error::unsupported(self.name(), "image builds"))
+    }
+}
+
+/// A fresh id.
+pub fn new_id() -> Result<SandboxId> {
+    let mut bytes = [0; 12];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::new(ErrorCode::Internal, format!("read random bytes for an id: {error}")))?;
+    Ok(SandboxId::from_random(bytes))
+}
+
+/// Refuses what the mode does not give, and answers the network to use. Every provider calls it first in `create`.
+pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
+    let refuse = |what: String| Err(Error::unsupported(mode.provider, what));
+    if mode.limits == Support::Refused && spec.limits != Limits::default() {
+        return refuse("memory, cpu or process limits".into());
+    }
+    if let (Support::Refused, Some(mount)) = (mode.mounts, spec.mounts.first()) {
+        return refuse(format!("a mount at {}", mount.target));
+    }
+    if mode.users == Support::Refused && spec.user.is_some() {
+        return refuse("commands as another user".into());
+    }
+    match (mode.backing, &spec.image) {
+        (Backing::Image, None) => {
+            return Err(Error::new(ErrorCode::InvalidConfig, format!("the {} provider needs an image", mode.provider))
+                .hint("name one with --image IMAGE"));
+        }
+        (Backing::Image, Some(_)) | (_, None) => {}
+        (_, Some(image)) => return refuse(format!("the image {image}: it runs on the host's own files")),
+    }
+    let network = spec.network.unwrap_or(mode.default_network());
+    if !mode.networks.contains(&network) {
+        let known: Vec<String> = mode.networks.iter().map(ToString::to_string).collect();
+        return Err(Error::unsupported(mode.provider, format!("network {network}"))
+            .hint(format!("use --network {}", known.join(" or --network "))));
+    }
+    for mount in &spec.mounts {
+        if !mount.host.is_absolute() || !mount.target.starts_with('/') {
+            return Err(Error::new(
+                ErrorCode::InvalidConfig,
+                format!("mount {}:{}: both paths must be absolute", mount.host.display(), mount.target),
+            ));
+        }
+    }
+    if let Some(name) = &spec.name {
+        SandboxId::new(name.as_str()).map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))?;
+    }
+    Ok(network)
+}

@@ -1,0 +1,66 @@
+//! Connecting to a unix socket that the inside of a sandbox may have replaced.
+
+use crate::{Error, Result};
+use kennel_types::ErrorCode;
+use rustix::fs::{FileType, Mode, OFlags};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use tokio::net::UnixStream;
+
+/// Connects to the socket at `path`, never through a symbolic link, however long the path is. With `peer`, the process
+/// that listens must be that one.
+pub async fn connect_socket(path: &Path, peer: Option<i32>) -> Result<UnixStream> {
+    let what = || format!("connect to the keeper at {}", path.display());
+    // Only the last part of the path can be changed from inside; the directory is ours.
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| Error::io(what(), error))?;
+    let stat = rustix::fs::fstat(&file).map_err(|error| Error::io(what(), error))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err(Error::new(ErrorCode::PermissionDenied, format!("{}: it is no socket, and is refused", what())));
+    }
+    let stream = UnixStream::connect(format!("/proc/self/fd/{}", file.as_raw_fd()))
+        .await
+        .map_err(|error| Error::io(what(), error))?;
+    if let Some(expected) = peer {
+        let found = stream.peer_cred().ok().and_then(|cred| cred.pid());
+        if found != Some(expected) {
+            return Err(Error::new(
+                ErrorCode::PermissionDenied,
+                format!("{}: another process than the keeper answers, and is refused", what()),
+            ));
+        }
+    }
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_symlink_or_a_file_in_place_of_the_socket_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().join("real");
+        let _listener = tokio::net::UnixListener::bind(&real).unwrap();
+        assert!(connect_socket(&real, Some(std::process::id() as i32)).await.is_ok());
+        let code = |result: Result<UnixStream>| result.unwrap_err().code();
+        assert_eq!(code(connect_socket(&real, Some(1)).await), ErrorCode::PermissionDenied);
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        assert_eq!(code(connect_socket(&link, None).await), ErrorCode::PermissionDenied);
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(code(connect_socket(&file, None).await), ErrorCode::PermissionDenied);
+    }
+
+    #[tokio::test]
+    async fn a_path_longer_than_an_address_works() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("d".repeat(120));
+        std::fs::create_dir(&deep).unwrap();
+        let short = dir.path().join("s");
+        let _listener = tokio::net::UnixListener::bind(&short).unwrap();
+        std::fs::rename(&short, deep.join("s")).unwrap();
+        assert!(connect_socket(&deep.join("s"), None).await.is_ok());
+    }
+}

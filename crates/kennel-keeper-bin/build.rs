@@ -1,0 +1,74 @@
+//! Builds the static programs and checks that they are static.
+
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Program, hash variable.
+const PROGRAMS: [(&str, &str); 2] =
+    [("kennel-keeper", "KENNEL_KEEPER_HASH"), ("kennel-jail", "KENNEL_JAIL_HASH")];
+
+fn main() {
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is in crates/").to_owned();
+    println!("cargo::rerun-if-env-changed=KENNEL_KEEPER_PREBUILT");
+    for source in ["kennel-proto", "kennel-keeper", "providers/native/jail"] {
+        println!("cargo::rerun-if-changed={}", crates.join(source).join("src").display());
+        println!("cargo::rerun-if-changed={}", crates.join(source).join("Cargo.toml").display());
+    }
+    println!("cargo::rerun-if-changed={}", crates.join("providers/native/jail/build.rs").display());
+    let built = match std::env::var_os("KENNEL_KEEPER_PREBUILT") {
+        Some(dir) => PathBuf::from(dir),
+        None => build(&crates, &out),
+    };
+    for (program, variable) in PROGRAMS {
+        let path = built.join(program);
+        println!("cargo::rerun-if-changed={}", path.display());
+        let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()));
+        assert!(is_static(&bytes), "{} is not a static program for Linux", path.display());
+        let hash = Sha256::digest(&bytes).iter().fold(String::new(), |mut hex, byte| {
+            write!(hex, "{byte:02x}").expect("writing to a String cannot fail");
+            hex
+        });
+        std::fs::write(out.join(program), bytes).expect("write to OUT_DIR");
+        println!("cargo::rustc-env={variable}={hash}");
+    }
+}
+
+/// Compiles them with a cargo of their own; answers where they are.
+fn build(crates: &Path, out: &Path) -> PathBuf {
+    let target = std::env::var("TARGET").expect("cargo sets TARGET");
+    let mut cargo = Command::new(std::env::var_os("CARGO").expect("cargo sets CARGO"));
+    cargo
+        .current_dir(crates)
+        .args(["build", "--locked", "--quiet", "--profile", "keeper", "--package", "kennel-keeper"])
+        .args(["--package", "kennel-jail", "--bins", "--target", &target, "--target-dir"])
+        .arg(out.join("target"))
+        // What the outer build was told is not for the inner one.
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env_remove("RUSTC_WRAPPER")
+        .env_remove("RUSTC_WORKSPACE_WRAPPER")
+        .env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static");
+    let status = cargo.status().expect("run cargo");
+    assert!(status.success(), "building the keeper failed");
+    out.join("target").join(target).join("keeper")
+}
+
+/// An ELF program without an interpreter.
+fn is_static(bytes: &[u8]) -> bool {
+    const PT_INTERP: u32 = 3;
+    let half = |at: usize| bytes.get(at..at + 2).map(|b| u16::from_le_bytes([b[0], b[1]]) as usize);
+    let (Some(offset), Some(size), Some(count)) = (
+        bytes.get(32..40).map(|b| u64::from_le_bytes(b.try_into().expect("eight bytes")) as usize),
+        half(54),
+        half(56),
+    ) else {
+        return false;
+    };
+    bytes.starts_with(b"\x7fELF\x02\x01")
+        && (0..count).all(|index| {
+            let at = offset + index * size;
+            bytes.get(at..at + 4).is_some_and(|b| u32::from_le_bytes(b.try_into().expect("four bytes")) != PT_INTERP)
+        })
+}

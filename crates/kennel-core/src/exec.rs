@@ -157,6 +157,11 @@ impl Stdin {
         Ok(())
     }
 
+    /// The number of the next byte to be written. On a handle that was just attached: how much the keeper has taken.
+    pub async fn position(&self) -> u64 {
+        *self.state.sent.lock().await
+    }
+
     /// Ends it: the command reads end of file.
     pub fn close(&self) {
         self.stream.send(Body::Eof(Channel::Stdin));

@@ -169,7 +169,7 @@ impl Keeper {
         state.streams.insert(stream, StreamState { arrived: arrived.clone(), ..StreamState::default() });
         drop(state);
         self.link.shared.outgoing.notify_one();
-        Ok(KeeperStream { link: self.link.clone(), stream, arrived, unacknowledged: [0; 2] })
+        Ok(KeeperStream { link: self.link.clone(), stream, arrived, unacknowledged: [0; 2], sole: true })
     }
 
     /// A request that has one answer.
@@ -210,6 +210,16 @@ pub struct KeeperStream {
     arrived: Arc<Notify>,
     /// Bytes handed out whose consumption was not told yet, per channel.
     unacknowledged: [u64; 2],
+    /// Whether the stream is over when this handle is dropped; not so for a second one that only sends.
+    sole: bool,
+}
+
+impl Drop for KeeperStream {
+    fn drop(&mut self) {
+        if self.sole {
+            self.close();
+        }
+    }
 }
 
 /// Bytes that arrived, or the end.
@@ -342,7 +352,13 @@ impl KeeperStream {
 
     /// A second handle on the same stream, for the one who writes while another reads.
     pub(crate) fn sender(&self) -> Self {
-        Self { link: self.link.clone(), stream: self.stream, arrived: self.arrived.clone(), unacknowledged: [0; 2] }
+        Self {
+            link: self.link.clone(),
+            stream: self.stream,
+            arrived: self.arrived.clone(),
+            unacknowledged: [0; 2],
+            sole: false,
+        }
     }
 
     /// Forgets the stream and tells the keeper, unless it is over already.

@@ -20,7 +20,7 @@ pub use exec::{Exec, ExecEvent, Position, Stdin};
 pub use files::{FileReader, FileWatch, Files, WriteOptions};
 pub use keeper::{Keeper, KeeperStream};
 pub use kennel_types as types;
-pub use logfile::{LOG_FILES, follow_log};
+pub use logfile::{LOG_FILES, follow_log, keep_last_lines};
 pub use provider::{
     ByteStream, Dialed, EventStream, LogChunk, LogOptions, LogStream, Provider, RemoveOptions, new_id, require,
 };

@@ -44,7 +44,7 @@ pub fn follow_log(dir: PathBuf, options: LogOptions, ended: impl Fn() -> bool + 
 }
 
 /// Drops all but the last lines. Chunks of both streams count together, as they were printed.
-fn keep_last_lines(chunks: &mut VecDeque<LogChunk>, lines: usize) {
+pub fn keep_last_lines(chunks: &mut VecDeque<LogChunk>, lines: usize) {
     if lines == 0 {
         return chunks.clear();
     }

@@ -1,1 +1,85 @@
+//! The keeper: the program inside a sandbox that does everything there.
+//!
+//! It runs commands, owns terminals, reads and writes files, holds output and reports use, for hosts that connect to
+//! it. It trusts nobody inside: connections from its own pid namespace are refused, and nothing is looked up through
+//! libraries of the sandbox. It is single-threaded; whatever could block is done in a fork.
+//!
+//! Only the program and the native provider's jail use this crate. What a host needs is in `kennel-proto`.
 
+mod connection;
+mod files;
+mod keeper;
+mod launch;
+mod log;
+mod paths;
+mod report;
+mod ring;
+mod shim;
+mod stats;
+pub mod sys;
+mod task;
+mod tree;
+mod users;
+mod watch;
+mod worker;
+
+use kennel_proto::KeeperConfig;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Gid, Mode, OFlags, Uid};
+use std::time::Duration;
+
+/// Keeps a sandbox: serves hosts on a listening socket until there is a reason to end, and ends everything then.
+/// Answers the exit code.
+pub fn keep(listener: OwnedFd, config: KeeperConfig) -> i32 {
+    let _ = sys::not_dumpable();
+    sys::ignore_signal(libc::SIGPIPE);
+    let is_init = rustix::process::getpid().is_init();
+    if !is_init && sys::become_subreaper().is_err() {
+        return 125;
+    }
+    if let Some((uid, gid)) = config.ensure_user {
+        // An image whose files cannot be changed still works: the user just has no name.
+        let _ = ensure_user(uid, gid);
+    }
+    let (exit_fd, sweep) = (config.exit_fd.and_then(sys::inherited), config.sweep.clone());
+    let sweep = sweep.filter(|_| config.tied);
+    let code = keeper::serve(listener, config);
+    if !is_init {
+        // Process 1 takes everything with it; anyone else has to see to it.
+        tree::kill_all_below_me(Duration::from_secs(10));
+    }
+    if let Some(fd) = exit_fd {
+        report::write_all(&fd, code.to_string().as_bytes());
+    }
+    if let Some(path) = sweep {
+        use std::os::unix::ffi::OsStrExt;
+        let _ = std::fs::remove_dir_all(std::ffi::OsStr::from_bytes(&path));
+    }
+    code
+}
+
+/// Gives a user a passwd entry and a home, if it has none.
+fn ensure_user(uid: u32, gid: u32) -> Result<(), rustix::io::Errno> {
+    if users::is_known(uid) {
+        return Ok(());
+    }
+    let name = if users::is_taken("kennel") { format!("kennel{uid}") } else { "kennel".to_owned() };
+    let home = format!("/home/{name}");
+    append("/etc/passwd", &format!("{name}:x:{uid}:{gid}::{home}:/bin/sh\n"))?;
+    append("/etc/group", &format!("{name}:x:{gid}:\n"))?;
+    for dir in ["/home", &home] {
+        match rustix::fs::mkdir(dir, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let dir = paths::open(home.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+    rustix::fs::fchown(&dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+}
+
+fn append(path: &str, line: &str) -> Result<(), rustix::io::Errno> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK;
+    let file = paths::open(path.as_bytes(), flags, Mode::from_raw_mode(0o644))?;
+    report::write_all(&file, line.as_bytes());
+    Ok(())
+}

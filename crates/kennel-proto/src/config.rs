@@ -49,6 +49,9 @@ pub struct KeeperConfig {
     /// Milliseconds within which the owner of a tied sandbox must have connected.
     #[n(13)]
     pub owner_within_ms: Option<u64>,
+    /// An open descriptor to which the keeper writes its exit code, as text, where no one waits for it.
+    #[n(14)]
+    pub exit_fd: Option<i32>,
 }
 
 /// Where the main process's output is kept.

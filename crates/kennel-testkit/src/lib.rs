@@ -1,1 +1,19 @@
+//! What tests stand on: the contract suite that every provider passes, a home of its own for each test, a look at the
+//! host from outside, and starters for engines.
+//!
+//! It knows the provider interface and no provider. A case asks the provider's row of the mode table what should
+//! happen, and checks that it works or that it is refused; it never skips.
 
+pub mod contract;
+pub mod docker;
+mod eventually;
+mod home;
+pub mod host;
+pub mod inside;
+mod stage;
+mod wire;
+
+pub use eventually::{eventually, within, within_blocking};
+pub use home::Home;
+pub use stage::{Stage, Subject, check};
+pub use wire::Wire;

@@ -1,1 +1,296 @@
+//! Sandboxes in memory: a provider for tests of everything above providers.
+//!
+//! It speaks the real protocol over a pipe in memory, runs toy commands (`echo`, `cat`, `true`, `false`, `pwd`,
+//! `printenv`, `sleep`, and strings of them), holds files, and does what a test tells it to: scripted answers and
+//! faults. It runs nothing, isolates nothing and touches nothing outside this process.
 
+mod keeper;
+mod log;
+mod process;
+mod script;
+mod shell;
+mod streams;
+mod tree;
+
+pub use script::{Answer, Fault, Gate};
+
+use keeper::{End, Keeper};
+use kennel_core::{
+    Dialed, Error, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result, new_id, require,
+};
+use kennel_types::{
+    Availability, Enforcement, ErrorCode, Event, EventKind, Mode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec,
+    Status,
+};
+use log::Log;
+use script::SharedScript;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tree::Tree;
+
+/// Bytes that are on the way in each direction of a connection.
+const PIPE: usize = 64 * 1024;
+
+/// A provider in memory. Clones share their sandboxes, as two programs share an engine.
+#[derive(Clone, Default)]
+pub struct Mock {
+    world: Arc<World>,
+}
+
+#[derive(Default)]
+struct World {
+    rooms: Mutex<BTreeMap<SandboxId, Room>>,
+    watchers: Mutex<Vec<mpsc::UnboundedSender<Event>>>,
+    script: SharedScript,
+}
+
+/// A sandbox.
+struct Room {
+    spec: SandboxSpec,
+    network: NetworkMode,
+    created_ms: u64,
+    status: Status,
+    exit_code: Option<i32>,
+    tree: Arc<Tree>,
+    log: Arc<Log>,
+    keeper: Option<Arc<Keeper>>,
+    /// The first connection after a start is its maker's.
+    owner_came: bool,
+}
+
+impl Mock {
+    /// A provider without sandboxes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Answers commands that begin with these words. The newest rule counts.
+    pub fn on<S: Into<String>>(&self, words: impl IntoIterator<Item = S>, answer: Answer) {
+        let words: Vec<String> = words.into_iter().map(Into::into).collect();
+        self.script(move |argv| argv.starts_with(&words).then(|| answer.clone()));
+    }
+
+    /// Answers what the rule has an answer for. A string for the shell is seen as `sh -c STRING`.
+    pub fn script(&self, rule: impl Fn(&[String]) -> Option<Answer> + Send + Sync + 'static) {
+        self.world.script.add(Box::new(rule));
+    }
+
+    /// Lets something go wrong, once.
+    pub fn fault(&self, fault: Fault) {
+        self.world.script.fault(fault);
+    }
+
+    /// Every command that was asked for, in order.
+    pub fn ran(&self) -> Vec<Vec<String>> {
+        self.world.script.ran()
+    }
+
+    fn faulty(&self, pick: impl Fn(&Fault) -> Option<ErrorCode>) -> Result<()> {
+        match self.world.script.take(pick) {
+            Some(code) => Err(Error::new(code, "the mock was told to fail")),
+            None => Ok(()),
+        }
+    }
+
+    fn room<T>(&self, id: &SandboxId, act: impl FnOnce(&mut Room) -> Result<T>) -> Result<T> {
+        act(self.world.rooms().get_mut(id).ok_or_else(|| Error::no_sandbox(id))?)
+    }
+}
+
+impl World {
+    fn rooms(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Room>> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, sandbox: &SandboxId, kind: EventKind) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.retain(|watcher| watcher.send(Event { sandbox: sandbox.clone(), kind }).is_ok());
+    }
+
+    /// Marks a sandbox stopped, if this keeper is still its own.
+    fn stopped(&self, id: &SandboxId, keeper: &Arc<Keeper>, end: End) {
+        let mut rooms = self.rooms();
+        let Some(room) = rooms.get_mut(id) else { return };
+        if !room.keeper.as_ref().is_some_and(|current| Arc::ptr_eq(current, keeper)) {
+            return;
+        }
+        room.keeper = None;
+        room.status = Status::Stopped;
+        if let End::Main(code) = end {
+            room.exit_code = Some(code);
+        }
+        room.log.open(false);
+        self.tell(id, EventKind::Stopped);
+        if end == End::OwnerGone {
+            rooms.remove(id);
+            self.tell(id, EventKind::Removed);
+        }
+    }
+}
+
+impl Room {
+    fn workdir(&self) -> &str {
+        self.spec.workdir.as_deref().unwrap_or("/workspace")
+    }
+
+    fn info(&self, id: &SandboxId, mode: &Mode) -> SandboxInfo {
+        SandboxInfo {
+            id: id.clone(),
+            name: self.spec.name.clone().unwrap_or_else(|| id.to_string()),
+            provider: mode.provider.to_owned(),
+            status: self.status,
+            created_ms: self.created_ms,
+            exit_code: self.exit_code,
+            image: None,
+            image_command: None,
+            workdir: self.workdir().to_owned(),
+            workspace: self.spec.workspace.clone(),
+            network: self.network,
+            labels: self.spec.labels.clone(),
+            enforcement: Enforcement {
+                mode: mode.name.to_owned(),
+                layers: mode.layers_with(self.network),
+                limits: self.spec.limits,
+            },
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Provider for Mock {
+    fn mode(&self) -> &'static Mode {
+        Mode::named("mock").expect("the mode table has a row for the mock")
+    }
+
+    async fn probe(&self) -> Availability {
+        Availability { available: true, detail: "in memory".into(), fix: None }
+    }
+
+    async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
+        let network = require(self.mode(), spec)?;
+        if spec.owner.is_some() {
+            return Err(Error::unsupported(self.name(), "files that belong to a user outside"));
+        }
+        self.faulty(|fault| if let Fault::CreateFails(code) = fault { Some(*code) } else { None })?;
+        let id = new_id()?;
+        let mut rooms = self.world.rooms();
+        if let Some(name) = &spec.name {
+            let taken = |(id, room): (&SandboxId, &Room)| id.as_str() == name || room.spec.name.as_ref() == Some(name);
+            if rooms.iter().any(taken) {
+                let message = format!("there is a sandbox {name} already");
+                return Err(Error::new(ErrorCode::AlreadyExists, message).hint(format!("kennel rm {name}")));
+            }
+        }
+        let mut room = Room {
+            spec: spec.clone(),
+            network,
+            created_ms: keeper::created_ms(),
+            status: Status::Created,
+            exit_code: None,
+            tree: Arc::new(Tree::new("/")),
+            log: Arc::default(),
+            keeper: None,
+            owner_came: false,
+        };
+        room.tree = Arc::new(Tree::new(room.workdir()));
+        let info = room.info(&id, self.mode());
+        rooms.insert(id.clone(), room);
+        self.world.tell(&id, EventKind::Created);
+        Ok(info)
+    }
+
+    async fn start(&self, id: &SandboxId) -> Result<()> {
+        let script = self.world.script.clone();
+        let keeper = self.room(id, |room| {
+            if room.keeper.is_some() {
+                return Ok(None);
+            }
+            let start_failed = |why: &str| Error::new(ErrorCode::StartFailed, format!("start sandbox {id}: {why}"));
+            if script.take(|fault| (*fault == Fault::StartFails).then_some(())).is_some() {
+                return Err(start_failed("the mock was told to fail"));
+            }
+            room.log.open(true);
+            let keeper = Keeper::start(&room.spec, room.workdir(), room.tree.clone(), room.log.clone(), script)
+                .map_err(|failure| start_failed(&failure.message).exit_code(127))?;
+            room.keeper = Some(keeper.clone());
+            room.status = Status::Running;
+            room.owner_came = false;
+            room.exit_code = None;
+            self.world.tell(id, EventKind::Started);
+            Ok(Some(keeper))
+        })?;
+        if let Some(keeper) = keeper {
+            let (world, id) = (Arc::downgrade(&self.world), id.clone());
+            tokio::spawn(async move {
+                let end = keeper.ended().await;
+                if let Some(world) = world.upgrade() {
+                    world.stopped(&id, &keeper, end);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    async fn stop(&self, id: &SandboxId, _grace: Duration) -> Result<()> {
+        if let Some(keeper) = self.room(id, |room| Ok(room.keeper.clone()))? {
+            keeper.shut_down(End::Stopped);
+            let end = keeper.ended().await;
+            self.world.stopped(id, &keeper, end);
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
+        let keeper = self.room(id, |room| Ok(room.keeper.clone()))?;
+        if keeper.is_some() {
+            if !options.force {
+                let message = format!("remove sandbox {id}: it is running");
+                return Err(Error::new(ErrorCode::InvalidConfig, message)
+                    .hint(format!("kennel stop {id}, or kennel rm --force {id}")));
+            }
+            self.stop(id, Duration::ZERO).await?;
+        }
+        if self.world.rooms().remove(id).is_some() {
+            self.world.tell(id, EventKind::Removed);
+        }
+        Ok(())
+    }
+
+    async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
+        let rooms = self.world.rooms();
+        let found =
+            rooms.iter().find(|(id, room)| id.as_str() == id_or_name || room.spec.name.as_deref() == Some(id_or_name));
+        found.map(|(id, room)| room.info(id, self.mode())).ok_or_else(|| Error::no_sandbox(id_or_name))
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxInfo>> {
+        self.faulty(|fault| if let Fault::ListFails(code) = fault { Some(*code) } else { None })?;
+        Ok(self.world.rooms().iter().map(|(id, room)| room.info(id, self.mode())).collect())
+    }
+
+    async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
+        let (keeper, owner) = self.room(id, |room| {
+            let keeper = room.keeper.clone().ok_or_else(|| Error::stopped(id))?;
+            Ok((keeper, room.spec.tied && !std::mem::replace(&mut room.owner_came, true)))
+        })?;
+        self.faulty(|fault| if let Fault::DialFails(code) = fault { Some(*code) } else { None })?;
+        let fault = self.world.script.take(|fault| fault.is_of_a_connection().then(|| fault.clone()));
+        let (ours, theirs) = tokio::io::duplex(PIPE);
+        tokio::spawn(keeper.serve(theirs, fault));
+        Ok(Dialed { stream: Box::new(ours), token: None, owner })
+    }
+
+    async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream> {
+        self.room(id, |room| Ok(room.log.read(options)))
+    }
+
+    async fn watch(&self) -> Result<EventStream> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.world.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+        Ok(Box::pin(futures_util::stream::unfold(receiver, async |mut receiver| {
+            receiver.recv().await.map(|event| (Ok(event), receiver))
+        })))
+    }
+}

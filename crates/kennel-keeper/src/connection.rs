@@ -1,0 +1,108 @@
+//! One connection of a host: bytes in, frames out of them; frames in, bytes out of them.
+
+use kennel_proto::{Body, Channel, Decoder, DecodeError, Frame, encode, encode_data_header};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::collections::HashMap;
+
+/// Bytes that may wait to be written before streams have to wait.
+const OUTGOING: usize = 256 * 1024;
+
+pub(crate) struct Connection {
+    pub(crate) socket: OwnedFd,
+    decoder: Decoder,
+    outgoing: Vec<u8>,
+    /// Everything before it is written.
+    written: usize,
+    /// It said a proper hello.
+    pub(crate) greeted: bool,
+    /// A tied sandbox lives as long as this.
+    pub(crate) owner: bool,
+    /// Streams and the task behind each.
+    pub(crate) streams: HashMap<u32, u64>,
+    /// Whether the event loop was told to wait for room to write.
+    pub(crate) waits_to_write: bool,
+    /// Whether a stream had output and no room to queue it.
+    pub(crate) waits_for_room: bool,
+}
+
+/// The connection cannot go on.
+pub(crate) struct Broken;
+
+impl From<DecodeError> for Broken {
+    fn from(_: DecodeError) -> Self {
+        Self
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            decoder: Decoder::new(),
+            outgoing: Vec::new(),
+            written: 0,
+            greeted: false,
+            owner: false,
+            streams: HashMap::new(),
+            waits_to_write: false,
+            waits_for_room: false,
+        }
+    }
+
+    /// Reads once; answers the whole frames that have arrived.
+    pub(crate) fn read(&mut self, scratch: &mut [u8]) -> Result<Vec<Frame>, Broken> {
+        match rustix::io::read(&self.socket, &mut *scratch) {
+            Ok(0) => return Err(Broken),
+            Ok(count) => self.decoder.feed(&scratch[..count]),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Vec::new()),
+            Err(_) => return Err(Broken),
+        }
+        let mut frames = Vec::new();
+        while let Some(frame) = self.decoder.next_frame()? {
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    /// Queues a frame.
+    pub(crate) fn send(&mut self, stream: u32, body: Body) {
+        encode(&Frame { stream, body }, &mut self.outgoing);
+    }
+
+    /// Queues bytes of a channel.
+    pub(crate) fn send_data(&mut self, stream: u32, channel: Channel, offset: u64, bytes: &[u8]) {
+        self.outgoing.extend_from_slice(&encode_data_header(stream, channel, offset, bytes.len()));
+        self.outgoing.extend_from_slice(bytes);
+    }
+
+    /// Whether more output may be queued.
+    pub(crate) fn has_room(&self) -> bool {
+        self.outgoing.len() - self.written < OUTGOING
+    }
+
+    /// Whether bytes wait to be written.
+    pub(crate) fn has_outgoing(&self) -> bool {
+        self.written < self.outgoing.len()
+    }
+
+    /// Writes what the socket takes.
+    pub(crate) fn flush(&mut self) -> Result<(), Broken> {
+        while self.has_outgoing() {
+            match rustix::io::write(&self.socket, &self.outgoing[self.written..]) {
+                Ok(count) => self.written += count,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Broken),
+            }
+        }
+        if self.written == self.outgoing.len() {
+            self.outgoing.clear();
+            self.written = 0;
+        } else if self.written > OUTGOING {
+            self.outgoing.drain(..self.written);
+            self.written = 0;
+        }
+        Ok(())
+    }
+}

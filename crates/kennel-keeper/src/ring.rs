@@ -1,0 +1,80 @@
+//! Output of a command that someone may still ask for: numbered bytes, oldest forgotten first.
+
+use std::collections::VecDeque;
+
+/// The bytes from number `base` on.
+#[derive(Debug, Default)]
+pub(crate) struct Ring {
+    bytes: VecDeque<u8>,
+    base: u64,
+}
+
+impl Ring {
+    /// The number of the oldest byte held.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The number after the newest byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.base + self.bytes.len() as u64
+    }
+
+    /// Bytes held.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Adds bytes.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    /// Forgets bytes before that number; answers how many.
+    pub(crate) fn forget_before(&mut self, offset: u64) -> usize {
+        let count = offset.clamp(self.base, self.end()) - self.base;
+        self.bytes.drain(..count as usize);
+        self.base += count;
+        if self.bytes.is_empty() && self.bytes.capacity() > 64 * 1024 {
+            self.bytes = VecDeque::new(); // it is charged to the sandbox: do not sit on it
+        }
+        count as usize
+    }
+
+    /// Up to `most` bytes from that number on, in one piece.
+    pub(crate) fn piece(&self, offset: u64, most: usize) -> &[u8] {
+        let skip = offset.clamp(self.base, self.end()) - self.base;
+        let (first, second) = self.bytes.as_slices();
+        let skip = skip as usize;
+        let piece = if skip < first.len() { &first[skip..] } else { &second[skip - first.len()..] };
+        &piece[..piece.len().min(most)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ring;
+
+    #[test]
+    fn bytes_keep_their_numbers() {
+        let mut ring = Ring::default();
+        let mut whole = Vec::new();
+        for round in 0..100u8 {
+            let bytes = vec![round; usize::from(round) * 7 % 50];
+            ring.push(&bytes);
+            whole.extend(bytes);
+            ring.forget_before(ring.end().saturating_sub(60));
+            assert_eq!(ring.end(), whole.len() as u64);
+            let mut at = ring.base();
+            while at < ring.end() {
+                let piece = ring.piece(at, 13);
+                assert!(!piece.is_empty());
+                assert_eq!(piece, &whole[at as usize..at as usize + piece.len()]);
+                at += piece.len() as u64;
+            }
+            assert!(ring.piece(at, 13).is_empty());
+        }
+        assert_eq!(ring.forget_before(u64::MAX), 60);
+        assert_eq!(ring.len(), 0);
+    }
+}

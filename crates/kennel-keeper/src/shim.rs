@@ -1,0 +1,206 @@
+//! The shim: one small process between the keeper and each command.
+//!
+//! It is a child subreaper, so whatever the command starts stays below it, however it forks and whatever session it
+//! makes. When the command ends by itself the shim ends too, and what still runs goes to process 1 and lives on. When
+//! the command is to be ended (its time ran out, its owner hung up, the keeper is gone) everything below goes with it.
+//!
+//! ```text
+//!              command ends
+//!   running ----------------> report, exit          (what is left goes on)
+//!      |  Kill, or the keeper is gone
+//!      v
+//!   TERM to all --- all gone ---> report, exit
+//!      |  grace is over
+//!      v
+//!   STOP and KILL until nothing is left ---> report, exit
+//! ```
+
+use crate::launch::{self, Stdio};
+use crate::report::Report;
+use crate::{sys, tree};
+use kennel_proto::{ExitReport, Failure, KeeperConfig, Spawn};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::process::WaitOptions;
+use std::time::{Duration, Instant};
+
+/// What the keeper tells a shim: a byte that says what, and a number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Order {
+    /// Send a signal to the command's process group.
+    Signal(i32),
+    /// Send a signal to everything below.
+    SignalTree(i32),
+    /// End everything: TERM, this many milliseconds, KILL.
+    Kill(u32),
+}
+
+impl Order {
+    pub(crate) const SIZE: usize = 5;
+
+    pub(crate) fn to_bytes(self) -> [u8; Self::SIZE] {
+        let (tag, number) = match self {
+            Self::Signal(signal) => (0, signal as u32),
+            Self::SignalTree(signal) => (1, signal as u32),
+            Self::Kill(grace) => (2, grace),
+        };
+        let number = number.to_le_bytes();
+        [tag, number[0], number[1], number[2], number[3]]
+    }
+
+    fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
+        let number = u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
+        match bytes[0] {
+            0 => Self::Signal(number as i32),
+            1 => Self::SignalTree(number as i32),
+            _ => Self::Kill(number),
+        }
+    }
+}
+
+/// How long killing may take before the shim reports what it knows.
+const KILL_WITHIN: Duration = Duration::from_secs(30);
+
+/// Is the shim. Called in a fresh fork of the keeper; never returns.
+pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio, status: &OwnedFd, control: &OwnedFd) -> ! {
+    let keep = [&stdio.stdin, &stdio.stdout, &stdio.stderr, status, control].map(AsRawFd::as_raw_fd);
+    sys::close_all_but(&keep);
+    match start(config, spawn, stdio) {
+        Ok((command, signals)) => {
+            Report::Ready.send(status);
+            let report = attend(command, &signals, control);
+            Report::Exited(report).send(status);
+        }
+        Err(failure) => Report::Failed(failure).send(status),
+    }
+    sys::exit_now(0)
+}
+
+/// Starts the command; answers once its program runs.
+fn start(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio) -> Result<(i32, OwnedFd), Failure> {
+    let failed = |error: rustix::io::Errno| Failure {
+        kind: kennel_proto::FailureKind::Limit,
+        message: format!("start a process: {}", crate::paths::reason(error)),
+    };
+    sys::become_subreaper().map_err(failed)?;
+    let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP]).map_err(failed)?;
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(failed)?;
+    match sys::fork().map_err(failed)? {
+        sys::Fork::Child => {
+            let failure = launch::run(config, spawn, &stdio);
+            launch::send_failure(&write, &failure);
+            sys::exit_now(127)
+        }
+        sys::Fork::Parent(command) => {
+            drop(write);
+            // The shim holds nothing of the command's streams: their end is the command's own.
+            drop(stdio);
+            if let Ok(null) = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()) {
+                for fd in 0..3 {
+                    let _ = sys::put_at(&null, fd);
+                }
+            }
+            let mut bytes = Vec::new();
+            let mut buffer = [0; 4096];
+            // End of file comes when the program runs: the pipe is closed by that.
+            while let Ok(count @ 1..) = rustix::io::retry_on_intr(|| rustix::io::read(&read, &mut buffer)) {
+                bytes.extend_from_slice(&buffer[..count]);
+            }
+            if bytes.is_empty() { Ok((command, signals)) } else { Err(minicbor::decode(&bytes).unwrap_or(Failure {
+                kind: kennel_proto::FailureKind::Other,
+                message: "the command could not be started".into(),
+            })) }
+        }
+    }
+}
+
+/// Waits for the command to end, or ends it.
+fn attend(command: i32, signals: &OwnedFd, control: &OwnedFd) -> ExitReport {
+    let mut ended = None;
+    let mut kill_at: Option<Instant> = None;
+    let mut orders = Vec::new();
+    loop {
+        let children_left = reap(command, &mut ended);
+        match (ended, kill_at) {
+            (Some(report), None) => return report,
+            (Some(report), Some(_)) if !children_left => return report,
+            (_, Some(at)) if Instant::now() >= at => {
+                // Waits for the command itself below, so take its status first where it is there.
+                tree::kill_all_below_me(KILL_WITHIN);
+                return ended.unwrap_or(ExitReport { signal: Some(libc::SIGKILL), ..ExitReport::default() });
+            }
+            _ => {}
+        }
+        wait(signals, control, kill_at);
+        sys::read_signals(signals);
+        match read_orders(control, &mut orders) {
+            Some(received) => {
+                for order in received {
+                    match order {
+                        Order::Signal(signal) => sys::kill(-command, signal),
+                        Order::SignalTree(signal) => below_me().for_each(|pid| sys::kill(pid, signal)),
+                        Order::Kill(grace) if kill_at.is_none() => {
+                            below_me().for_each(|pid| {
+                                sys::kill(pid, libc::SIGTERM);
+                                sys::kill(pid, libc::SIGCONT);
+                            });
+                            kill_at = Some(Instant::now() + Duration::from_millis(grace.into()));
+                        }
+                        Order::Kill(_) => {}
+                    }
+                }
+            }
+            // The keeper is gone: nobody will ever ask again.
+            None => kill_at = Some(Instant::now()),
+        }
+    }
+}
+
+fn below_me() -> impl Iterator<Item = i32> {
+    tree::descendants(rustix::process::getpid().as_raw_nonzero().get()).into_iter()
+}
+
+/// Reaps what has ended; answers whether children are left.
+fn reap(command: i32, ended: &mut Option<ExitReport>) -> bool {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Err(_) => return false,
+            Ok(None) => return true,
+            Ok(Some((pid, status))) => {
+                if pid.as_raw_nonzero().get() == command {
+                    *ended = Some(ExitReport {
+                        code: status.exit_status(),
+                        signal: status.terminating_signal(),
+                        ..ExitReport::default()
+                    });
+                }
+            }
+        }
+    }
+}
+
+fn wait(signals: &OwnedFd, control: &OwnedFd, until: Option<Instant>) {
+    let timeout = until.map(|at| {
+        let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+    });
+    let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(control, PollFlags::IN)];
+    let _ = poll(&mut fds, timeout.as_ref());
+}
+
+/// Orders that have come in; `None` if the keeper is gone.
+fn read_orders(control: &OwnedFd, pending: &mut Vec<u8>) -> Option<Vec<Order>> {
+    let mut buffer = [0; 64];
+    loop {
+        match rustix::io::read(control.as_fd(), &mut buffer) {
+            Ok(0) => return None,
+            Ok(count) => pending.extend_from_slice(&buffer[..count]),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => break,
+        }
+    }
+    let whole = pending.len() / Order::SIZE * Order::SIZE;
+    let orders = pending[..whole].as_chunks().0.iter().map(|bytes| Order::from_bytes(*bytes)).collect();
+    pending.drain(..whole);
+    Some(orders)
+}

@@ -1,0 +1,95 @@
+//! What the sandbox uses: from its control group where it can be seen from inside, else summed over its processes.
+
+use kennel_proto::StatsReport;
+use rustix::fd::OwnedFd;
+
+/// What the sandbox uses.
+pub(crate) fn read(oom_fd: Option<&OwnedFd>) -> StatsReport {
+    let mut stats = if is_contained() { from_cgroup() } else { None }.unwrap_or_else(from_processes);
+    stats.oom_kills = oom_kills(oom_fd);
+    stats
+}
+
+/// Processes killed so far because memory ran out.
+pub(crate) fn oom_kills(fd: Option<&OwnedFd>) -> Option<u64> {
+    let text = match fd {
+        Some(fd) => {
+            let mut buffer = [0; 1024];
+            let count = rustix::io::pread(fd, &mut buffer, 0).ok()?;
+            String::from_utf8_lossy(&buffer[..count]).into_owned()
+        }
+        None if is_contained() => text("/sys/fs/cgroup/memory.events")
+            .or_else(|| text("/sys/fs/cgroup/memory/memory.oom_control"))?,
+        None => return None,
+    };
+    field(&text, "oom_kill")
+}
+
+/// Whether `/sys/fs/cgroup` is this sandbox's own: only a process 1 is sure of that.
+fn is_contained() -> bool {
+    rustix::process::getpid().is_init()
+}
+
+fn from_cgroup() -> Option<StatsReport> {
+    if let Some(memory_bytes) = number("/sys/fs/cgroup/memory.current") {
+        let io = text("/sys/fs/cgroup/io.stat").unwrap_or_default();
+        let sum = |key: &str| io.split_whitespace().filter_map(|word| word.strip_prefix(key)?.parse::<u64>().ok()).sum();
+        return Some(StatsReport {
+            cpu_micros: field(&text("/sys/fs/cgroup/cpu.stat")?, "usage_usec")?,
+            memory_bytes,
+            memory_limit_bytes: number("/sys/fs/cgroup/memory.max"),
+            pids: number("/sys/fs/cgroup/pids.current")?,
+            read_bytes: Some(sum("rbytes=")),
+            written_bytes: Some(sum("wbytes=")),
+            oom_kills: None,
+        });
+    }
+    let io = text("/sys/fs/cgroup/blkio/blkio.throttle.io_service_bytes").unwrap_or_default();
+    let sum = |key: &str| {
+        io.lines()
+            .filter_map(|line| {
+                let mut words = line.split_whitespace().skip(1);
+                (words.next()? == key).then(|| words.next()?.parse::<u64>().ok())?
+            })
+            .sum()
+    };
+    let limit = number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+    Some(StatsReport {
+        cpu_micros: number("/sys/fs/cgroup/cpuacct/cpuacct.usage")? / 1000,
+        memory_bytes: number("/sys/fs/cgroup/memory/memory.usage_in_bytes")?,
+        memory_limit_bytes: limit.filter(|limit| *limit < 1 << 60),
+        pids: number("/sys/fs/cgroup/pids/pids.current")?,
+        read_bytes: Some(sum("Read")),
+        written_bytes: Some(sum("Write")),
+        oom_kills: None,
+    })
+}
+
+/// The sum over the keeper's own tree. CPU of processes that ended counts once they were reaped.
+fn from_processes() -> StatsReport {
+    let me = rustix::process::getpid().as_raw_nonzero().get();
+    let (page, tick) = (rustix::param::page_size() as u64, 1_000_000 / rustix::param::clock_ticks_per_second());
+    let mut stats = StatsReport::default();
+    for pid in crate::tree::descendants(me).into_iter().chain([me]) {
+        let Some(stat) = text(&format!("/proc/{pid}/stat")) else { continue };
+        let Some((_, fields)) = stat.rsplit_once(')') else { continue };
+        let fields: Vec<u64> = fields.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
+        // From the state on, which comes right after the name: utime, stime, cutime, cstime are 11 to 14.
+        stats.pids += 1;
+        stats.cpu_micros += fields.iter().skip(11).take(4).sum::<u64>() * tick;
+        stats.memory_bytes += fields.get(21).copied().unwrap_or(0) * page;
+    }
+    stats
+}
+
+fn text(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
+fn number(path: &str) -> Option<u64> {
+    text(path)?.trim().parse().ok()
+}
+
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}

@@ -1,0 +1,212 @@
+//! The few calls that rustix has no safe words for. All `unsafe` of the keeper is here.
+//!
+//! The keeper is single-threaded by design: a forked child may run any code.
+
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use rustix::io::Errno;
+use std::ffi::CString;
+
+fn check(result: libc::c_int) -> Result<libc::c_int, Errno> {
+    if result < 0 { Err(Errno::from_raw_os_error(last_errno())) } else { Ok(result) }
+}
+
+fn last_errno() -> i32 {
+    // SAFETY: returns the address of this thread's errno, which is always valid to read.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Which side of a fork this is.
+pub enum Fork {
+    /// The one that called, and the child's pid.
+    Parent(i32),
+    /// The new one.
+    Child,
+}
+
+/// Forks. Only for single-threaded programs.
+pub fn fork() -> Result<Fork, Errno> {
+    // SAFETY: the program has one thread, so the child is a whole copy and may go on in Rust.
+    match check(unsafe { libc::fork() })? {
+        0 => Ok(Fork::Child),
+        pid => Ok(Fork::Parent(pid)),
+    }
+}
+
+/// Ends the process without running destructors of the copied parent.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(code) }
+}
+
+/// Blocks these signals and makes a descriptor from which they are read.
+pub fn signal_fd(signals: &[i32]) -> Result<OwnedFd, Errno> {
+    let set = signal_set(signals);
+    // SAFETY: `set` is an initialised signal set.
+    check(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) })?;
+    // SAFETY: as above; -1 asks for a new descriptor.
+    let fd = check(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn signal_set(signals: &[i32]) -> libc::sigset_t {
+    // SAFETY: sigset_t is plain data, and sigemptyset initialises it; the signals are valid numbers.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in signals {
+            libc::sigaddset(&raw mut set, *signal);
+        }
+        set
+    }
+}
+
+/// The signal numbers waiting on a descriptor of [`signal_fd`].
+pub fn read_signals(fd: &OwnedFd) -> Vec<i32> {
+    const SIZE: usize = size_of::<libc::signalfd_siginfo>();
+    let mut signals = Vec::new();
+    let mut buffer = [0u8; SIZE];
+    while let Ok(SIZE) = rustix::io::read(fd, &mut buffer) {
+        // The signal number is the first field.
+        signals.push(i32::from_ne_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]));
+    }
+    signals
+}
+
+/// Ignores a signal in this process.
+pub fn ignore_signal(signal: i32) {
+    // SAFETY: SIG_IGN runs no code.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+/// Gives every signal its default meaning and unblocks all: what a new program expects.
+pub fn reset_signals() {
+    for signal in 1..=64 {
+        // SAFETY: SIG_DFL runs no code; numbers that cannot be changed are refused, which is fine.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    let set = signal_set(&[]);
+    // SAFETY: `set` is an initialised, empty set.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) };
+}
+
+/// Sends a signal to a process, or with a negative number to a process group. A process that is gone is fine.
+pub fn kill(pid: i32, signal: i32) {
+    // SAFETY: plain system call; 0 and -1 would mean many processes and are never passed.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Becomes another user for good.
+pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), Errno> {
+    // SAFETY: `groups` is a valid array of its length; the others are plain system calls.
+    unsafe {
+        check(libc::setgroups(groups.len(), groups.as_ptr()))?;
+        check(libc::setresgid(gid, gid, gid))?;
+        check(libc::setresuid(uid, uid, uid))?;
+    }
+    Ok(())
+}
+
+fn prctl(option: libc::c_int, value: libc::c_ulong) -> Result<(), Errno> {
+    // SAFETY: the options used here take plain numbers.
+    check(unsafe { libc::prctl(option, value, 0 as libc::c_ulong, 0 as libc::c_ulong, 0 as libc::c_ulong) }).map(drop)
+}
+
+/// Orphans below this process become its children.
+pub fn become_subreaper() -> Result<(), Errno> {
+    prctl(libc::PR_SET_CHILD_SUBREAPER, 1)
+}
+
+/// No program run from here on gains rights.
+pub fn no_new_privileges() -> Result<(), Errno> {
+    prctl(libc::PR_SET_NO_NEW_PRIVS, 1)
+}
+
+/// Nobody of the same user may trace this process or look into its descriptors.
+pub fn not_dumpable() -> Result<(), Errno> {
+    prctl(libc::PR_SET_DUMPABLE, 0)
+}
+
+/// Drops every capability from the bounding set that is not in `keep`.
+pub fn limit_bounding_set(keep: u64) -> Result<(), Errno> {
+    for capability in 0..64u64 {
+        if keep & (1 << capability) == 0 {
+            match prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong) {
+                Ok(()) => {}
+                Err(Errno::INVAL) => break, // past the last one the kernel knows
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Marks every descriptor from `first` on to be closed when a program is run.
+pub fn close_on_exec_from(first: u32) {
+    // SAFETY: changes flags of descriptors only. Every descriptor of ours has the flag anyway; this is the second lock.
+    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+}
+
+/// Makes `fd` the descriptor number `target`, without close-on-exec.
+pub fn put_at(fd: &OwnedFd, target: i32) -> Result<(), Errno> {
+    if fd.as_raw_fd() == target {
+        // SAFETY: plain flag change; dup2 onto itself would keep close-on-exec.
+        return check(unsafe { libc::fcntl(target, libc::F_SETFD, 0) }).map(drop);
+    }
+    // SAFETY: the caller owns the standard descriptors of a freshly forked child.
+    check(unsafe { libc::dup2(fd.as_raw_fd(), target) }).map(drop)
+}
+
+/// Runs a program in place of this one. Returns only if that fails.
+pub fn execve(program: &CString, argv: &[CString], env: &[CString]) -> Errno {
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (argv, env) = (pointers(argv), pointers(env));
+    // SAFETY: both arrays end in null and their strings outlive the call.
+    unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), env.as_ptr()) };
+    Errno::from_raw_os_error(last_errno())
+}
+
+/// Takes an inherited descriptor.
+pub fn inherited(fd: i32) -> Option<OwnedFd> {
+    // SAFETY: only asks for flags.
+    if fd < 0 || unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return None;
+    }
+    // SAFETY: it is open (just checked), was passed to us by number to be ours, and each number is taken once.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Closes every descriptor but the standard ones and these. For a fresh fork, whose copies of the keeper's descriptors
+/// would hold connections and pipes open. The copied owners must never be dropped: leave by [`exit_now`].
+pub fn close_all_but(keep: &[i32]) {
+    let mut keep: Vec<u32> = keep.iter().map(|fd| *fd as u32).filter(|fd| *fd > 2).collect();
+    keep.sort_unstable();
+    let mut first = 3;
+    for fd in keep.into_iter().chain([u32::MAX]) {
+        if first < fd {
+            // SAFETY: the owners of these descriptors are copies that this process never uses or drops.
+            unsafe { libc::syscall(libc::SYS_close_range, first, fd - 1, 0) };
+        }
+        first = fd.saturating_add(1);
+    }
+}
+
+/// The pid of the process at the other end of a socket, as this process's pid namespace numbers it: 0 outside of it.
+pub fn peer_pid(socket: &OwnedFd) -> Option<i32> {
+    // SAFETY: plain data; the kernel fills at most the size given.
+    let mut cred: libc::ucred = unsafe { std::mem::zeroed() };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `cred` and `size` are valid for the call and match each other.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut cred).cast(),
+            &raw mut size,
+        )
+    };
+    check(result).ok().map(|_| cred.pid)
+}

@@ -1,0 +1,353 @@
+//! A task: a child of the keeper (the shim of a command, or a worker on files) and the bytes to and from it.
+
+use crate::report::Report;
+use crate::ring::Ring;
+use crate::shim::{self, Order};
+use crate::worker::{self, Pipes};
+use crate::{launch, paths, sys};
+use kennel_proto::{ExitReport, Failure, FailureKind, KeeperConfig, Outcome, Request, Size, Spawn, SpawnCommand, caps};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::pty::OpenptFlags;
+use rustix::termios::Winsize;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// How far ahead the host may write to a file.
+const FILE_WINDOW: u64 = 256 * 1024;
+
+pub(crate) struct Task {
+    pub(crate) id: u64,
+    pub(crate) kind: Kind,
+    /// The shim or worker.
+    pub(crate) pid: i32,
+    /// Orders for the shim.
+    control: Option<OwnedFd>,
+    pub(crate) status: Option<OwnedFd>,
+    reports: Vec<u8>,
+    pub(crate) stdin: Input,
+    /// Standard output and standard error.
+    pub(crate) outputs: [Output; 2],
+    /// The command runs, or bytes of a file may flow, and the host was told.
+    pub(crate) ready: bool,
+    pub(crate) end: Option<End>,
+    /// Who reads the output: connection and stream.
+    pub(crate) viewer: Option<(u64, u32)>,
+    /// When its time is over.
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) timed_out: bool,
+    /// Kills for memory before it began.
+    pub(crate) oom_before: Option<u64>,
+    /// It was told to end.
+    pub(crate) ending: bool,
+}
+
+pub(crate) enum Kind {
+    Command { program: Vec<u8>, detached: bool, grace_ms: u32, terminal: Option<OwnedFd> },
+    Worker,
+}
+
+/// How a task ended.
+#[derive(Clone, Debug)]
+pub(crate) enum End {
+    Exited(ExitReport),
+    Done(Outcome),
+    Failed(Failure),
+}
+
+/// Bytes for the task.
+#[derive(Default)]
+pub(crate) struct Input {
+    pub(crate) pipe: Option<OwnedFd>,
+    waiting: VecDeque<u8>,
+    /// The number of the next byte from the host.
+    received: u64,
+    /// Bytes the task has taken, or never will.
+    pub(crate) consumed: u64,
+    eof: bool,
+    tty: bool,
+    pub(crate) window: u64,
+    /// Whether the event loop waits for it to take more.
+    pub(crate) polled: bool,
+}
+
+/// Bytes from the task.
+#[derive(Default)]
+pub(crate) struct Output {
+    pub(crate) pipe: Option<OwnedFd>,
+    pub(crate) ring: Ring,
+    /// The number of the next byte for the viewer.
+    pub(crate) sent: u64,
+    /// Nothing more comes.
+    pub(crate) eof: bool,
+    pub(crate) eof_sent: bool,
+    /// Whether the event loop waits for it.
+    pub(crate) polled: bool,
+}
+
+fn system(what: &str, error: Errno) -> Failure {
+    Failure { kind: FailureKind::Limit, message: format!("{what}: {}", paths::reason(error)) }
+}
+
+/// The keeper's end does not block; the child's end does.
+fn pipe(keeper_reads: bool) -> Result<(OwnedFd, OwnedFd), Failure> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| system("make a pipe", error))?;
+    let mine = if keeper_reads { &read } else { &write };
+    rustix::io::ioctl_fionbio(mine, true).map_err(|error| system("make a pipe", error))?;
+    Ok((read, write))
+}
+
+fn dev_null() -> Result<OwnedFd, Failure> {
+    rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| system("open /dev/null", error))
+}
+
+impl Task {
+    /// Starts a command under its shim.
+    pub(crate) fn command(id: u64, config: &KeeperConfig, spawn: &Spawn) -> Result<Self, Failure> {
+        let (status, their_status) = pipe(true)?;
+        let (their_control, control) = pipe(false)?;
+        rustix::io::ioctl_fionbio(&their_control, true).map_err(|error| system("make a pipe", error))?;
+        let mut stdin = Input { window: caps::STDIN_WINDOW, tty: spawn.tty.is_some(), ..Input::default() };
+        let mut outputs = [Output::default(), Output::default()];
+        let mut terminal = None;
+        let stdio = if let Some(size) = spawn.tty {
+            let (mine, theirs) = open_terminal(size)?;
+            let copy = |fd: &OwnedFd| {
+                rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|error| system("copy a descriptor", error))
+            };
+            stdin.pipe = Some(copy(&mine)?);
+            outputs[0].pipe = Some(copy(&mine)?);
+            outputs[1].eof = true;
+            terminal = Some(mine);
+            launch::Stdio { stdin: copy(&theirs)?, stdout: copy(&theirs)?, stderr: theirs, tty: true }
+        } else {
+            let their_stdin = if spawn.stdin {
+                let (theirs, mine) = pipe(false)?;
+                stdin.pipe = Some(mine);
+                theirs
+            } else {
+                dev_null()?
+            };
+            let (out, their_stdout) = pipe(true)?;
+            let (err, their_stderr) = pipe(true)?;
+            outputs[0].pipe = Some(out);
+            outputs[1].pipe = Some(err);
+            launch::Stdio { stdin: their_stdin, stdout: their_stdout, stderr: their_stderr, tty: false }
+        };
+        let program = match &spawn.command {
+            SpawnCommand::Argv(argv) => argv.first().map_or_else(Vec::new, |program| program.to_vec()),
+            SpawnCommand::Shell(script) => script.to_vec(),
+            SpawnCommand::LoginShell => b"shell".to_vec(),
+        };
+        let kind = Kind::Command {
+            program: program[..program.len().min(200)].to_vec(),
+            detached: spawn.detached,
+            grace_ms: spawn.grace_ms.map_or(2000, |grace| grace.min(600_000) as u32),
+            terminal,
+        };
+        match sys::fork().map_err(|error| system("start a process", error))? {
+            sys::Fork::Child => shim::run(config, spawn, stdio, &their_status, &their_control),
+            sys::Fork::Parent(pid) => Ok(Self::new(id, kind, pid, Some(control), status, stdin, outputs)),
+        }
+    }
+
+    /// Starts a worker for a request on files.
+    pub(crate) fn worker(id: u64, config: &KeeperConfig, request: &Request) -> Result<Self, Failure> {
+        let (status, their_status) = pipe(true)?;
+        let (out, their_output) = pipe(true)?;
+        let mut stdin = Input { window: FILE_WINDOW, ..Input::default() };
+        let their_input = if matches!(request, Request::Write { .. }) {
+            let (theirs, mine) = pipe(false)?;
+            let _ = fcntl_setpipe_size(&mine, 256 * 1024);
+            stdin.pipe = Some(mine);
+            theirs
+        } else {
+            dev_null()?
+        };
+        if matches!(request, Request::Read { .. }) {
+            let _ = fcntl_setpipe_size(&out, 256 * 1024); // a larger pipe is faster; without, it works too
+        }
+        let mut outputs = [Output::default(), Output::default()];
+        outputs[0].pipe = Some(out);
+        outputs[1].eof = true;
+        match sys::fork().map_err(|error| system("start a process", error))? {
+            sys::Fork::Child => {
+                let pipes = Pipes { input: their_input, output: their_output, status: their_status };
+                worker::run(config, request, &pipes)
+            }
+            sys::Fork::Parent(pid) => Ok(Self::new(id, Kind::Worker, pid, None, status, stdin, outputs)),
+        }
+    }
+
+    fn new(
+        id: u64,
+        kind: Kind,
+        pid: i32,
+        control: Option<OwnedFd>,
+        status: OwnedFd,
+        stdin: Input,
+        outputs: [Output; 2],
+    ) -> Self {
+        Self {
+            id,
+            kind,
+            pid,
+            control,
+            status: Some(status),
+            reports: Vec::new(),
+            stdin,
+            outputs,
+            ready: false,
+            end: None,
+            viewer: None,
+            deadline: None,
+            timed_out: false,
+            oom_before: None,
+            ending: false,
+        }
+    }
+
+    pub(crate) fn is_tty(&self) -> bool {
+        matches!(self.kind, Kind::Command { terminal: Some(_), .. })
+    }
+
+    /// Whether it goes on without a viewer.
+    pub(crate) fn is_detached(&self) -> bool {
+        matches!(self.kind, Kind::Command { detached: true, .. })
+    }
+
+    /// Reads what the child reports.
+    pub(crate) fn read_reports(&mut self) -> Vec<Report> {
+        let mut reports = Vec::new();
+        let Some(status) = &self.status else { return reports };
+        let mut buffer = [0; 4096];
+        let over = loop {
+            match rustix::io::read(status, &mut buffer) {
+                Ok(0) => break true,
+                Ok(count) => self.reports.extend_from_slice(&buffer[..count]),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break false,
+                Err(_) => break true,
+            }
+        };
+        while let Some(report) = Report::take(&mut self.reports) {
+            match report {
+                Ok(report) => reports.push(report),
+                Err(()) => self.reports.clear(),
+            }
+        }
+        if over {
+            self.status = None;
+            if self.end.is_none() && !reports.iter().any(|report| !matches!(report, Report::Ready)) {
+                // It was killed before it could say how things ended.
+                reports.push(match self.kind {
+                    Kind::Command { .. } => {
+                        Report::Exited(ExitReport { signal: Some(libc::SIGKILL), ..ExitReport::default() })
+                    }
+                    Kind::Worker => Report::Failed(Failure {
+                        kind: FailureKind::Other,
+                        message: "the file worker was killed".into(),
+                    }),
+                });
+            }
+        }
+        reports
+    }
+
+    /// Tells the shim something; a worker is simply killed.
+    pub(crate) fn order(&mut self, order: Order) {
+        if let Some(control) = &self.control {
+            let _ = rustix::io::write(control, &order.to_bytes());
+        } else if let (Order::Kill(_), true) = (order, self.status.is_some()) {
+            sys::kill(self.pid, libc::SIGKILL);
+        }
+    }
+
+    /// Ends it and everything it started.
+    pub(crate) fn end_tree(&mut self) {
+        if !std::mem::replace(&mut self.ending, true) {
+            let grace = if let Kind::Command { grace_ms, .. } = self.kind { grace_ms } else { 0 };
+            self.order(Order::Kill(grace));
+        }
+    }
+
+    pub(crate) fn resize(&self, size: Size) {
+        if let Kind::Command { terminal: Some(terminal), .. } = &self.kind {
+            let _ = rustix::termios::tcsetwinsize(terminal, winsize(size));
+        }
+    }
+}
+
+impl Input {
+    /// Takes bytes from the host. `Err` if they are not the next ones, or more than agreed.
+    pub(crate) fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ()> {
+        if self.eof || offset != self.received || self.received - self.consumed + bytes.len() as u64 > self.window {
+            return Err(());
+        }
+        self.received += bytes.len() as u64;
+        if self.pipe.is_some() {
+            self.waiting.extend(bytes);
+        } else {
+            self.consumed = self.received; // nobody reads it, and that is how commands are
+        }
+        Ok(())
+    }
+
+    /// No more bytes come. A terminal reads its end-of-file character.
+    pub(crate) fn receive_eof(&mut self) {
+        if !std::mem::replace(&mut self.eof, true) && self.tty {
+            self.waiting.push_back(4);
+            self.received += 1;
+        }
+    }
+
+    /// Passes on what the task takes; answers whether that changed what is consumed.
+    pub(crate) fn flush(&mut self) -> bool {
+        let before = self.consumed;
+        while let (Some(pipe), (piece @ [_, ..], _)) = (&self.pipe, self.waiting.as_slices()) {
+            match rustix::io::write(pipe, piece) {
+                Ok(count) => {
+                    self.waiting.drain(..count);
+                    self.consumed += count as u64;
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => self.discard(),
+            }
+        }
+        if self.eof && self.waiting.is_empty() && !self.tty {
+            self.pipe = None;
+        }
+        self.consumed != before
+    }
+
+    /// Nobody will read any of it.
+    pub(crate) fn discard(&mut self) {
+        self.pipe = None;
+        self.waiting = VecDeque::new();
+        self.consumed = self.received;
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
+fn open_terminal(size: Size) -> Result<(OwnedFd, OwnedFd), Failure> {
+    let failed = |error| system("open a terminal", error);
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let mine = rustix::pty::openpt(flags).map_err(failed)?;
+    rustix::pty::unlockpt(&mine).map_err(failed)?;
+    // By descriptor, never by name: whatever is at /dev/pts belongs to the sandbox.
+    let theirs = rustix::pty::ioctl_tiocgptpeer(&mine, flags).map_err(failed)?;
+    rustix::termios::tcsetwinsize(&mine, winsize(size)).map_err(failed)?;
+    rustix::io::ioctl_fionbio(&mine, true).map_err(failed)?;
+    Ok((mine, theirs))
+}
+
+fn winsize(size: Size) -> Winsize {
+    Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 }
+}

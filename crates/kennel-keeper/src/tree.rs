@@ -1,0 +1,71 @@
+//! Process trees: who descends from whom, and ending all of them.
+
+use crate::sys;
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+/// Every process below `root`, not `root` itself.
+pub(crate) fn descendants(root: i32) -> Vec<i32> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        if let Some(parent) = parent(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = Vec::new();
+    let mut open = vec![root];
+    while let Some(pid) = open.pop() {
+        let below = children.remove(&pid).unwrap_or_default();
+        found.extend(&below);
+        open.extend(below);
+    }
+    found
+}
+
+/// The parent of a process; `None` if it is gone or only waits to be reaped.
+fn parent(pid: i32) -> Option<i32> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may hold anything, so look from its end.
+    let after = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let mut fields = stat[after..].split(|byte| *byte == b' ').filter(|field| !field.is_empty());
+    let state = fields.next()?;
+    let parent = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    (state != b"Z").then_some(parent)
+}
+
+/// Kills everything below this process, also what forks on meanwhile. Returns when nothing is left, or after `most`.
+/// The caller's children are reaped.
+pub(crate) fn kill_all_below_me(most: Duration) {
+    let me = rustix::process::getpid().as_raw_nonzero().get();
+    let until = Instant::now() + most;
+    loop {
+        // Stopped processes do not fork: stop until no new one is found, then kill.
+        let mut seen = HashSet::new();
+        loop {
+            let new: Vec<i32> = descendants(me).into_iter().filter(|pid| seen.insert(*pid)).collect();
+            if new.is_empty() || Instant::now() > until {
+                break;
+            }
+            new.iter().for_each(|pid| sys::kill(*pid, libc::SIGSTOP));
+        }
+        seen.iter().for_each(|pid| sys::kill(*pid, libc::SIGKILL));
+        if reap_until_none(Duration::from_millis(20)) || Instant::now() > until {
+            return;
+        }
+    }
+}
+
+/// Reaps children for at most that long; answers whether none is left.
+fn reap_until_none(most: Duration) -> bool {
+    let until = Instant::now() + most;
+    loop {
+        match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
+            Err(_) => return true, // no children
+            Ok(Some(_)) => {}
+            Ok(None) if Instant::now() > until => return false,
+            Ok(None) => std::thread::sleep(Duration::from_micros(200)),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Watching files, done in a worker: changes go out as they happen until the watched path is gone or nobody listens.
+
+use crate::files::{names, put_item};
+use crate::paths::{self, failure};
+use crate::report::{Report, write_all};
+use crate::worker::Pipes;
+use kennel_proto::{Failure, FailureKind, Outcome, WatchItem, WatchKind};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+
+/// Directories one watch may cover.
+const DIRECTORIES: usize = 10_000;
+
+struct Watch {
+    inotify: OwnedFd,
+    top: OwnedFd,
+    /// The path of each watched thing, relative to the first.
+    paths: HashMap<i32, Vec<u8>>,
+    recursive: bool,
+}
+
+pub(crate) fn run(path: &[u8], recursive: bool, pipes: &Pipes) -> Result<Outcome, Failure> {
+    let top = paths::open(path, OFlags::PATH, Mode::empty()).map_err(|error| failure(path, error))?;
+    let inotify = inotify::init(CreateFlags::CLOEXEC).map_err(|error| failure(path, error))?;
+    let copy = rustix::io::fcntl_dupfd_cloexec(&top, 3).map_err(|error| failure(path, error))?;
+    let mut watch = Watch { inotify, top, paths: HashMap::new(), recursive };
+    watch.add(&copy, Vec::new(), &mut None)?;
+    Report::Ready.send(&pipes.status);
+    let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
+    loop {
+        let mut out = Vec::new();
+        let (made, over) = watch.read(&mut buffer, &mut out).map_err(|error| failure(path, error))?;
+        for directory in made {
+            watch.add_made(directory, &mut out)?;
+        }
+        if !write_all(&pipes.output, &out) || over {
+            return Ok(Outcome::Nothing);
+        }
+    }
+}
+
+impl Watch {
+    /// Watches a directory that has just appeared, and tells of what came into it before it was watched.
+    fn add_made(&mut self, relative: Vec<u8>, out: &mut Vec<u8>) -> Result<(), Failure> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match rustix::fs::openat2(&self.top, &relative[..], flags, Mode::empty(), resolve) {
+            Ok(directory) => self.add(&directory, relative, &mut Some(out)),
+            Err(_) => Ok(()), // gone again
+        }
+    }
+
+    /// Watches what the descriptor names, and with `recursive` what is below. With `tell`, what is below is news.
+    fn add(&mut self, what: &OwnedFd, relative: Vec<u8>, tell: &mut Option<&mut Vec<u8>>) -> Result<(), Failure> {
+        let flags = WatchFlags::CREATE
+            | WatchFlags::MODIFY
+            | WatchFlags::ATTRIB
+            | WatchFlags::DELETE
+            | WatchFlags::MOVE
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF;
+        let shown = || if relative.is_empty() { b"the watched path".to_vec() } else { relative.clone() };
+        if self.paths.len() >= DIRECTORIES {
+            let message = format!("more than {DIRECTORIES} directories to watch");
+            return Err(Failure { kind: FailureKind::Limit, message });
+        }
+        // By descriptor: nothing can be swapped between the look and the watch.
+        let by_descriptor = format!("/proc/self/fd/{}", what.as_raw_fd());
+        let wd = inotify::add_watch(&self.inotify, &by_descriptor, flags).map_err(|error| failure(&shown(), error))?;
+        self.paths.insert(wd, relative.clone());
+        if self.recursive {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            if let Ok(dir) = rustix::fs::openat(what, ".", flags, Mode::empty()) {
+                for name in names(&dir).unwrap_or_default() {
+                    if let Some(out) = tell {
+                        let path = join(&relative, &name).into();
+                        put_item(&WatchItem { kind: WatchKind::Created, path }, out);
+                    }
+                    self.add_child(&dir, &name, &relative, tell)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_child(
+        &mut self,
+        dir: &OwnedFd,
+        name: &[u8],
+        relative: &[u8],
+        tell: &mut Option<&mut Vec<u8>>,
+    ) -> Result<(), Failure> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+            Ok(child) => self.add(&child, join(relative, name), tell),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Waits for changes and appends them to `out`; answers which directories appeared, and whether all is over.
+    fn read(&mut self, buffer: &mut [MaybeUninit<u8>], out: &mut Vec<u8>) -> Result<(Vec<Vec<u8>>, bool), Errno> {
+        let mut over = false;
+        let mut made = Vec::new();
+        let mut reader = inotify::Reader::new(&self.inotify, buffer);
+        loop {
+            let event = match reader.next() {
+                Ok(event) => event,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error),
+            };
+            let flags = event.events();
+            if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+                put_item(&WatchItem { kind: WatchKind::Missed, path: Vec::new().into() }, out);
+            } else if let Some(base) = self.paths.get(&event.wd()) {
+                let path = event.file_name().map_or(base.clone(), |name| join(base, name.to_bytes()));
+                let kind = if flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
+                    Some(WatchKind::Created)
+                } else if flags.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
+                    Some(WatchKind::Removed)
+                } else if flags.intersects(ReadFlags::MODIFY | ReadFlags::ATTRIB) {
+                    Some(WatchKind::Modified)
+                } else if flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) && base.is_empty() {
+                    over = true;
+                    Some(WatchKind::Removed)
+                } else {
+                    None
+                };
+                if flags.contains(ReadFlags::IGNORED) {
+                    let wd = event.wd();
+                    over |= self.paths.remove(&wd).is_some_and(|base| base.is_empty());
+                } else if let Some(kind) = kind {
+                    if kind == WatchKind::Created && flags.contains(ReadFlags::ISDIR) && self.recursive {
+                        made.push(path.clone());
+                    }
+                    put_item(&WatchItem { kind, path: path.into() }, out);
+                }
+            }
+            if reader.is_buffer_empty() {
+                break;
+            }
+        }
+        Ok((made, over))
+    }
+}
+
+fn join(base: &[u8], name: &[u8]) -> Vec<u8> {
+    if base.is_empty() { name.to_vec() } else { [base, b"/", name].concat() }
+}

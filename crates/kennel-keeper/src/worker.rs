@@ -1,0 +1,65 @@
+//! A worker: a fork of the keeper that does one request on files, as the user who asked, and ends.
+//!
+//! So a slow disk or a huge directory stops nobody else, and the kernel checks the user's own rights.
+
+use crate::report::Report;
+use crate::{files, launch, sys, users, watch};
+use kennel_proto::{Failure, FailureKind, KeeperConfig, Outcome, Request};
+use rustix::fd::{AsRawFd, OwnedFd};
+
+/// The worker's ends of its pipes.
+pub(crate) struct Pipes {
+    pub(crate) input: OwnedFd,
+    pub(crate) output: OwnedFd,
+    pub(crate) status: OwnedFd,
+}
+
+/// Is the worker. Called in a fresh fork of the keeper; never returns.
+pub(crate) fn run(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> ! {
+    sys::close_all_but(&[&pipes.input, &pipes.output, &pipes.status].map(AsRawFd::as_raw_fd));
+    let report = match work(config, request, pipes) {
+        Ok(outcome) => Report::Done(outcome),
+        Err(failure) => Report::Failed(failure),
+    };
+    report.send(&pipes.status);
+    sys::exit_now(0)
+}
+
+fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outcome, Failure> {
+    let user = match request {
+        Request::Read { user, .. }
+        | Request::Write { user, .. }
+        | Request::List { user, .. }
+        | Request::Stat { user, .. }
+        | Request::Mkdir { user, .. }
+        | Request::Move { user, .. }
+        | Request::Remove { user, .. }
+        | Request::Watch { user, .. } => user.as_deref().or(config.user.as_deref()),
+        _ => None,
+    };
+    if let Some(name) = user {
+        let user = users::find(name).map_err(|message| Failure { kind: FailureKind::Invalid, message })?;
+        launch::become_user(&user)?;
+    }
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let full = |path: &[u8]| absolute(config, path);
+    match request {
+        Request::Read { path, offset, limit, .. } => files::read(&full(path), *offset, *limit, pipes),
+        Request::Write { path, mode, parents, .. } => files::write(&full(path), *mode, *parents, pipes),
+        Request::List { path, .. } => files::list(&full(path), pipes),
+        Request::Stat { path, follow, .. } => files::stat(&full(path), *follow),
+        Request::Mkdir { path, parents, mode, .. } => files::mkdir(&full(path), *parents, *mode),
+        Request::Move { from, to, replace, .. } => files::rename(&full(from), &full(to), *replace),
+        Request::Remove { path, recursive, .. } => files::remove(&full(path), *recursive),
+        Request::Watch { path, recursive, .. } => watch::run(&full(path), *recursive, pipes),
+        _ => Err(Failure { kind: FailureKind::Invalid, message: "no request on files".into() }),
+    }
+}
+
+/// A relative path is below the sandbox's working directory.
+fn absolute(config: &KeeperConfig, path: &[u8]) -> Vec<u8> {
+    match (&config.cwd, path.starts_with(b"/")) {
+        (Some(cwd), false) => [cwd, &b"/"[..], path].concat(),
+        _ => path.to_vec(),
+    }
+}

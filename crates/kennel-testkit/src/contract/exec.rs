@@ -1,0 +1,264 @@
+//! Commands and their streams.
+
+use crate::Stage;
+use crate::inside::{PLENTY, SOON, at, code, files, ok, read_to_end, read_until, run, sh};
+use kennel_core::WriteOptions;
+use kennel_types::{Command, ErrorCode, ExecSpec, Support};
+use std::time::{Duration, Instant};
+
+/// No shell is in between.
+pub async fn arguments_are_passed_as_they_are(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let output = run(&sandbox, &ExecSpec::argv(["echo", "a b", "$HOME", "*", "é;\\"])).await;
+    assert_eq!(output.stdout_text(), "a b $HOME * é;\\\n");
+    assert_eq!(output.stderr, b"");
+    assert!(output.status.success());
+}
+
+/// With both streams and its own exit.
+pub async fn a_string_is_run_by_a_shell(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let output = sh(&sandbox, "echo one; echo two >&2; exit 3").await;
+    assert_eq!(output.stdout_text(), "one\n");
+    assert_eq!(output.stderr_text(), "two\n");
+    assert_eq!(output.status.code, Some(3));
+}
+
+/// As they are.
+pub async fn exit_codes_come_back(stage: &Stage) {
+    let sandbox = stage.running().await;
+    assert_eq!(run(&sandbox, &ExecSpec::argv(["true"])).await.status.code, Some(0));
+    assert_eq!(run(&sandbox, &ExecSpec::argv(["false"])).await.status.code, Some(1));
+    for expected in [42, 127, 255] {
+        assert_eq!(sh(&sandbox, &format!("exit {expected}")).await.status.shell_code(), expected);
+    }
+}
+
+/// The sandbox's, and the command's over it.
+pub async fn the_environment_is_set(stage: &Stage) {
+    let mut spec = stage.spec();
+    spec.env.insert("BOTH".into(), "sandbox".into());
+    spec.env.insert("OUTER".into(), "with = and space".into());
+    let sandbox = stage.started(&spec).await;
+    let mut command = ExecSpec::argv(["printenv", "BOTH"]);
+    assert_eq!(run(&sandbox, &command).await.stdout_text(), "sandbox\n");
+    command.env.insert("BOTH".into(), "command".into());
+    assert_eq!(run(&sandbox, &command).await.stdout_text(), "command\n");
+    let outer = ExecSpec { command: Command::Argv(vec!["printenv".into(), "OUTER".into()]), ..command };
+    assert_eq!(run(&sandbox, &outer).await.stdout_text(), "with = and space\n");
+    assert_eq!(run(&sandbox, &ExecSpec::argv(["printenv", "ABSENT"])).await.status.code, Some(1));
+}
+
+/// The sandbox's, the command's own, and one that is not there.
+pub async fn the_working_directory_is_set(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let mut pwd = ExecSpec::argv(["pwd"]);
+    assert_eq!(run(&sandbox, &pwd).await.stdout_text(), format!("{}\n", sandbox.info().workdir));
+    pwd.cwd = Some("/".into());
+    assert_eq!(run(&sandbox, &pwd).await.stdout_text(), "/\n");
+    pwd.cwd = Some("/no/such/directory".into());
+    assert_eq!(code(sandbox.exec(&pwd).await), ErrorCode::ExecFailed);
+}
+
+/// And the status says which.
+pub async fn signals_end_it(stage: &Stage) {
+    let sandbox = stage.running().await;
+    for (signal, shell_code) in [(15, 143), (9, 137), (2, 130)] {
+        let mut exec = sandbox.exec(&ExecSpec::argv(["sleep", "1000"])).await.unwrap();
+        exec.signal(signal);
+        let (_, status) = read_to_end(&mut exec).await;
+        assert_eq!((status.code, status.signal), (None, Some(signal)));
+        assert_eq!(status.shell_code(), shell_code);
+        assert!(!status.timed_out && !status.oom_killed, "{status:?}");
+    }
+}
+
+/// Every byte value, on either stream.
+pub async fn output_is_binary_and_separate(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    let output = sandbox.run(&ExecSpec::argv(["cat"]), Some(&bytes), PLENTY).await.unwrap();
+    assert!(output.stdout == bytes && output.stderr.is_empty());
+    let output = sandbox.run(&ExecSpec::shell("cat >&2"), Some(&bytes), PLENTY).await.unwrap();
+    assert!(output.stderr == bytes && output.stdout.is_empty());
+}
+
+/// It does not wait for what nobody will write.
+pub async fn without_standard_input_it_reads_the_end(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let output = tokio::time::timeout(SOON, run(&sandbox, &ExecSpec::argv(["cat"]))).await.expect("it ends");
+    assert_eq!((output.stdout.len(), output.status.code), (0, Some(0)));
+}
+
+/// In and out at once, through every window on the way.
+pub async fn eight_mebibytes_through_a_pipe(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let bytes: Vec<u8> = (0u32..2 << 20).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let output = sandbox.run(&ExecSpec::argv(["cat"]), Some(&bytes), PLENTY).await.unwrap();
+    assert_eq!(output.stdout.len(), bytes.len());
+    assert!(output.stdout == bytes, "the bytes came back changed");
+}
+
+/// A command may end before it has read everything.
+pub async fn unread_input_is_no_error(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let bytes = vec![b'x'; 1 << 20];
+    let output = sandbox.run(&ExecSpec::argv(["true"]), Some(&bytes), PLENTY).await.unwrap();
+    assert!(output.status.success());
+}
+
+/// By argv an error, by the shell its own exit code.
+pub async fn a_missing_program_is_127(stage: &Stage) {
+    let sandbox = stage.running().await;
+    for program in ["no-such-program", "/no/such/program"] {
+        let error = sandbox.exec(&ExecSpec::argv([program])).await.err().expect("it is not there");
+        assert_eq!((error.code(), error.exit_status()), (ErrorCode::ExecFailed, 127), "{error}");
+        assert!(error.to_string().contains(program), "{error}");
+    }
+    assert_eq!(sh(&sandbox, "no-such-program").await.status.code, Some(127));
+}
+
+/// A file without the permission, and a directory.
+pub async fn a_program_that_cannot_run_is_126(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let path = at(&sandbox, "plain-file");
+    files(&sandbox).await.write(&path, b"#!/bin/sh\n", WriteOptions::default()).await.unwrap();
+    for program in [path.as_str(), "/tmp"] {
+        let error = sandbox.exec(&ExecSpec::argv([program])).await.err().expect("it cannot be run");
+        assert_eq!((error.code(), error.exit_status()), (ErrorCode::ExecFailed, 126), "{error}");
+    }
+}
+
+/// There is nothing to run.
+pub async fn an_empty_command_is_refused(stage: &Stage) {
+    let sandbox = stage.running().await;
+    assert_eq!(code(sandbox.exec(&ExecSpec::argv::<String>([])).await), ErrorCode::InvalidConfig);
+}
+
+/// And says that time ran out.
+pub async fn a_timeout_keeps_what_was_printed(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let mut spec = ExecSpec::shell("echo so far; echo and here >&2; sleep 1000");
+    spec.timeout = Some(Duration::from_millis(700));
+    let start = Instant::now();
+    let output = run(&sandbox, &spec).await;
+    assert!(start.elapsed() >= Duration::from_millis(700), "{:?}", start.elapsed());
+    assert!(output.status.timed_out, "{:?}", output.status);
+    assert_eq!(output.status.shell_code(), 124);
+    assert_eq!((output.stdout_text().as_str(), output.stderr_text().as_str()), ("so far\n", "and here\n"));
+    spec = ExecSpec::argv(["true"]);
+    spec.timeout = Some(Duration::from_secs(100));
+    assert!(!run(&sandbox, &spec).await.status.timed_out);
+}
+
+/// Each gets its own answer.
+pub async fn two_hundred_at_once(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let echoes = (0..200).map(async |number| {
+        let output = run(&sandbox, &ExecSpec::argv(["echo".to_owned(), number.to_string()])).await;
+        assert!(output.status.success());
+        assert_eq!(output.stdout_text(), format!("{number}\n"));
+    });
+    futures_util::future::join_all(echoes).await;
+}
+
+/// One who does not read holds up only his own.
+pub async fn an_unread_stream_stops_no_other(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let spec = ExecSpec { stdin: true, ..ExecSpec::argv(["cat"]) };
+    let mut unread = sandbox.exec(&spec).await.unwrap();
+    let stdin = unread.stdin();
+    let bytes = vec![b'z'; 4 << 20];
+    let feed = tokio::spawn(async move {
+        stdin.write(&bytes).await.unwrap();
+        stdin.close();
+    });
+    for number in 0..50 {
+        assert_eq!(ok(&sandbox, &format!("echo {number}")).await, number.to_string());
+    }
+    assert!(!feed.is_finished(), "four mebibytes cannot be on the way");
+    let (printed, status) = read_to_end(&mut unread).await;
+    assert_eq!((printed.len(), status.code), (4 << 20, Some(0)));
+    feed.await.unwrap();
+}
+
+/// And says how much is missing.
+pub async fn collected_output_is_capped(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let bytes = vec![b'y'; 100_000];
+    let output = sandbox.run(&ExecSpec::argv(["cat"]), Some(&bytes), 1000).await.unwrap();
+    assert_eq!((output.stdout.len(), output.stdout_cut), (1000, 99_000));
+    assert!(output.truncated() && output.stdout_text().contains("99000 more bytes"));
+}
+
+/// What the kernel takes is taken; past the cap there is an error and the connection goes on.
+pub async fn large_arguments_pass_and_huge_ones_are_refused(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let word = "w".repeat(100_000);
+    assert_eq!(run(&sandbox, &ExecSpec::argv(["echo", &word])).await.stdout.len(), 100_001);
+    let huge = "h".repeat(2 << 20);
+    assert_eq!(code(sandbox.exec(&ExecSpec::argv(["echo", &huge])).await), ErrorCode::LimitExceeded);
+    assert_eq!(ok(&sandbox, "echo fine").await, "fine");
+}
+
+/// Nothing is used up by requests that are over.
+pub async fn thousands_of_requests_on_one_connection(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    for _ in 0..2500 {
+        files.stat("/", true).await.unwrap();
+    }
+    assert_eq!(code(files.stat("/no-such-file", true).await), ErrorCode::NotFound);
+}
+
+/// By number and by name, or refused.
+pub async fn commands_run_as_a_user(stage: &Stage) {
+    if stage.mode().users == Support::Refused {
+        let sandbox = stage.running().await;
+        let spec = ExecSpec { user: Some("65534:65534".into()), ..ExecSpec::argv(["true"]) };
+        assert_eq!(code(sandbox.exec(&spec).await), ErrorCode::Unsupported);
+        assert_eq!(code(stage.try_create(&kennel_types::SandboxSpec { user: spec.user, ..stage.spec() }).await), {
+            ErrorCode::Unsupported
+        });
+        return;
+    }
+    let sandbox = stage.running().await;
+    let whoami = async |user: &str| {
+        let spec = ExecSpec { user: Some(user.into()), ..ExecSpec::shell("echo $(id -u):$(id -g)") };
+        run(&sandbox, &spec).await.stdout_text().trim_end().to_owned()
+    };
+    assert_eq!(whoami("0").await, "0:0");
+    assert_eq!(whoami("root").await, "0:0");
+    assert_eq!(whoami("65534:65534").await, "65534:65534");
+    assert_eq!(whoami("nobody").await, "65534:65534");
+    assert_eq!(whoami("1234:5678").await, "1234:5678");
+    let unknown = ExecSpec { user: Some("no-such-user".into()), ..ExecSpec::argv(["true"]) };
+    let error = sandbox.exec(&unknown).await.err().expect("there is no such user");
+    assert_ne!(error.code(), ErrorCode::Internal, "{error}");
+    // A user of the sandbox counts for every command that names none.
+    let theirs = stage.started(&kennel_types::SandboxSpec { user: Some("1234:5678".into()), ..stage.spec() }).await;
+    assert_eq!(ok(&theirs, "id -u").await, "1234");
+    // Its streams belong to it: they can be opened again by name.
+    assert_eq!(ok(&theirs, "echo reopened > /dev/stdout").await, "reopened");
+}
+
+/// A shell finds its programs and a place of its own.
+pub async fn home_and_path_are_set(stage: &Stage) {
+    let sandbox = stage.running().await;
+    for name in ["HOME", "PATH"] {
+        let value = run(&sandbox, &ExecSpec::argv(["printenv", name])).await.stdout_text();
+        assert!(value.starts_with('/'), "{name}={value}");
+    }
+}
+
+/// By someone who knows.
+pub async fn use_is_counted(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let mut exec = sandbox.exec(&ExecSpec::shell("echo up; sleep 1000")).await.unwrap();
+    read_until(&mut exec, |seen| seen.ends_with(b"up\n")).await;
+    let stats = sandbox.stats().await.unwrap();
+    assert!(stats.pids >= 1, "{stats:?}");
+    if stage.mode().processes == Support::Given {
+        assert!(stats.memory_bytes > 0, "{stats:?}");
+    }
+}

@@ -1,0 +1,242 @@
+//! From made to gone.
+
+use crate::inside::{SOON, at, code, files, ok};
+use crate::{Stage, eventually};
+use futures_util::StreamExt;
+use kennel_core::{LogOptions, RemoveOptions, Sandbox, WriteOptions};
+use kennel_types::{ErrorCode, EventKind, ExecSpec, SandboxId, SandboxSpec, Status};
+use std::time::Duration;
+
+const GRACE: Duration = Duration::from_secs(2);
+const FORCE: RemoveOptions = RemoveOptions { volumes: false, force: true };
+
+/// The subject is usable here: a missing engine is a failure, not a skip.
+pub async fn it_is_available(stage: &Stage) {
+    let availability = stage.provider().probe().await;
+    assert!(availability.available, "{availability:?}");
+    assert!(!availability.detail.is_empty());
+}
+
+/// The states in order, and what `get` tells in each.
+pub async fn starts_runs_stops_and_goes(stage: &Stage) {
+    let sandbox = stage.create(&stage.spec()).await;
+    assert_eq!(sandbox.info().status, Status::Created);
+    assert_eq!(sandbox.inspect().await.unwrap().status, Status::Created);
+    sandbox.start().await.unwrap();
+    let info = sandbox.inspect().await.unwrap();
+    assert_eq!(info.status, Status::Running);
+    assert_eq!(info.provider, stage.mode().provider);
+    assert_eq!(info.enforcement.mode, stage.mode().name);
+    assert_eq!(info.network, stage.mode().default_network());
+    let expected = stage.mode().layers_with(info.network);
+    assert!(expected.iter().all(|layer| info.enforcement.layers.contains(layer)), "{:?}", info.enforcement);
+    assert_eq!(ok(&sandbox, "echo hello").await, "hello");
+    sandbox.stop(GRACE).await.unwrap();
+    assert_eq!(sandbox.inspect().await.unwrap().status, Status::Stopped);
+    sandbox.remove(RemoveOptions::default()).await.unwrap();
+    assert_eq!(code(sandbox.inspect().await), ErrorCode::NotFound);
+}
+
+/// Both lead to the same sandbox; without a name the id is the name.
+pub async fn found_by_id_and_by_name(stage: &Stage) {
+    let named = stage.create(&SandboxSpec { name: Some("by-name".into()), ..stage.spec() }).await;
+    let unnamed = stage.create(&stage.spec()).await;
+    let provider = stage.provider();
+    assert_eq!(provider.get("by-name").await.unwrap().id, *named.id());
+    assert_eq!(provider.get(named.id().as_str()).await.unwrap().name, "by-name");
+    assert_eq!(provider.get(unnamed.id().as_str()).await.unwrap().name, unnamed.id().as_str());
+}
+
+/// All of them, whatever their state, and none twice.
+pub async fn all_are_listed(stage: &Stage) {
+    assert_eq!(stage.provider().list().await.unwrap(), []);
+    let created = stage.create(&stage.spec()).await;
+    let running = stage.running().await;
+    let mut listed: Vec<_> =
+        stage.provider().list().await.unwrap().into_iter().map(|info| (info.id, info.status)).collect();
+    let mut expected = vec![(created.id().clone(), Status::Created), (running.id().clone(), Status::Running)];
+    listed.sort_by(|a, b| a.0.cmp(&b.0));
+    expected.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(listed, expected);
+}
+
+/// Of several at once exactly one gets the name, and it is free again afterwards.
+pub async fn one_name_is_given_once(stage: &Stage) {
+    let spec = SandboxSpec { name: Some("only-one".into()), ..stage.spec() };
+    let attempts = futures_util::future::join_all((0..4).map(|_| stage.try_create(&spec))).await;
+    let (made, refused): (Vec<_>, Vec<_>) = attempts.into_iter().partition(Result::is_ok);
+    assert_eq!(made.len(), 1);
+    assert!(refused.into_iter().all(|attempt| code(attempt) == ErrorCode::AlreadyExists));
+    assert_eq!(stage.provider().list().await.unwrap().len(), 1);
+    let first = made.into_iter().next().unwrap().unwrap();
+    assert_eq!(code(stage.try_create(&spec).await), ErrorCode::AlreadyExists);
+    first.remove(FORCE).await.unwrap();
+    stage.create(&spec).await;
+}
+
+/// A name ends up in paths and labels.
+pub async fn a_bad_name_is_refused(stage: &Stage) {
+    for name in ["", "../x", "a/b", "UPPER", "new\nline", "-dash"] {
+        let spec = SandboxSpec { name: Some(name.into()), ..stage.spec() };
+        assert_eq!(code(stage.try_create(&spec).await), ErrorCode::InvalidConfig, "{name:?}");
+    }
+}
+
+/// Every call says so.
+pub async fn an_unknown_one_is_not_found(stage: &Stage) {
+    let provider = stage.provider();
+    let id = SandboxId::new("no-such-sandbox").unwrap();
+    assert_eq!(code(provider.get(id.as_str()).await), ErrorCode::NotFound);
+    assert_eq!(code(provider.start(&id).await), ErrorCode::NotFound);
+    assert_eq!(code(provider.stop(&id, GRACE).await), ErrorCode::NotFound);
+    assert_eq!(code(provider.remove(&id, FORCE).await), ErrorCode::NotFound);
+    assert_eq!(code(provider.dial(&id).await), ErrorCode::NotFound);
+    assert_eq!(code(provider.logs(&id, LogOptions::default()).await), ErrorCode::NotFound);
+}
+
+/// Before the start and after the stop.
+pub async fn one_that_does_not_run_says_stopped(stage: &Stage) {
+    let sandbox = stage.create(&stage.spec()).await;
+    let echo = ExecSpec::argv(["echo"]);
+    assert_eq!(code(sandbox.exec(&echo).await), ErrorCode::Stopped);
+    sandbox.start().await.unwrap();
+    sandbox.exec(&echo).await.unwrap();
+    sandbox.stop(GRACE).await.unwrap();
+    assert_eq!(code(sandbox.exec(&echo).await), ErrorCode::Stopped);
+    assert_eq!(code(sandbox.files(None).await), ErrorCode::Stopped);
+}
+
+/// Both twice, in any state.
+pub async fn starting_and_stopping_again_is_no_error(stage: &Stage) {
+    let sandbox = stage.create(&stage.spec()).await;
+    sandbox.stop(GRACE).await.unwrap();
+    sandbox.start().await.unwrap();
+    sandbox.start().await.unwrap();
+    assert_eq!(ok(&sandbox, "echo still here").await, "still here");
+    sandbox.stop(GRACE).await.unwrap();
+    sandbox.stop(GRACE).await.unwrap();
+    sandbox.start().await.unwrap();
+    assert_eq!(ok(&sandbox, "echo back").await, "back");
+}
+
+/// In the workspace and, where the root is its own, anywhere.
+pub async fn files_survive_a_stop(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let mut paths = vec![at(&sandbox, "kept")];
+    if stage.mode().backing != kennel_types::Backing::Host {
+        paths.push("/var/deep/kept".into());
+    }
+    for path in &paths {
+        files(&sandbox).await.write(path, path.as_bytes(), WriteOptions::default()).await.unwrap();
+    }
+    sandbox.stop(GRACE).await.unwrap();
+    sandbox.start().await.unwrap();
+    for path in &paths {
+        assert_eq!(files(&sandbox).await.read(path, 1000).await.unwrap(), path.as_bytes());
+    }
+}
+
+/// Another process finds it, uses it and removes it.
+pub async fn found_by_a_later_process(stage: &Stage) {
+    let sandbox = stage.started(&SandboxSpec { name: Some("lasting".into()), ..stage.spec() }).await;
+    let later = stage.reopen();
+    assert_eq!(later.list().await.unwrap().len(), 1);
+    let found = Sandbox::find(later.clone(), "lasting").await.unwrap();
+    assert_eq!(found.info().id, *sandbox.id());
+    assert_eq!(found.info().workdir, sandbox.info().workdir);
+    assert_eq!(found.info().status, Status::Running);
+    assert_eq!(ok(&found, "echo found").await, "found");
+    found.stop(GRACE).await.unwrap();
+    found.start().await.unwrap();
+    assert_eq!(ok(&sandbox, "echo restarted").await, "restarted");
+    found.remove(FORCE).await.unwrap();
+    assert_eq!(code(sandbox.inspect().await), ErrorCode::NotFound);
+}
+
+/// A plain removal leaves it running.
+pub async fn a_running_one_is_removed_by_force_only(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let error = sandbox.remove(RemoveOptions::default()).await.expect_err("it runs");
+    assert_ne!(error.code(), ErrorCode::Internal, "{error}");
+    assert_eq!(ok(&sandbox, "echo alive").await, "alive");
+    sandbox.remove(FORCE).await.unwrap();
+    assert_eq!(code(sandbox.inspect().await), ErrorCode::NotFound);
+    assert_eq!(code(sandbox.exec(&ExecSpec::argv(["echo"])).await), ErrorCode::NotFound);
+}
+
+/// A command under way ends, and whoever reads it learns so.
+pub async fn stopping_ends_its_commands(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let mut sleep = ExecSpec::argv(["sleep", "1000"]);
+    let mark = stage.mark(&mut sleep, "stopped");
+    let mut exec = sandbox.exec(&sleep).await.unwrap();
+    sandbox.stop(GRACE).await.unwrap();
+    let end = tokio::time::timeout(SOON, exec.next()).await.expect("the reader learns of it");
+    match end {
+        Err(error) => assert_eq!(error.code(), ErrorCode::Stopped),
+        Ok(event) => assert!(
+            matches!(event, kennel_core::ExecEvent::Exited(status) if status.signal.is_some()),
+            "{event:?}"
+        ),
+    }
+    assert_eq!(crate::host::marked(&mark), [0; 0]);
+}
+
+/// Events of its life come in order.
+pub async fn its_life_is_told(stage: &Stage) {
+    let mut events = stage.provider().watch().await.unwrap();
+    let sandbox = stage.running().await;
+    sandbox.stop(GRACE).await.unwrap();
+    sandbox.remove(RemoveOptions::default()).await.unwrap();
+    for expected in [EventKind::Created, EventKind::Started, EventKind::Stopped, EventKind::Removed] {
+        let event = tokio::time::timeout(SOON, events.next())
+            .await
+            .unwrap_or_else(|_| panic!("no event {expected:?}"))
+            .expect("the stream goes on")
+            .unwrap();
+        assert_eq!((event.kind, event.sandbox), (expected, sandbox.id().clone()));
+    }
+}
+
+/// What was asked for is what `get` shows, now and later.
+pub async fn labels_and_settings_come_back(stage: &Stage) {
+    let mut spec = stage.spec();
+    spec.labels.insert("colour".into(), "green".into());
+    spec.workdir = Some(if stage.mode().backing == kennel_types::Backing::Host {
+        stage.home().workspace().to_string_lossy().into_owned()
+    } else {
+        "/tmp".into()
+    });
+    let sandbox = stage.create(&spec).await;
+    for provider in [stage.provider(), stage.reopen()] {
+        let info = provider.get(sandbox.id().as_str()).await.unwrap();
+        assert_eq!(info.labels.get("colour").map(String::as_str), Some("green"));
+        assert_eq!(Some(&info.workdir), spec.workdir.as_ref());
+        assert_eq!(info.image, spec.image);
+        assert_eq!(info.workspace, spec.workspace);
+        assert!(info.created_ms > 1_600_000_000_000, "{}", info.created_ms);
+    }
+}
+
+/// Several lives beside one another.
+pub async fn many_at_once(stage: &Stage) {
+    let spec = stage.spec();
+    let lives = (0..4).map(async |number| {
+        let sandbox = stage.started(&spec).await;
+        assert_eq!(ok(&sandbox, &format!("echo {number}")).await, number.to_string());
+        sandbox.remove(FORCE).await.unwrap();
+    });
+    futures_util::future::join_all(lives).await;
+    assert_eq!(stage.provider().list().await.unwrap(), []);
+}
+
+/// It stops when nobody uses it, and not while a command runs.
+pub async fn an_idle_one_stops_by_itself(stage: &Stage) {
+    let sandbox = stage.started(&SandboxSpec { idle_seconds: Some(1), ..stage.spec() }).await;
+    let mut exec = sandbox.exec(&ExecSpec::shell("sleep 2; echo done")).await.unwrap();
+    let (printed, status) = crate::inside::read_to_end(&mut exec).await;
+    assert_eq!((printed.as_slice(), status.code), (b"done\n".as_slice(), Some(0)));
+    drop(exec);
+    sandbox.hang_up().await;
+    eventually("it stops by itself", async || sandbox.inspect().await.unwrap().status == Status::Stopped).await;
+}

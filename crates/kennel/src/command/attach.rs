@@ -1,0 +1,100 @@
+//! `kennel attach`: this terminal on a command that runs already.
+
+use crate::drive::{Ending, Sink, Wiring, drive, renew};
+use crate::providers::Providers;
+use crate::signals::Signals;
+use crate::{environment, input, report, terminal};
+use kennel_core::{Error, Exec, Position, Result, Sandbox, printable};
+use kennel_types::{Command, ErrorCode, ExecSpec};
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel attach box                 its main process, or a shell that stays when you leave
+  kennel attach box --process 7     a command that `kennel exec -d` left running
+
+Ctrl-P Ctrl-Q leaves it running.";
+
+/// Take over the terminal of a running command
+///
+/// The main process if there is one; else the one shell that was left; else a new one. What it
+/// printed lately is shown first. A lost connection is made again without losing output.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Attach {
+    /// Id or name of the sandbox
+    id: String,
+    /// The number of a process
+    #[arg(long, value_name = "N")]
+    process: Option<u64>,
+}
+
+impl Attach {
+    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+        match self.attach(providers).await {
+            Ok(Ending::Exited(status)) => status.shell_code() as u8,
+            Ok(Ending::ReaderGone) => crate::output::BROKEN_PIPE,
+            Ok(Ending::Detached) => {
+                report::note(&format!("left it running; come back with: kennel attach {}", self.id));
+                0
+            }
+            Err(error) => report::failed(&error),
+        }
+    }
+
+    async fn attach(&self, providers: &Providers) -> Result<Ending> {
+        let signals = Signals::listen()?;
+        let sandbox = providers.find(&self.id).await?;
+        let exec = match self.choose(&sandbox).await? {
+            Some(process) => {
+                let exec = sandbox.attach(process, Position::default(), Some(terminal::size())).await?;
+                renew::report_lost(exec.lost());
+                exec
+            }
+            None => self.shell(&sandbox).await?,
+        };
+        let typed = input::kind();
+        let raw = exec.is_tty() && typed == input::Kind::Terminal;
+        let wiring = Wiring { input: typed != input::Kind::Nothing, raw, visiting: true, until: None };
+        let mut signals = if raw { signals.and_window()? } else { signals };
+        drive(&sandbox, exec, wiring, &mut Sink::Pass, &mut signals).await
+    }
+
+    /// Which process is meant; none if there is nothing to attach to yet.
+    async fn choose(&self, sandbox: &Sandbox) -> Result<Option<u64>> {
+        if self.process.is_some() {
+            return Ok(self.process);
+        }
+        if let Some(main) = sandbox.main_process().await? {
+            return Ok(Some(main));
+        }
+        let mut left = sandbox.processes().await?;
+        left.retain(|process| process.running && process.detached && process.tty);
+        match left.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some(one.process)),
+            several => {
+                let list: Vec<String> = several
+                    .iter()
+                    .map(|it| format!("{} ({})", it.process, printable(&String::from_utf8_lossy(&it.program))))
+                    .collect();
+                let message = format!("{} commands could be meant: {}", list.len(), list.join(", "));
+                Err(Error::new(ErrorCode::InvalidConfig, message)
+                    .hint(format!("kennel attach {} --process {}", self.id, several[0].process)))
+            }
+        }
+    }
+
+    /// A new shell that stays when the user leaves.
+    async fn shell(&self, sandbox: &Sandbox) -> Result<Exec> {
+        if input::kind() != input::Kind::Terminal {
+            let message = format!("nothing runs in {} that could be attached to, and this is no terminal", self.id);
+            return Err(Error::new(ErrorCode::AttachFailed, message).hint(format!("kennel exec {} -- COMMAND", self.id)));
+        }
+        let mut spec = ExecSpec::new(Command::LoginShell);
+        spec.tty = Some(terminal::size());
+        spec.stdin = true;
+        spec.detached = true;
+        spec.env.extend(environment::term().map(|term| ("TERM".to_owned(), term)));
+        sandbox.exec(&spec).await
+    }
+}

@@ -1,0 +1,74 @@
+//! `kennel create`.
+
+use crate::life::{Watch, create, remove};
+use crate::options::SandboxOptions;
+use crate::output::{print, print_json};
+use crate::providers::Providers;
+use crate::report;
+use crate::result::JsonError;
+use kennel_core::{Result, Sandbox};
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel create --name box --start        a sandbox that waits for `kennel exec`
+  kennel create --start -- ./server       one that runs a command, and ends with it
+  kennel create --image debian --memory 1G --network none";
+
+/// Make a sandbox that stays
+///
+/// Prints its name, or its id if it has none. The command is its main process: it starts with the
+/// sandbox, and the sandbox ends with it. Without one the sandbox waits for `kennel exec`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Create {
+    /// Start it too
+    #[arg(long)]
+    start: bool,
+    /// Print what `kennel inspect` would
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sandbox: SandboxOptions,
+    /// The main process and its arguments
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    command: Vec<String>,
+}
+
+impl Create {
+    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+        match self.made(providers).await {
+            Ok(status) => status,
+            Err(error) => {
+                if self.json {
+                    print_json(&serde_json::json!({ "error": JsonError::of(&error) }));
+                    return report::exit_status(&error);
+                }
+                report::failed(&error)
+            }
+        }
+    }
+
+    async fn made(&self, providers: &Providers) -> Result<u8> {
+        let mut watch = Watch::begin(None)?;
+        let mut spec = self.sandbox.spec()?;
+        if !self.command.is_empty() {
+            spec.command = Some(self.command.clone());
+        }
+        let provider = providers.for_new(self.sandbox.image.as_deref()).await?;
+        let sandbox = create(provider, &spec, &mut watch).await?;
+        if self.start {
+            self.start(&sandbox, &mut watch).await?;
+        }
+        Ok(if self.json { print_json(&sandbox.inspect().await?) } else { print(&sandbox.info().name) })
+    }
+
+    async fn start(&self, sandbox: &Sandbox, watch: &mut Watch) -> Result<()> {
+        let started = watch.unless_ended(sandbox.start()).await;
+        if started.is_err()
+            && let Err(error) = remove(sandbox).await
+        {
+            report::error(&error);
+        }
+        started
+    }
+}

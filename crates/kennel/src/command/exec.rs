@@ -1,0 +1,140 @@
+//! `kennel exec`: a command in a sandbox that runs already.
+
+use crate::drive::{Ending, drive};
+use crate::options::{Patience, ProgramOptions, environment};
+use crate::output::{print, print_json};
+use crate::providers::Providers;
+use crate::report;
+use crate::result::{Phase, Record};
+use crate::signals::Signals;
+use kennel_core::{Error, Result, Sandbox};
+use kennel_types::{ErrorCode, ExecSpec};
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel exec box -- ls -l
+  kennel exec -it box                  a shell
+  kennel exec box -c 'cd src && make'
+  kennel exec -d box -- ./server       leave it running; `kennel attach box --process N` finds it
+  kennel exec --json box -- make test
+
+Exit status: as of `kennel run`.";
+
+/// How long a keeper may take to end a command whose time is up, before we give up on it.
+const KEEPER_GRACE: Duration = Duration::from_secs(30);
+
+/// Run a command in a running sandbox
+///
+/// It ends with this program unless it is detached. Without a command, a shell if you can type.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Exec {
+    /// Id or name of the sandbox
+    id: String,
+    #[command(flatten)]
+    program: ProgramOptions,
+    /// Leave it running, and print the number of its process
+    #[arg(short, long, conflicts_with = "interactive")]
+    detach: bool,
+    /// Working directory [default: the sandbox's own]
+    #[arg(short, long, value_name = "DIR")]
+    workdir: Option<String>,
+    /// Set a variable, or pass on one of ours
+    #[arg(short, long, value_name = "NAME[=VALUE]")]
+    env: Vec<String>,
+    /// Run as this user: a name or number, with :group if need be
+    #[arg(short, long)]
+    user: Option<String>,
+    /// End it after this time, as in 30s or 2h
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<Patience>,
+    /// Collect the output, and print one JSON object
+    #[arg(long, conflicts_with = "tty")]
+    json: bool,
+}
+
+impl Exec {
+    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+        let mut record = Record::begin(self.json);
+        if self.detach {
+            return match self.detached(providers, &mut record).await {
+                Ok(status) => status,
+                Err(error) if self.json => record.conclude(Err(error), Ok(())),
+                Err(error) => report::failed(&error),
+            };
+        }
+        let outcome = self.outcome(providers, &mut record).await;
+        record.conclude(outcome, Ok(()))
+    }
+
+    async fn outcome(&self, providers: &Providers, record: &mut Record) -> Result<Ending> {
+        let mut signals = Signals::listen()?;
+        let (sandbox, mut spec) = self.connect(providers, record).await?;
+        let program = self.program.program(None)?;
+        if self.json && program.tty {
+            return Err(Error::new(ErrorCode::InvalidConfig, "--json collects the output of a command: there is none")
+                .hint(format!("kennel exec --json {} -- COMMAND", self.id)));
+        }
+        let own = program.spec();
+        spec.env.extend(own.env);
+        let spec = ExecSpec { command: own.command, stdin: own.stdin, tty: own.tty, ..spec };
+        let exec = sandbox.exec(&spec).await.map_err(|error| self.explain(error))?;
+        let mut wiring = program.wiring;
+        wiring.until = spec.timeout.and_then(|limit| Instant::now().checked_add(limit + KEEPER_GRACE));
+        if wiring.raw {
+            signals = signals.and_window()?;
+        }
+        let ending = drive(&sandbox, exec, wiring, &mut record.sink, &mut signals).await;
+        record.ended(Phase::Exec);
+        ending
+    }
+
+    /// Starts the command and leaves it.
+    async fn detached(&self, providers: &Providers, record: &mut Record) -> Result<u8> {
+        if self.program.is_empty() {
+            return Err(Error::new(ErrorCode::InvalidConfig, "there is no command to leave running")
+                .hint(format!("kennel exec -d {} -- COMMAND", self.id)));
+        }
+        let (sandbox, mut spec) = self.connect(providers, record).await?;
+        let own = self.program.program(None)?.spec();
+        spec.env.extend(own.env);
+        // On a terminal, whoever attaches later types into it.
+        let stdin = own.tty.is_some();
+        let spec = ExecSpec { command: own.command, tty: own.tty, stdin, detached: true, ..spec };
+        let exec = sandbox.exec(&spec).await.map_err(|error| self.explain(error))?;
+        let process = exec.process();
+        Ok(if self.json {
+            let object = serde_json::json!({
+                "processId": process,
+                "sandboxId": sandbox.id(),
+                "provider": sandbox.provider().name(),
+                "error": null,
+            });
+            print_json(&object)
+        } else {
+            print(&process.to_string())
+        })
+    }
+
+    /// The sandbox, its keeper on the line, and all of the command but what to run.
+    async fn connect(&self, providers: &Providers, record: &mut Record) -> Result<(Sandbox, ExecSpec)> {
+        let env = environment(&self.env)?;
+        let sandbox = providers.find(&self.id).await?;
+        record.provider = Some(sandbox.provider().name());
+        record.sandbox = Some(sandbox.id().clone());
+        sandbox.keeper().await?;
+        record.ended(Phase::Connect);
+        let mut spec = ExecSpec::new(kennel_types::Command::LoginShell);
+        spec.env = env;
+        spec.cwd.clone_from(&self.workdir);
+        spec.user.clone_from(&self.user);
+        spec.timeout = self.timeout.and_then(|Patience(limit)| limit);
+        record.timeout = spec.timeout;
+        Ok((sandbox, spec))
+    }
+
+    fn explain(&self, error: Error) -> Error {
+        self.program.explain(error, &format!("kennel exec {}", self.id))
+    }
+}

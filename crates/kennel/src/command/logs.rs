@@ -1,0 +1,51 @@
+//! `kennel logs`.
+
+use crate::output::{BROKEN_PIPE, Stream};
+use crate::providers::Providers;
+use crate::report;
+use futures_util::StreamExt;
+use kennel_core::{Error, LogOptions, Result};
+use kennel_proto::Channel;
+use rustix::io::Errno;
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel logs box
+  kennel logs --tail 50 -f box";
+
+/// Show what the main process printed
+///
+/// Its standard output and error go to ours.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Logs {
+    /// Id or name of the sandbox
+    id: String,
+    /// Go on until the sandbox ends
+    #[arg(short, long)]
+    follow: bool,
+    /// Only the last lines
+    #[arg(short = 'n', long, value_name = "COUNT")]
+    tail: Option<usize>,
+}
+
+impl Logs {
+    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+        self.show(providers).await.unwrap_or_else(|error| report::failed(&error))
+    }
+
+    async fn show(&self, providers: &Providers) -> Result<u8> {
+        let sandbox = providers.find(&self.id).await?;
+        let mut log = sandbox.logs(LogOptions { tail: self.tail, follow: self.follow }).await?;
+        while let Some(chunk) = log.next().await {
+            let chunk = chunk?;
+            let stream = if chunk.channel == Channel::Stderr { Stream::Stderr } else { Stream::Stdout };
+            match stream.write(chunk.bytes).await {
+                Ok(()) => {}
+                Err(Errno::PIPE) => return Ok(BROKEN_PIPE),
+                Err(error) => return Err(Error::io("write the log", error)),
+            }
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,122 @@
+//! `kennel run`: a sandbox for one command, made, used and removed.
+
+use crate::drive::{Ending, drive};
+use crate::life::{Watch, create, remove};
+use crate::options::{Patience, ProgramOptions, SandboxOptions};
+use crate::providers::Providers;
+use crate::report;
+use crate::result::{Phase, Record};
+use kennel_core::{Error, Result, Sandbox};
+use kennel_types::{ErrorCode, ExecSpec};
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel run -- make test                     a command, with the current directory at /workspace
+  kennel run -c 'make 2>&1 | tail -3'         a shell command
+  kennel run                                  a shell
+  kennel run -it -- vi notes                  a full-screen program
+  kennel run --network none --memory 512m --timeout 30s -- ./untrusted
+  kennel run -v ./data:/data:ro -e TOKEN -- ./report
+  kennel run --image debian -- cat /etc/os-release
+  sort < names | kennel run -- uniq -c        what comes in is passed on
+  kennel run --json -- make test              one JSON object with all there is to know
+
+Exit status: the command's own; 124 the time ran out, 125 Kennel failed, 126 the command cannot be
+run, 127 it was not found, 128+N signal N ended it.";
+
+/// How long a keeper may take to end a command whose time is up, before we end the sandbox.
+const KEEPER_GRACE: Duration = Duration::from_secs(30);
+
+/// Run a command in a sandbox of its own
+///
+/// The sandbox is made for it and removed afterwards, also when this program is killed. The current
+/// directory is at /workspace inside. Signals are passed on; a second Ctrl-C within two seconds
+/// kills. Without a command the image's own is run, or a shell if you can type.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    program: ProgramOptions,
+    /// End it after this time, as in 30s or 2h; `none` for never [default: 5m, none on a terminal]
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<Patience>,
+    /// Remove the sandbox afterwards: the default
+    #[arg(long, conflicts_with = "keep")]
+    rm: bool,
+    /// Keep the sandbox afterwards, running
+    #[arg(long)]
+    keep: bool,
+    /// Collect the output, and print one JSON object
+    #[arg(long, conflicts_with = "tty")]
+    json: bool,
+    #[command(flatten)]
+    sandbox: SandboxOptions,
+}
+
+impl Run {
+    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+        let mut record = Record::begin(self.json);
+        let mut cleanup = Ok(());
+        let outcome = self.outcome(providers, &mut record, &mut cleanup).await;
+        record.conclude(outcome, cleanup)
+    }
+
+    async fn outcome(&self, providers: &Providers, record: &mut Record, cleanup: &mut Result<()>) -> Result<Ending> {
+        let mut watch = Watch::begin(self.limit())?;
+        record.timeout = watch.limit;
+        let mut spec = self.sandbox.spec()?;
+        // Whatever becomes of this process, the sandbox does not outlive it.
+        spec.tied = !self.keep;
+        let provider = providers.for_new(self.sandbox.image.as_deref()).await?;
+        record.provider = Some(provider.name());
+        if provider.mode().layers.is_empty() {
+            report::note(&format!("the {} provider isolates nothing", provider.name()));
+        }
+        let sandbox = create(provider, &spec, &mut watch).await?;
+        record.sandbox = Some(sandbox.id().clone());
+        record.ended(Phase::Create);
+        let mut ran = false;
+        let outcome = self.inside(&sandbox, record, watch, &mut ran).await;
+        if self.keep && ran {
+            report::note(&format!("sandbox {} stays: kennel rm --force {0}", sandbox.info().name));
+        } else {
+            *cleanup = remove(&sandbox).await;
+            record.ended(Phase::Remove);
+        }
+        outcome
+    }
+
+    async fn inside(&self, sandbox: &Sandbox, record: &mut Record, mut watch: Watch, ran: &mut bool) -> Result<Ending> {
+        let program = self.program.program(sandbox.info().image_command.as_deref())?;
+        if self.json && program.tty {
+            return Err(Error::new(ErrorCode::InvalidConfig, "--json collects the output of a command: there is none")
+                .hint("kennel run --json -- COMMAND"));
+        }
+        watch.unless_ended(sandbox.start()).await?;
+        record.ended(Phase::Start);
+        watch.unless_ended(sandbox.keeper()).await?;
+        record.ended(Phase::Connect);
+        let spec = ExecSpec { timeout: watch.left()?, ..program.spec() };
+        let exec = watch.unless_ended(sandbox.exec(&spec)).await;
+        let exec = exec.map_err(|error| self.program.explain(error, "kennel run"))?;
+        *ran = true;
+        let mut wiring = program.wiring;
+        wiring.until = watch.deadline().map(|deadline| deadline + KEEPER_GRACE);
+        let mut signals = watch.signals;
+        if wiring.raw {
+            signals = signals.and_window()?;
+        }
+        let ending = drive(sandbox, exec, wiring, &mut record.sink, &mut signals).await;
+        record.ended(Phase::Exec);
+        ending
+    }
+
+    fn limit(&self) -> Option<Duration> {
+        const DEFAULT: Duration = Duration::from_mins(5);
+        match self.timeout {
+            Some(Patience(limit)) => limit,
+            None => (!self.program.wants_tty()).then_some(DEFAULT),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Files in and out of a sandbox.
+//!
+//! The inside is hostile, and may be at work in the same host directory while we copy. So nothing on the host is reached
+//! by a path that could be changed meanwhile: what the user named is opened once, and everything below by descriptor,
+//! never through a link. What would be left out is said.
+
+mod host;
+mod into;
+mod out;
+mod tally;
+
+pub(crate) use into::{copy_in, copy_stream_in};
+pub(crate) use out::{copy_out, copy_stream_out};
+pub(crate) use tally::Tally;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// One side of a copy, as it is typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// `-`: our own standard input or output.
+    Stream,
+    /// A path here.
+    Host(PathBuf),
+    /// `ID:PATH`.
+    Inside { id: String, path: Vec<u8> },
+}
+
+impl Place {
+    /// Reads one. What begins with `.` or has a slash before the colon is a path here.
+    pub(crate) fn read(typed: &OsStr) -> Self {
+        let bytes = typed.as_bytes();
+        if bytes == b"-" {
+            return Self::Stream;
+        }
+        let colon = bytes.iter().position(|&byte| byte == b':');
+        match colon.map(|at| (std::str::from_utf8(&bytes[..at]), &bytes[at + 1..])) {
+            Some((Ok(id), path)) if !id.is_empty() && !id.starts_with('.') && !id.contains('/') => {
+                Self::Inside { id: id.to_owned(), path: path.to_vec() }
+            }
+            _ => Self::Host(typed.into()),
+        }
+    }
+}
+
+/// `path` seen from `base`.
+pub(crate) fn join(base: &[u8], path: &[u8]) -> Vec<u8> {
+    if path.starts_with(b"/") {
+        return path.to_vec();
+    }
+    let mut joined = base.to_vec();
+    if !path.is_empty() {
+        if !joined.ends_with(b"/") {
+            joined.push(b'/');
+        }
+        joined.extend_from_slice(path);
+    }
+    joined
+}
+
+/// The last name of a path; `None` where it names no entry: `/`, `.` and `..` at the end.
+fn last_name(path: &[u8]) -> Option<&[u8]> {
+    if path.ends_with(b"/.") {
+        return None;
+    }
+    let name = path.split(|&byte| byte == b'/').rfind(|part| !part.is_empty())?;
+    (name != b"." && name != b"..").then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_told_apart() {
+        let inside = |id: &str, path: &str| Place::Inside { id: id.into(), path: path.into() };
+        let host = |path: &str| Place::Host(path.into());
+        for (typed, place) in [
+            ("-", Place::Stream),
+            ("box:/a", inside("box", "/a")),
+            ("box:a:b", inside("box", "a:b")),
+            ("box:", inside("box", "")),
+            ("./box:a", host("./box:a")),
+            ("/tmp/x:y", host("/tmp/x:y")),
+            (":a", host(":a")),
+            ("plain", host("plain")),
+        ] {
+            assert_eq!(Place::read(OsStr::new(typed)), place, "{typed}");
+        }
+    }
+
+    #[test]
+    fn names_and_joins() {
+        assert_eq!(join(b"/workspace", b"a/b"), b"/workspace/a/b");
+        assert_eq!(join(b"/", b"a"), b"/a");
+        assert_eq!(join(b"/workspace", b"/etc"), b"/etc");
+        assert_eq!(join(b"/workspace", b""), b"/workspace");
+        assert_eq!(last_name(b"/a/b/"), Some(&b"b"[..]));
+        assert_eq!(last_name(b"a"), Some(&b"a"[..]));
+        for none in [&b"/"[..], b".", b"..", b"a/.", b"a/..", b""] {
+            assert_eq!(last_name(none), None);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A running command and this process's own streams, joined until one of them ends.
+//!
+//! Output is asked for again only after it was written, so a slow reader here slows the command there and nothing piles
+//! up. Signals are heard all the while.
+
+mod feed;
+pub(crate) mod renew;
+
+use crate::output::Stream;
+use crate::signals::{INTERRUPT, Signals, WINDOW, interrupted};
+use crate::terminal::{Raw, size};
+use feed::Feeder;
+use kennel_core::{Collector, Error, Exec, ExecEvent, Result, Sandbox};
+use kennel_proto::Channel;
+use kennel_types::{ErrorCode, ExitStatus, TermSize};
+use rustix::io::Errno;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+/// How a command is joined to this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wiring {
+    /// Standard input is passed.
+    pub(crate) input: bool,
+    /// Keys go through as they are pressed.
+    pub(crate) raw: bool,
+    /// The command is someone else's: it lives on without us, and Ctrl-P Ctrl-Q leaves it.
+    pub(crate) visiting: bool,
+    /// When to give up on a keeper that should have ended the command by itself.
+    pub(crate) until: Option<Instant>,
+}
+
+/// Where output goes.
+#[derive(Debug)]
+pub(crate) enum Sink {
+    /// To our own standard output and error, all of it.
+    Pass,
+    /// Into memory, up to a cap.
+    Collect(Collector),
+}
+
+/// How it came to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The command ended.
+    Exited(ExitStatus),
+    /// The user left; the command goes on.
+    Detached,
+    /// Nobody reads our output any more.
+    ReaderGone,
+}
+
+/// Passes everything on, both ways, until the command ends.
+pub(crate) async fn drive(
+    sandbox: &Sandbox,
+    exec: Exec,
+    wiring: Wiring,
+    sink: &mut Sink,
+    signals: &mut Signals,
+) -> Result<Ending> {
+    // Before anything is read: what is typed from now on is for the command.
+    let _raw = if wiring.raw { Some(Raw::enter()?) } else { None };
+    let feeder = wiring.input.then(|| Feeder::start(exec.stdin(), wiring.visiting, wiring.visiting && wiring.raw));
+    let mut joint = Joint { sandbox, exec, wiring, pressed: None, hard: false };
+    let mut impatient = pin!(async {
+        match wiring.until {
+            Some(until) => tokio::time::sleep_until(until.into()).await,
+            None => std::future::pending().await,
+        }
+    });
+    loop {
+        let event = tokio::select! {
+            event = joint.exec.next() => event,
+            signal = signals.next() => match joint.hear(signal)? {
+                Some(ending) => return Ok(ending),
+                None => continue,
+            },
+            () = detached(feeder.as_ref()) => return Ok(Ending::Detached),
+            () = &mut impatient => return Err(unresponsive()),
+        };
+        match event {
+            Ok(ExecEvent::Exited(status)) => return Ok(Ending::Exited(status)),
+            Ok(ExecEvent::Output(channel, bytes)) => {
+                let mut writing = pin!(sink.take(channel, bytes));
+                loop {
+                    tokio::select! {
+                        done = &mut writing => match done {
+                            Ok(()) => break,
+                            Err(Errno::PIPE) => return Ok(Ending::ReaderGone),
+                            Err(error) => return Err(Error::io("write the command's output", error)),
+                        },
+                        signal = signals.next() => if let Some(ending) = joint.hear(signal)? {
+                            return Ok(ending);
+                        },
+                        () = detached(feeder.as_ref()) => return Ok(Ending::Detached),
+                    }
+                }
+            }
+            Err(error) if wiring.visiting && error.code() == ErrorCode::Stopped => {
+                match renew::renew(sandbox, &joint.exec, terminal_size(wiring)).await? {
+                    renew::Renewed::Again(exec) => joint.exec = exec,
+                    renew::Renewed::Ended(status) => return Ok(Ending::Exited(status)),
+                }
+                if let Some(feeder) = &feeder {
+                    feeder.renew(joint.exec.stdin());
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn terminal_size(wiring: Wiring) -> Option<TermSize> {
+    wiring.raw.then(size)
+}
+
+async fn detached(feeder: Option<&Feeder>) {
+    match feeder {
+        Some(feeder) => feeder.detached().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A keeper that ends commands in time never lets it come to this.
+fn unresponsive() -> Error {
+    Error::new(ErrorCode::Timeout, "the time ran out, and the keeper did not end the command")
+}
+
+/// The command's side, and what the user did to it so far.
+struct Joint<'a> {
+    sandbox: &'a Sandbox,
+    exec: Exec,
+    wiring: Wiring,
+    /// When Ctrl-C was last pressed.
+    pressed: Option<Instant>,
+    /// Whether the command was killed.
+    hard: bool,
+}
+
+impl Joint<'_> {
+    /// Does what a signal asks for.
+    fn hear(&mut self, signal: i32) -> Result<Option<Ending>> {
+        const TWICE_WITHIN: Duration = Duration::from_secs(2);
+        if signal == WINDOW {
+            self.exec.resize(size());
+            return Ok(None);
+        }
+        if signal == INTERRUPT {
+            let again = self.pressed.replace(Instant::now()).is_some_and(|before| before.elapsed() < TWICE_WITHIN);
+            if again && self.wiring.visiting {
+                return Ok(Some(Ending::Detached));
+            }
+            if again && self.hard {
+                return Err(interrupted(signal));
+            }
+            if again {
+                self.hard = true;
+                self.kill();
+                return Ok(None);
+            }
+        } else if self.wiring.raw {
+            // The terminal is going away, or we are asked to: a shell on a terminal ignores these, we must not.
+            return Err(interrupted(signal));
+        }
+        self.exec.signal(signal);
+        Ok(None)
+    }
+
+    fn kill(&self) {
+        const KILL: i32 = 9;
+        let (sandbox, process) = (self.sandbox.clone(), self.exec.process());
+        // Whether it worked shows in how the command ends.
+        tokio::spawn(async move { drop(sandbox.kill(process, KILL).await) });
+    }
+}
+
+impl Sink {
+    async fn take(&mut self, channel: Channel, bytes: Vec<u8>) -> Result<(), Errno> {
+        match self {
+            Self::Pass if channel == Channel::Stderr => Stream::Stderr.write(bytes).await,
+            Self::Pass => Stream::Stdout.write(bytes).await,
+            Self::Collect(collector) => {
+                collector.push(channel, &bytes);
+                Ok(())
+            }
+        }
+    }
+}

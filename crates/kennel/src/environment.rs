@@ -1,0 +1,73 @@
+//! Every environment variable that Kennel reads, in one place. Nobody else asks the environment.
+//!
+//! `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` are read by the library that writes colours.
+
+use kennel_types::Owner;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Moves all of Kennel's files: configuration, data and state.
+const KENNEL_HOME: &str = "KENNEL_HOME";
+/// The user's home directory, under which the other places are found.
+const HOME: &str = "HOME";
+/// Where programs keep their state; `~/.local/state` if not set.
+const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
+/// Where programs keep their data; `~/.local/share` if not set.
+const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
+/// Where a rootless Docker has its socket.
+const XDG_RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
+/// Where Docker is.
+const DOCKER_HOST: &str = "DOCKER_HOST";
+/// The kind of terminal, passed on to a command that gets one.
+const TERM: &str = "TERM";
+/// Who called `sudo`: files made in a workspace are given to that user.
+const SUDO_UID: &str = "SUDO_UID";
+/// The group of who called `sudo`.
+const SUDO_GID: &str = "SUDO_GID";
+
+/// A variable that the user names, for `-e NAME`.
+pub(crate) fn named(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+pub(crate) fn kennel_home() -> Option<PathBuf> {
+    path(KENNEL_HOME)
+}
+
+pub(crate) fn home() -> Option<PathBuf> {
+    path(HOME)
+}
+
+pub(crate) fn state_home() -> Option<PathBuf> {
+    path(XDG_STATE_HOME).filter(|path| path.is_absolute())
+}
+
+pub(crate) fn data_home() -> Option<PathBuf> {
+    path(XDG_DATA_HOME).filter(|path| path.is_absolute())
+}
+
+pub(crate) fn runtime_dir() -> Option<PathBuf> {
+    path(XDG_RUNTIME_DIR).filter(|path| path.is_absolute())
+}
+
+pub(crate) fn docker_host() -> Option<String> {
+    std::env::var(DOCKER_HOST).ok().filter(|text| !text.is_empty())
+}
+
+pub(crate) fn term() -> Option<String> {
+    std::env::var(TERM).ok().filter(|text| !text.is_empty())
+}
+
+/// The user behind `sudo`. Whoever is not root may not say so.
+pub(crate) fn sudo_owner() -> Option<Owner> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+    Some(Owner { uid: number(SUDO_UID)?, gid: number(SUDO_GID)? })
+}
+
+/// A variable that holds a path; an empty one counts as not set.
+fn path(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}

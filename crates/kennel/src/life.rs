@@ -1,0 +1,97 @@
+//! Making and removing a sandbox from the command line, where the user may lose patience at any moment: whatever was
+//! begun is taken back.
+
+use crate::signals::{Signals, interrupted};
+use kennel_core::{Error, Provider, RemoveOptions, Result, Sandbox};
+use kennel_types::{ErrorCode, SandboxSpec};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Until when something must be done, and the user's signals meanwhile.
+pub(crate) struct Watch {
+    pub(crate) signals: Signals,
+    /// The limit that was set, for messages.
+    pub(crate) limit: Option<Duration>,
+    began: Instant,
+}
+
+impl Watch {
+    /// Counts from now.
+    pub(crate) fn begin(limit: Option<Duration>) -> Result<Self> {
+        Ok(Self { signals: Signals::listen()?, limit, began: Instant::now() })
+    }
+
+    /// When the time is up.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.limit.and_then(|limit| self.began.checked_add(limit))
+    }
+
+    /// What is left of the time. None left is an error.
+    pub(crate) fn left(&self) -> Result<Option<Duration>> {
+        let Some(deadline) = self.deadline() else { return Ok(None) };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(self.late()) } else { Ok(Some(left)) }
+    }
+
+    /// Does something, unless a signal comes or the time is up first.
+    pub(crate) async fn unless_ended<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            done = work => done,
+            reason = self.ended() => Err(reason),
+        }
+    }
+
+    /// Waits for a reason to stop.
+    async fn ended(&mut self) -> Error {
+        let deadline = self.deadline();
+        let late = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            signal = self.signals.end() => interrupted(signal),
+            () = late => self.late(),
+        }
+    }
+
+    fn late(&self) -> Error {
+        let limit = self.limit.unwrap_or_default();
+        Error::new(ErrorCode::Timeout, format!("the sandbox was not ready within {limit:?}"))
+            .hint("give it more time with --timeout")
+    }
+}
+
+/// Makes a sandbox. If the user gives up meanwhile, it is waited for and removed; a second signal does not wait.
+pub(crate) async fn create(provider: Arc<dyn Provider>, spec: &SandboxSpec, watch: &mut Watch) -> Result<Sandbox> {
+    const LAST_WAIT: Duration = Duration::from_secs(10);
+    let mut creating = pin!(Sandbox::create(provider, spec));
+    let reason = tokio::select! {
+        made = &mut creating => return made,
+        reason = watch.ended() => reason,
+    };
+    tokio::select! {
+        made = tokio::time::timeout(LAST_WAIT, &mut creating) => if let Ok(Ok(sandbox)) = made {
+            remove(&sandbox).await?;
+        },
+        _ = watch.signals.end() => {}
+    }
+    Err(reason)
+}
+
+/// Removes a sandbox with all that is in it. One that is gone already is fine.
+pub(crate) async fn remove(sandbox: &Sandbox) -> Result<()> {
+    const WITHIN: Duration = Duration::from_secs(30);
+    let options = RemoveOptions { volumes: true, force: true };
+    let reason = match tokio::time::timeout(WITHIN, sandbox.remove(options)).await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) if error.code() == ErrorCode::NotFound => return Ok(()),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("it took more than {WITHIN:?}"),
+    };
+    let id = sandbox.id();
+    Err(Error::new(ErrorCode::Internal, format!("sandbox {id} could not be removed: {reason}"))
+        .hint(format!("kennel rm --force {id}")))
+}

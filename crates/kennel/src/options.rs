@@ -1,0 +1,9 @@
+//! Options that several commands share, and what they mean to the library.
+
+mod program;
+mod sandbox;
+mod value;
+
+pub(crate) use program::ProgramOptions;
+pub(crate) use sandbox::SandboxOptions;
+pub(crate) use value::{Patience, environment};

@@ -1,0 +1,91 @@
+//! What to run inside, and how it is joined to this process.
+
+use crate::drive::Wiring;
+use crate::{environment, input, terminal};
+use kennel_core::{Error, Result};
+use kennel_types::{Command, ErrorCode, ExecSpec};
+
+/// Options of `run` and `exec`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProgramOptions {
+    /// Pass the terminal's input on; a pipe or file on standard input is passed in any case
+    #[arg(short, long)]
+    interactive: bool,
+    /// Run it on a terminal
+    #[arg(short, long)]
+    tty: bool,
+    /// Run this in the sandbox's shell
+    #[arg(short = 'c', long = "command", value_name = "STRING", conflicts_with = "argv")]
+    shell: Option<String>,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    argv: Vec<String>,
+}
+
+/// A command and its wiring.
+pub(crate) struct Program {
+    pub(crate) command: Command,
+    /// On a terminal.
+    pub(crate) tty: bool,
+    pub(crate) wiring: Wiring,
+}
+
+impl ProgramOptions {
+    /// Whether it will be on a terminal, as far as the options tell.
+    pub(crate) fn wants_tty(&self) -> bool {
+        self.tty || (self.is_empty() && input::kind() == input::Kind::Terminal)
+    }
+
+    /// Whether no command was given.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shell.is_none() && self.argv.is_empty()
+    }
+
+    /// What to run: as given, else the image's own command, else a shell where someone can type.
+    pub(crate) fn program(&self, image_command: Option<&[String]>) -> Result<Program> {
+        let kind = input::kind();
+        let (command, shell) = if let Some(script) = &self.shell {
+            (Command::Shell(script.clone()), false)
+        } else if !self.argv.is_empty() {
+            (Command::Argv(self.argv.clone()), false)
+        } else if let Some(own) = image_command.filter(|own| !own.is_empty()) {
+            (Command::Argv(own.to_vec()), false)
+        } else if kind == input::Kind::Terminal || self.tty {
+            (Command::LoginShell, true)
+        } else {
+            return Err(Error::new(ErrorCode::InvalidConfig, "there is no command to run")
+                .hint("put it after --, as in: -- ls -l; or give a string to the shell with -c"));
+        };
+        let tty = self.tty || shell;
+        let input = match kind {
+            input::Kind::Terminal => self.interactive || tty,
+            input::Kind::Content => true,
+            input::Kind::Nothing => false,
+        };
+        let raw = tty && kind == input::Kind::Terminal;
+        Ok(Program { command, tty, wiring: Wiring { input, raw, ..Wiring::default() } })
+    }
+
+    /// A command that was not found may have been meant for the shell.
+    pub(crate) fn explain(&self, error: Error, how: &str) -> Error {
+        match self.argv.as_slice() {
+            [one] if error.exit_status() == 127 && one.contains(char::is_whitespace) => {
+                error.hint(format!("{how} -c '{}'", one.replace('\'', r"'\''")))
+            }
+            _ => error,
+        }
+    }
+}
+
+impl Program {
+    /// The library's word for it.
+    pub(crate) fn spec(&self) -> ExecSpec {
+        let mut spec = ExecSpec::new(self.command.clone());
+        spec.stdin = self.wiring.input;
+        if self.tty {
+            spec.tty = Some(terminal::size());
+            spec.env.extend(environment::term().map(|term| ("TERM".to_owned(), term)));
+        }
+        spec
+    }
+}

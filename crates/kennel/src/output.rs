@@ -1,0 +1,88 @@
+//! Standard output and error of this process.
+//!
+//! A reader that takes its time must not make us deaf to signals, so what might block is written by another thread.
+//! Descriptors are never set non-blocking: they are shared with who started us.
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use std::io::Write;
+use std::os::fd::BorrowedFd;
+
+/// Exit status of a program whose reader went away: 128 and SIGPIPE.
+pub(crate) const BROKEN_PIPE: u8 = 141;
+
+/// Prints text to standard output, with colours if it is a terminal; answers the exit status.
+pub(crate) fn print(text: &str) -> u8 {
+    let mut out = anstream::stdout().lock();
+    let done = if text.ends_with('\n') { write!(out, "{text}") } else { writeln!(out, "{text}") };
+    match done.and_then(|()| out.flush()) {
+        Ok(()) => 0,
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => BROKEN_PIPE,
+        Err(error) => crate::report::failed(&kennel_core::Error::io("write to standard output", error)),
+    }
+}
+
+/// Prints a value as JSON.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> u8 {
+    match serde_json::to_string_pretty(value) {
+        // Straight through: what is in the value must not be taken for colours.
+        Ok(mut text) => {
+            text.push('\n');
+            match write_all(rustix::stdio::stdout(), text.as_bytes()) {
+                Ok(()) => 0,
+                Err(Errno::PIPE) => BROKEN_PIPE,
+                Err(error) => crate::report::failed(&kennel_core::Error::io("write to standard output", error)),
+            }
+        }
+        Err(error) => crate::report::failed(&kennel_core::Error::io("write JSON", std::io::Error::other(error))),
+    }
+}
+
+/// One of the two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    fn descriptor(self) -> BorrowedFd<'static> {
+        match self {
+            Self::Stdout => rustix::stdio::stdout(),
+            Self::Stderr => rustix::stdio::stderr(),
+        }
+    }
+
+    /// Writes all bytes as they are.
+    pub(crate) async fn write(self, bytes: Vec<u8>) -> Result<(), Errno> {
+        // POSIX: a pipe that is ready takes this much without blocking.
+        const READY_TAKES: usize = 4096;
+        let descriptor = self.descriptor();
+        if bytes.len() <= READY_TAKES && is_ready(descriptor) {
+            return write_all(descriptor, &bytes);
+        }
+        tokio::task::spawn_blocking(move || write_all(descriptor, &bytes)).await.unwrap_or(Err(Errno::CANCELED))
+    }
+}
+
+fn is_ready(descriptor: BorrowedFd<'_>) -> bool {
+    let mut poll = [PollFd::from_borrowed_fd(descriptor, PollFlags::OUT)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut poll, Some(&at_once)).is_ok_and(|count| count == 1)
+}
+
+fn write_all(descriptor: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::write(descriptor, bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            // Whoever shares the descriptor made it non-blocking.
+            Err(Errno::AGAIN) => {
+                let mut poll = [PollFd::from_borrowed_fd(descriptor, PollFlags::OUT)];
+                rustix::event::poll(&mut poll, None)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Where Kennel keeps its things. Nothing is made here but the installation's id; directories are made by who fills
+//! them.
+
+use crate::environment;
+use kennel_core::{Error, Result};
+use kennel_types::ErrorCode;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The directories of this installation.
+#[derive(Debug)]
+pub(crate) struct Places {
+    state: PathBuf,
+    data: PathBuf,
+}
+
+impl Places {
+    /// As the environment says: `KENNEL_HOME`, else the XDG directories.
+    pub(crate) fn find() -> Result<Self> {
+        if let Some(home) = environment::kennel_home() {
+            let home = std::path::absolute(&home).map_err(|error| Error::io("find KENNEL_HOME", error))?;
+            return Ok(Self { state: home.join("state"), data: home.join("data") });
+        }
+        let below_home = |part: &str| {
+            environment::home().map(|home| home.join(part)).filter(|path| path.is_absolute()).ok_or_else(|| {
+                Error::new(ErrorCode::InvalidConfig, "there is no place for Kennel's files: HOME is not set")
+                    .hint("set HOME, or KENNEL_HOME to a directory for Kennel alone")
+            })
+        };
+        let or_below = |given: Option<PathBuf>, part| given.map_or_else(|| below_home(part), Ok);
+        Ok(Self {
+            state: or_below(environment::state_home(), ".local/state")?.join("kennel"),
+            data: or_below(environment::data_home(), ".local/share")?.join("kennel"),
+        })
+    }
+
+    /// Where a provider keeps its state.
+    pub(crate) fn provider_state(&self, provider: &str) -> PathBuf {
+        self.state.join(provider)
+    }
+
+    /// Where the programs for the inside are put.
+    pub(crate) fn programs(&self) -> PathBuf {
+        self.data.join("programs")
+    }
+
+    /// The id of this installation, made on first use. Engines that others use too get it on everything we make there.
+    pub(crate) fn installation(&self) -> Result<String> {
+        let path = self.state.join("installation");
+        let what = |error| Error::io(format!("read or make the installation's id in {}", path.display()), error);
+        match read_id(&path) {
+            Ok(id) => return Ok(id),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(what(error)),
+        }
+        std::fs::create_dir_all(&self.state).map_err(what)?;
+        let partial = self.state.join(format!(".installation-{}", std::process::id()));
+        let made = make_id(&partial, &path);
+        let _ = std::fs::remove_file(&partial);
+        made.map_err(what)?;
+        read_id(&path).map_err(what)
+    }
+}
+
+fn read_id(path: &Path) -> std::io::Result<String> {
+    let text = std::fs::read_to_string(path)?;
+    let id = text.trim_end();
+    if id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        Ok(id.to_owned())
+    } else {
+        Err(std::io::Error::other("it is not sixteen hexadecimal digits"))
+    }
+}
+
+/// Writes a whole file and links it into place: of two that do this at once, one wins and both read the same.
+fn make_id(partial: &Path, path: &Path) -> std::io::Result<()> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
+    let _ = std::fs::remove_file(partial);
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(partial)?;
+    writeln!(file, "{:016x}", u64::from_le_bytes(bytes))?;
+    match std::fs::hard_link(partial, path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_installation_keeps_its_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places { state: dir.path().join("a/state"), data: dir.path().join("a/data") };
+        let id = places.installation().unwrap();
+        assert_eq!(id.len(), 16);
+        assert_eq!(places.installation().unwrap(), id);
+        assert_eq!(std::fs::read_dir(dir.path().join("a/state")).unwrap().count(), 1, "no partial file stays");
+        let other = Places { state: dir.path().join("b"), data: dir.path().join("b") };
+        assert_ne!(other.installation().unwrap(), id);
+    }
+
+    #[test]
+    fn a_spoilt_id_is_an_error_and_not_a_new_installation() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places { state: dir.path().to_owned(), data: dir.path().to_owned() };
+        std::fs::write(dir.path().join("installation"), "half").unwrap();
+        assert!(places.installation().is_err());
+    }
+}

@@ -1,0 +1,211 @@
+//! Which providers there are here, how each is made, and how a sandbox is found among them.
+//!
+//! Making one is cheap and asks nobody: an engine's client is built only for who needs that engine.
+
+use crate::places::Places;
+use crate::{environment, report};
+use kennel_core::{Error, Provider, Result, Sandbox, printable};
+use kennel_types::{Backing, ErrorCode, SandboxId, SandboxInfo};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A provider, as people type it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ProviderName {
+    /// Linux namespaces, on this machine's own files
+    Native,
+    /// Containers of a Docker engine
+    Docker,
+    /// Plain processes, without any isolation
+    Local,
+}
+
+impl ProviderName {
+    /// Where sandboxes are looked for, those that answer fastest first.
+    const ALL: [Self; 3] = [Self::Native, Self::Local, Self::Docker];
+
+    /// The name as it is typed.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Docker => "docker",
+            Self::Local => "local",
+        }
+    }
+
+    fn make(self) -> Result<Arc<dyn Provider>> {
+        let places = Places::find()?;
+        let (state, programs) = (places.provider_state(self.as_str()), places.programs());
+        Ok(match self {
+            Self::Native => Arc::new(kennel_native::Native::new(state, programs)),
+            Self::Local => Arc::new(kennel_local::Local::new(state, programs)),
+            Self::Docker => Arc::new(kennel_docker::Docker::new(kennel_docker::DockerOptions {
+                state_dir: state,
+                program_dir: programs,
+                socket: docker_socket()?,
+                installation: places.installation()?,
+            })),
+        })
+    }
+
+    /// Whether it is worth asking when nobody named it.
+    fn may_be_here(self) -> bool {
+        self != Self::Docker || docker_socket().is_ok_and(|socket| socket.exists())
+    }
+}
+
+/// The providers that this call of the command line may use.
+pub(crate) struct Providers {
+    named: Option<ProviderName>,
+}
+
+/// The sandboxes there are, and the providers that could not tell.
+pub(crate) struct Listing {
+    pub(crate) found: Vec<SandboxInfo>,
+    pub(crate) silent: Vec<(ProviderName, Error)>,
+}
+
+impl Providers {
+    /// All of them, or the one that was named.
+    pub(crate) fn new(named: Option<ProviderName>) -> Self {
+        Self { named }
+    }
+
+    /// The one for a new sandbox: the named one, else native where it works, else Docker. Never `local` by itself.
+    pub(crate) async fn for_new(&self, image: Option<&str>) -> Result<Arc<dyn Provider>> {
+        if let Some(named) = self.named {
+            return named.make();
+        }
+        let native = ProviderName::Native.make()?;
+        let reason = if image.is_some() && native.mode().backing != Backing::Image {
+            "it runs no images".to_owned()
+        } else {
+            let availability = native.probe().await;
+            if availability.available {
+                return Ok(native);
+            }
+            availability.fix.map_or(availability.detail.clone(), |fix| format!("{} ({fix})", availability.detail))
+        };
+        let socket = docker_socket()?;
+        if socket.exists() {
+            if image.is_none() {
+                report::note(&format!("native is not available: {reason}; using docker"));
+            }
+            return ProviderName::Docker.make();
+        }
+        Err(Error::new(
+            ErrorCode::NotAvailable,
+            format!("no provider is available: native: {reason}; docker: there is no {}", socket.display()),
+        )
+        .hint("run as root for native, or install and start Docker: apt-get install docker.io"))
+    }
+
+    /// The sandbox of that id, name or beginning of an id.
+    pub(crate) async fn find(&self, text: &str) -> Result<Sandbox> {
+        // What cannot be an id goes to no provider: it may end up in a path there.
+        if SandboxId::new(text).is_err() {
+            return Err(Error::no_sandbox(printable(text)));
+        }
+        let mut asked = Vec::new();
+        let mut silent = Vec::new();
+        for name in self.candidates() {
+            let found = match name.make() {
+                Ok(provider) => {
+                    asked.push((name, provider.clone()));
+                    Sandbox::find(provider, text).await
+                }
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok(sandbox) => return Ok(sandbox),
+                Err(error) if error.code() == ErrorCode::NotFound => {}
+                Err(error) => {
+                    asked.pop();
+                    silent.push((name, error));
+                }
+            }
+        }
+        self.find_by_prefix(text, asked, silent).await
+    }
+
+    async fn find_by_prefix(
+        &self,
+        text: &str,
+        asked: Vec<(ProviderName, Arc<dyn Provider>)>,
+        mut silent: Vec<(ProviderName, Error)>,
+    ) -> Result<Sandbox> {
+        let mut matches = Vec::new();
+        for (name, provider) in asked {
+            match provider.list().await {
+                Ok(found) => matches.extend(
+                    found.into_iter().filter(|it| it.id.as_str().starts_with(text)).map(|it| (provider.clone(), it.id)),
+                ),
+                Err(error) => silent.push((name, error)),
+            }
+        }
+        match matches.as_slice() {
+            [(provider, id)] => Sandbox::find(provider.clone(), id.as_str()).await,
+            [] => match silent.pop() {
+                Some((_, error)) if self.named.is_some() => Err(error),
+                last => {
+                    report_silent(&silent);
+                    report_silent(last.as_slice());
+                    Err(Error::no_sandbox(text))
+                }
+            },
+            several => {
+                let ids: Vec<&str> = several.iter().map(|(_, id)| id.as_str()).collect();
+                let message = format!("{text} is the beginning of {} ids: {}", ids.len(), ids.join(", "));
+                Err(Error::new(ErrorCode::InvalidConfig, message).hint("type more of the id"))
+            }
+        }
+    }
+
+    /// Everything that exists. Only a provider that was named must be able to tell.
+    pub(crate) async fn list(&self) -> Result<Listing> {
+        let mut listing = Listing { found: Vec::new(), silent: Vec::new() };
+        for name in self.candidates() {
+            let found = match name.make() {
+                Ok(provider) => provider.list().await,
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok(found) => listing.found.extend(found),
+                Err(error) if self.named.is_some() => return Err(error),
+                Err(error) => listing.silent.push((name, error)),
+            }
+        }
+        Ok(listing)
+    }
+
+    fn candidates(&self) -> Vec<ProviderName> {
+        match self.named {
+            Some(name) => vec![name],
+            None => ProviderName::ALL.into_iter().filter(|name| name.may_be_here()).collect(),
+        }
+    }
+}
+
+/// Says which providers could not be asked.
+pub(crate) fn report_silent(silent: &[(ProviderName, Error)]) {
+    for (name, error) in silent {
+        report::warning(&format!("sandboxes of {} cannot be seen: {error}", name.as_str()));
+    }
+}
+
+/// Where Docker listens: as `DOCKER_HOST` says, else the system's socket, else the user's own.
+fn docker_socket() -> Result<PathBuf> {
+    const SYSTEM: &str = "/var/run/docker.sock";
+    if let Some(host) = environment::docker_host() {
+        return host.strip_prefix("unix://").filter(|path| path.starts_with('/')).map(PathBuf::from).ok_or_else(|| {
+            Error::new(ErrorCode::Unsupported, format!("DOCKER_HOST is {host:?}: only unix sockets can be used"))
+                .hint("unset DOCKER_HOST, or set it to unix:///PATH")
+        });
+    }
+    if !Path::new(SYSTEM).exists()
+        && let Some(own) = environment::runtime_dir().map(|dir| dir.join("docker.sock")).filter(|path| path.exists())
+    {
+        return Ok(own);
+    }
+    Ok(SYSTEM.into())
+}

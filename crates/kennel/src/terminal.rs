@@ -1,0 +1,64 @@
+//! The user's terminal: its size, and raw mode that is always taken back.
+//!
+//! Raw mode is undone when the guard is dropped and when the program panics (release builds abort without dropping
+//! anything). Signals reach us through the runtime, so they end in the guard being dropped.
+
+use kennel_core::{Error, Result};
+use kennel_types::TermSize;
+use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
+use std::sync::{Mutex, PoisonError};
+
+/// The settings to go back to.
+static SAVED: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// The terminal in raw mode: every key goes to who reads, as bytes. Dropping it goes back.
+pub(crate) struct Raw(());
+
+impl Raw {
+    /// Switches the terminal on standard input to raw mode.
+    pub(crate) fn enter() -> Result<Self> {
+        let stdin = rustix::stdio::stdin();
+        let before = tcgetattr(stdin).map_err(|error| Error::io("read the terminal's settings", error))?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        let mut saved = SAVED.lock().unwrap_or_else(PoisonError::into_inner);
+        if saved.replace(before).is_none() {
+            let report = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                restore();
+                report(panic);
+            }));
+        }
+        drop(saved);
+        let guard = Self(());
+        tcsetattr(stdin, OptionalActions::Drain, &raw).map_err(|error| Error::io("set the terminal to raw", error))?;
+        Ok(guard)
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+fn restore() {
+    // The lock is never held while something can panic, but a hook must not wait for anyone.
+    if let Ok(mut saved) = SAVED.try_lock()
+        && let Some(before) = saved.take()
+    {
+        let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &before);
+    }
+}
+
+/// The terminal's size now; what a terminal of old had if it does not say.
+pub(crate) fn size() -> TermSize {
+    let asked = [rustix::stdio::stdout(), rustix::stdio::stdin(), rustix::stdio::stderr()];
+    asked
+        .into_iter()
+        .filter(|descriptor| isatty(descriptor))
+        .filter_map(|descriptor| tcgetwinsize(descriptor).ok())
+        .map(|size| TermSize { rows: size.ws_row, cols: size.ws_col })
+        .find(|size| size.rows > 0 && size.cols > 0)
+        .unwrap_or(TermSize { rows: 24, cols: 80 })
+}

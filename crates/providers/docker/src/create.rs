@@ -1,0 +1,248 @@
+//! Making a sandbox: check what is asked and what the engine can give, tell the engine, and look at what it made. A
+//! sandbox that came out weaker than asked is removed again.
+
+use crate::Docker;
+use crate::engine::status;
+use crate::info::Container;
+use crate::mounts::{Guard, mounts};
+use crate::plan::{Facts, Plan, plan};
+use bollard::models::{ImageConfig, SystemInfo};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, UploadToContainerOptionsBuilder,
+};
+use kennel_core::{Error, Result, new_id, printable, require};
+use kennel_types::{ErrorCode, Limits, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// From this version on the engine can make a whole tree of mounts read-only.
+const DEEP_READ_ONLY: (usize, usize) = (1, 44);
+
+impl Docker {
+    /// Makes a sandbox, whole or not at all.
+    pub(crate) async fn make(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
+        let network = require(self.mode, spec)?;
+        let reference = image_reference(spec)?;
+        let api = self.engine.api().await?;
+        let (image, engine) = tokio::join!(self.image(reference), api.info());
+        let image = image?;
+        check_engine(&engine.map_err(|error| self.engine.error("ask what the engine can do", error))?)?;
+        if self.run_dirs.is_sweep_due() {
+            // Others' leftovers are no reason not to make this one.
+            let _ = self.all().await;
+        }
+        let id = new_id()?;
+        let run_dir = self.run_dirs.make(&id)?;
+        let made = self.make_container(spec, &id, network, &image, &run_dir).await;
+        if made.is_err() {
+            let _ = self.run_dirs.remove(&id);
+        }
+        made
+    }
+
+    async fn make_container(
+        &self,
+        spec: &SandboxSpec,
+        id: &SandboxId,
+        network: NetworkMode,
+        image: &ImageConfig,
+        run_dir: &Path,
+    ) -> Result<SandboxInfo> {
+        let api = self.engine.api().await?;
+        let keeper = kennel_keeper_bin::KEEPER.install(&self.program_dir).map_err(|error| {
+            Error::io(format!("put the keeper's program into {}", self.program_dir.display()), error)
+        })?;
+        let guard = Guard::new(self.engine.dialer().socket(), &[self.run_dirs.root(), &self.program_dir]);
+        let version = api.client_version();
+        let deep = (version.major_version, version.minor_version) >= DEEP_READ_ONLY;
+        let facts = Facts {
+            id,
+            installation: &self.installation,
+            network,
+            image,
+            owner: spec.owner.unwrap_or_else(caller),
+            created_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
+            keeper: &keeper,
+            run_dir,
+            mounts: mounts(spec, &guard, deep)?,
+        };
+        let Plan { container, body, give_workdir } = plan(spec, facts)?;
+        let query = CreateContainerOptionsBuilder::default().name(&container).build();
+        let made = match api.create_container(Some(query), body).await {
+            Ok(made) => made,
+            Err(error) if status(&error) == Some(409) => return Err(taken(spec, &container)),
+            Err(error) if status(&error) == Some(404) => return Err(no_image(image_reference(spec)?)),
+            Err(error) => return Err(self.engine.error(format!("make the container {container}"), error)),
+        };
+        let finished = async {
+            if let Some(owner) = give_workdir {
+                self.give_workdir(&made.id, owner).await?;
+            }
+            let container = self.inspect(&made.id).await?.ok_or_else(|| Error::no_sandbox(id))?;
+            self.check_made(spec, &container, &made.warnings)?;
+            Ok(container.info)
+        };
+        let finished = finished.await;
+        if finished.is_ok() {
+            self.seen().insert(id.clone(), made.id);
+        } else {
+            let query = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+            let _ = api.remove_container(&made.id, Some(query)).await;
+        }
+        finished
+    }
+
+    /// What the image says of itself.
+    async fn image(&self, reference: &str) -> Result<ImageConfig> {
+        match self.engine.api().await?.inspect_image(reference).await {
+            Ok(image) => Ok(image.config.unwrap_or_default()),
+            Err(error) if status(&error) == Some(404) => Err(no_image(reference)),
+            Err(error) => Err(self.engine.error(format!("look at the image {reference}"), error)),
+        }
+    }
+
+    /// Gives the working directory, which the engine makes as root, to the user of commands.
+    async fn give_workdir(&self, engine_id: &str, owner: Owner) -> Result<()> {
+        let what = "make the working directory";
+        let mut header = tar::Header::new_ustar();
+        header.set_entry_type(tar::EntryType::Directory);
+        header.set_mode(0o755);
+        header.set_uid(owner.uid.into());
+        header.set_gid(owner.gid.into());
+        header.set_size(0);
+        let mut archive = tar::Builder::new(Vec::new());
+        let name = crate::mounts::WORKSPACE.trim_start_matches('/');
+        archive.append_data(&mut header, name, std::io::empty()).map_err(|error| Error::io(what, error))?;
+        let bytes = archive.into_inner().map_err(|error| Error::io(what, error))?;
+        let query = UploadToContainerOptionsBuilder::default().path("/").build();
+        let body = bollard::body_full(bytes.into());
+        let sent = self.engine.api().await?.upload_to_container(engine_id, Some(query), body).await;
+        sent.map_err(|error| self.engine.error(what, error))
+    }
+
+    /// Engines leave out what their kernel cannot do, with a warning at most. We do not.
+    fn check_made(&self, spec: &SandboxSpec, container: &Container, warnings: &[String]) -> Result<()> {
+        let enforced = &container.info.enforcement;
+        let mut missing: Vec<String> = self
+            .mode
+            .layers_with(container.info.network)
+            .iter()
+            .filter(|layer| !enforced.layers.contains(layer))
+            .map(|layer| format!("{layer:?}"))
+            .collect();
+        missing.extend(missing_limits(&spec.limits, &enforced.limits));
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let missing = format!("{} on this engine", missing.join(", "));
+        let error = Error::unsupported(self.mode.provider, missing);
+        let said: Vec<String> = warnings.iter().map(|warning| printable(warning)).collect();
+        Err(if said.is_empty() { error } else { error.hint(format!("Docker says: {}", said.join("; "))) })
+    }
+}
+
+fn missing_limits(asked: &Limits, given: &Limits) -> Vec<String> {
+    let mut missing = Vec::new();
+    if asked.memory.is_some() && asked.memory != given.memory {
+        missing.push("the memory limit".to_owned());
+    }
+    if asked.millicpus.is_some() && asked.millicpus != given.millicpus {
+        missing.push("the cpu limit".to_owned());
+    }
+    if asked.pids.is_some() && asked.pids != given.pids {
+        missing.push("the process limit".to_owned());
+    }
+    missing
+}
+
+/// What an inspection of a container does not tell: how the engine itself is set up.
+fn check_engine(engine: &SystemInfo) -> Result<()> {
+    let options = engine.security_options.as_deref().unwrap_or_default();
+    let named = |name: &str| {
+        let name = format!("name={name}");
+        options.iter().find(|option| option.split(',').any(|part| part == name))
+    };
+    if named("seccomp").is_none_or(|option| option.contains("profile=unconfined")) {
+        return Err(Error::unsupported("docker", "a system call filter: this engine runs without seccomp")
+            .hint("start the engine with its default seccomp profile"));
+    }
+    for (name, what) in [("rootless", "rootless"), ("userns", "with remapped user ids")] {
+        if named(name).is_some() {
+            return Err(Error::unsupported("docker", format!("sandboxes on an engine that runs {what}")));
+        }
+    }
+    Ok(())
+}
+
+/// The image's name, which becomes part of a URL.
+fn image_reference(spec: &SandboxSpec) -> Result<&str> {
+    let reference = spec.image.as_deref().unwrap_or_default();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
+    if !reference.is_empty() && reference.chars().all(plain) && !reference.contains("..") {
+        return Ok(reference);
+    }
+    Err(Error::new(ErrorCode::InvalidConfig, format!("{reference:?} is not the name of an image")))
+}
+
+fn no_image(reference: &str) -> Error {
+    Error::new(ErrorCode::ImageNotFound, format!("there is no image {reference} on this engine"))
+        .hint(format!("docker pull {reference}"))
+}
+
+fn taken(spec: &SandboxSpec, container: &str) -> Error {
+    let name = spec.name.as_deref().unwrap_or_default();
+    Error::new(ErrorCode::AlreadyExists, format!("the name {name} is taken: there is a container {container}"))
+        .hint(format!("choose another --name, or remove it: kennel rm --force {name}"))
+}
+
+fn caller() -> Owner {
+    Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_types::ByteSize;
+
+    #[test]
+    fn an_engine_without_a_wall_is_refused() {
+        let check = |options: &[&str]| {
+            let security_options = Some(options.iter().map(|&option| option.to_owned()).collect());
+            check_engine(&SystemInfo { security_options, ..SystemInfo::default() }).map_err(|error| error.code())
+        };
+        assert_eq!(check(&["name=apparmor", "name=seccomp,profile=default"]), Ok(()));
+        let refused: &[&[&str]] = &[
+            &[],
+            &["name=apparmor"],
+            &["name=seccomp,profile=unconfined"],
+            &["name=seccomp,profile=default", "name=rootless"],
+            &["name=seccomp,profile=default", "name=userns"],
+        ];
+        for options in refused {
+            assert_eq!(check(options), Err(ErrorCode::Unsupported), "{options:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_the_engine_left_out_is_noticed() {
+        let asked = Limits { memory: Some(ByteSize(8)), millicpus: Some(500), pids: Some(3) };
+        assert!(missing_limits(&asked, &asked).is_empty());
+        assert!(missing_limits(&Limits::default(), &asked).is_empty());
+        assert_eq!(missing_limits(&asked, &Limits::default()).len(), 3);
+        assert_eq!(missing_limits(&asked, &Limits { pids: Some(4), ..asked }), ["the process limit"]);
+    }
+
+    #[test]
+    fn an_image_is_a_name_and_not_a_path() {
+        let check = |image: &str| {
+            let spec = SandboxSpec { image: Some(image.into()), ..SandboxSpec::default() };
+            image_reference(&spec).is_ok()
+        };
+        for good in ["busybox", "a/b:1.0", "localhost:5000/x@sha256:abc"] {
+            assert!(check(good), "{good}");
+        }
+        for bad in ["", "a b", "../containers/json", "x?y", "x#y", "x%2f"] {
+            assert!(!check(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Reaching the keeper in a container: through the socket it puts into its run directory.
+//!
+//! The inside can replace that socket, so who answers is compared with what the engine says the first process is.
+
+use crate::Docker;
+use crate::info::Container;
+use crate::plan::SOCKET;
+use kennel_core::{Dialed, Error, Keeper, Result, connect_socket};
+use kennel_proto::Request;
+use kennel_types::ErrorCode;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
+
+/// How long a keeper may take to listen.
+const START_WITHIN: Duration = Duration::from_secs(10);
+
+/// Why a keeper was not reached.
+pub(crate) enum Missed {
+    /// Its container does not run; as it was last seen, or gone.
+    Ended(Option<Box<Container>>),
+    /// Something else.
+    Failed(Error),
+}
+
+impl From<Error> for Missed {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Docker {
+    /// Connects to the keeper of a container, and waits for it while it is just starting.
+    pub(crate) async fn reach(&self, container: &Container) -> Result<(UnixStream, Container), Missed> {
+        let socket = self.run_dirs.of(container.id()).join(SOCKET);
+        let until = Instant::now() + START_WITHIN;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let container = match self.inspect(&container.engine_id).await? {
+                Some(container) if container.is_running() => container,
+                other => return Err(Missed::Ended(other.map(Box::new))),
+            };
+            let error = match container.pid {
+                Some(pid) => match connect_socket(&socket, Some(pid)).await {
+                    Ok(stream) => return Ok((stream, container)),
+                    Err(error) if is_starting(&error) => error,
+                    Err(error) => return Err(error.into()),
+                },
+                None => Error::stopped(&container.info.name),
+            };
+            if Instant::now() >= until {
+                let name = &container.info.name;
+                let message = format!("the keeper of sandbox {name} did not answer within {START_WITHIN:?}");
+                return Err(Error::new(ErrorCode::Timeout, message).caused_by(error).into());
+            }
+            back_off(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Asks the keeper to end everything.
+pub(crate) async fn shut_down(stream: UnixStream, grace: Duration) -> Result<()> {
+    let keeper = Keeper::connect(Dialed { stream: Box::new(stream), token: None, owner: false }).await?;
+    let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
+    match keeper.call(Request::Shutdown { grace_ms }).await {
+        // It may be gone before it can answer.
+        Err(error) if error.code() == ErrorCode::Stopped => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+/// Tells one socket from the one that takes its place after the next start.
+pub(crate) fn socket_mark(socket: &Path) -> Option<(u64, i64, i64)> {
+    let meta = socket.symlink_metadata().ok()?;
+    Some((meta.ino(), meta.ctime(), meta.ctime_nsec()))
+}
+
+/// Whether this is what a keeper that does not listen yet looks like: no socket, nobody behind it, or its permissions
+/// not yet set. A refusal of ours has no I/O error below it and is final.
+fn is_starting(error: &Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
+    std::error::Error::source(error)
+        .and_then(|source| source.downcast_ref::<std::io::Error>())
+        .is_some_and(|error| matches!(error.kind(), ConnectionRefused | NotFound | PermissionDenied))
+}
+
+#[allow(clippy::disallowed_methods)] // a backoff: the socket appears in a directory the inside owns, so no event is sure
+async fn back_off(pause: Duration) {
+    tokio::time::sleep(pause).await;
+}

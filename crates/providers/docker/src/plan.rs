@@ -1,0 +1,386 @@
+//! From what is asked for to what the engine is told. Pure: everything it needs to know is handed in.
+//!
+//! Commands run as the first of these that is known: the spec's user; the owner of the workspace's files, unless that
+//! is root; the image's USER; root. So files made in a workspace belong to whom they should, and an image's USER counts
+//! where nobody in particular asks.
+
+use crate::labels;
+use crate::mounts::{OURS, WORKSPACE, own_mount};
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, ImageConfig, Mount, RestartPolicy,
+    RestartPolicyNameEnum,
+};
+use kennel_core::{Error, Result};
+use kennel_proto::{KeeperConfig, LogSink, Spawn, SpawnCommand};
+use kennel_types::{ErrorCode, NetworkMode, Owner, SandboxId, SandboxSpec};
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::path::Path;
+
+/// What the keeper needs to switch users, signal their processes and write files for them; nothing more is left.
+pub(crate) const CAPABILITIES: [&str; 7] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETPCAP", "SETUID"];
+
+/// The keeper's socket in its run directory.
+pub(crate) const SOCKET: &str = "sock";
+
+/// How long the owner of a tied sandbox may take to connect.
+const OWNER_WITHIN_MS: u64 = 10_000;
+
+/// What has to be known beside the spec.
+pub(crate) struct Facts<'a> {
+    pub(crate) id: &'a SandboxId,
+    pub(crate) installation: &'a str,
+    pub(crate) network: NetworkMode,
+    pub(crate) image: &'a ImageConfig,
+    /// To whom workspace files belong.
+    pub(crate) owner: Owner,
+    pub(crate) created_ms: u64,
+    pub(crate) keeper: &'a Path,
+    pub(crate) run_dir: &'a Path,
+    /// The workspace and the other mounts asked for.
+    pub(crate) mounts: Vec<Mount>,
+}
+
+/// A container to make.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) container: String,
+    pub(crate) body: ContainerCreateBody,
+    /// The working directory, if the engine makes it as root although commands run as this user.
+    pub(crate) give_workdir: Option<Owner>,
+}
+
+/// What to tell the engine.
+pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
+    labels::check(&spec.labels)?;
+    let name = spec.name.as_deref().unwrap_or(facts.id.as_str());
+    let workdir = workdir(spec)?;
+    let user = user(spec, facts.image, facts.owner);
+    let config = keeper_config(spec, &user, &workdir);
+    let below_a_mount = facts.mounts.iter().any(|mount| is_below(&workdir, mount.target.as_deref()));
+    let give_workdir = match user {
+        User::Owner(owner) if spec.workdir.is_none() && spec.workspace.is_none() => Some(owner),
+        _ => None,
+    };
+    let body = ContainerCreateBody {
+        image: spec.image.clone(),
+        hostname: Some(name.to_owned()),
+        user: Some("0:0".into()),
+        entrypoint: Some(keeper_command(&config)?),
+        cmd: Some(Vec::new()),
+        env: Some(environment(spec)?),
+        // The engine makes this directory if it is not there, as root: not in the user's own files.
+        working_dir: Some(if below_a_mount { "/".into() } else { workdir.clone() }),
+        labels: Some(all_labels(spec, name, &workdir, &facts)?),
+        // The image's stop signal is for its own main process, and its health check would run past the keeper.
+        stop_signal: Some("SIGTERM".into()),
+        healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
+        host_config: Some(host_config(spec, facts)?),
+        ..ContainerCreateBody::default()
+    };
+    Ok(Plan { container: container_name(name), body, give_workdir })
+}
+
+/// The container of the sandbox of that name.
+pub(crate) fn container_name(name: &str) -> String {
+    format!("kennel-{name}")
+}
+
+fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
+    let limits = &spec.limits;
+    let memory = limits.memory.map(|size| i64::try_from(size.0).unwrap_or(i64::MAX));
+    let mut mounts = vec![
+        own_mount(facts.keeper, &format!("{OURS}/keeper"), true)?,
+        own_mount(facts.run_dir, &format!("{OURS}/run"), false)?,
+    ];
+    mounts.extend(facts.mounts);
+    let log_options = [("max-size", "10m"), ("max-file", "2")];
+    Ok(HostConfig {
+        mounts: Some(mounts),
+        network_mode: Some(facts.network.to_string()),
+        ipc_mode: Some("private".into()),
+        privileged: Some(false),
+        cap_drop: Some(vec!["ALL".into()]),
+        cap_add: Some(CAPABILITIES.iter().map(|&name| name.into()).collect()),
+        security_opt: Some(vec!["no-new-privileges".into()]),
+        init: Some(false),
+        auto_remove: Some(spec.tied),
+        restart_policy: Some(RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }),
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("json-file".into()),
+            config: Some(log_options.into_iter().map(|(key, value)| (key.into(), value.into())).collect()),
+        }),
+        memory,
+        // The same as memory: no swap on top of it.
+        memory_swap: memory,
+        nano_cpus: limits.millicpus.map(|millis| i64::from(millis) * 1_000_000),
+        pids_limit: limits.pids.map(i64::from),
+        ..HostConfig::default()
+    })
+}
+
+/// As whom commands run.
+#[derive(Debug, PartialEq)]
+enum User {
+    Named(String),
+    /// The one outside, who may be unknown to the image.
+    Owner(Owner),
+}
+
+fn user(spec: &SandboxSpec, image: &ImageConfig, owner: Owner) -> User {
+    let image_user = image.user.as_ref().filter(|user| !user.is_empty());
+    match (&spec.user, image_user) {
+        (None, _) if owner.uid != 0 => User::Owner(owner),
+        (Some(user), _) | (None, Some(user)) => User::Named(user.clone()),
+        (None, None) => User::Named("0:0".into()),
+    }
+}
+
+fn keeper_config(spec: &SandboxSpec, user: &User, workdir: &str) -> KeeperConfig {
+    let main = spec.command.as_ref().map(|argv| Spawn {
+        command: SpawnCommand::Argv(argv.iter().map(|part| part.as_bytes().to_vec().into()).collect()),
+        env: Vec::new(),
+        cwd: None,
+        user: None,
+        stdin: false,
+        tty: None,
+        timeout_ms: None,
+        grace_ms: None,
+        detached: true,
+    });
+    let (user, ensure_user) = match user {
+        User::Named(name) => (name.clone(), None),
+        User::Owner(Owner { uid, gid }) => (format!("{uid}:{gid}"), Some((*uid, *gid))),
+    };
+    KeeperConfig {
+        tied: spec.tied,
+        owner_within_ms: spec.tied.then_some(OWNER_WITHIN_MS),
+        idle_ms: spec.idle_seconds.map(|seconds| seconds.saturating_mul(1000)),
+        inherit_env: true,
+        cwd: Some(workdir.as_bytes().to_vec().into()),
+        user: Some(user),
+        ensure_user,
+        main,
+        // The engine keeps it, so that `docker logs` works too.
+        log: LogSink::Passthrough,
+        ..KeeperConfig::default()
+    }
+}
+
+/// The keeper's argument is for everyone to see, so nothing secret may be in it.
+fn keeper_command(config: &KeeperConfig) -> Result<Vec<String>> {
+    let bytes = minicbor::to_vec(config)
+        .map_err(|error| Error::new(ErrorCode::Internal, format!("write the keeper's settings: {error}")))?;
+    let hex = bytes.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}"); // a String takes everything
+        hex
+    });
+    let socket = format!("{OURS}/run/{SOCKET}");
+    let command = [&format!("{OURS}/keeper"), "serve", "--socket", &socket, "--config", &hex];
+    Ok(command.map(ToOwned::to_owned).into())
+}
+
+fn environment(spec: &SandboxSpec) -> Result<Vec<String>> {
+    let pairs = spec.env.iter().map(|(key, value)| {
+        if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
+            let message = format!("environment variable {key:?}: not a name and a value that a process can have");
+            return Err(Error::new(ErrorCode::InvalidConfig, message));
+        }
+        Ok(format!("{key}={value}"))
+    });
+    pairs.collect()
+}
+
+fn workdir(spec: &SandboxSpec) -> Result<String> {
+    match &spec.workdir {
+        None => Ok(WORKSPACE.into()),
+        Some(dir) if dir.starts_with('/') => Ok(dir.clone()),
+        Some(dir) => {
+            let message = format!("working directory {dir:?}: the path must be absolute");
+            Err(Error::new(ErrorCode::InvalidConfig, message))
+        }
+    }
+}
+
+fn is_below(path: &str, target: Option<&str>) -> bool {
+    target.is_some_and(|target| Path::new(path).strip_prefix(target).is_ok_and(|rest| rest != Path::new("")))
+}
+
+fn all_labels(spec: &SandboxSpec, name: &str, workdir: &str, facts: &Facts<'_>) -> Result<HashMap<String, String>> {
+    let mut all: HashMap<String, String> = spec.labels.clone().into_iter().collect();
+    let mut set = |key: &str, value: String| all.insert(key.into(), value);
+    set(labels::KENNEL, "true".into());
+    set(labels::ID, facts.id.to_string());
+    set(labels::NAME, name.into());
+    set(labels::SESSION, name.into());
+    set(labels::INSTALLATION, facts.installation.into());
+    set(labels::OWNER, format!("{}:{}", facts.owner.uid, facts.owner.gid));
+    set(labels::CREATED, facts.created_ms.to_string());
+    set(labels::WORKDIR, workdir.into());
+    set(labels::MAIN, spec.command.is_some().to_string());
+    let own_command: Vec<&String> =
+        facts.image.entrypoint.iter().flatten().chain(facts.image.cmd.iter().flatten()).collect();
+    // Written even if empty: an image's own labels are merged in where there is none of ours.
+    let json = serde_json::to_string(&own_command)
+        .map_err(|error| Error::new(ErrorCode::Internal, format!("write the image's command: {error}")))?;
+    set(labels::IMAGE_COMMAND, json);
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_types::{ByteSize, Limits};
+
+    fn facts<'a>(id: &'a SandboxId, image: &'a ImageConfig, uid: u32) -> Facts<'a> {
+        Facts {
+            id,
+            installation: "here",
+            network: NetworkMode::None,
+            image,
+            owner: Owner { uid, gid: uid },
+            created_ms: 7,
+            keeper: Path::new("/programs/keeper"),
+            run_dir: Path::new("/state/abc"),
+            mounts: Vec::new(),
+        }
+    }
+
+    fn planned(spec: &SandboxSpec, image: &ImageConfig, uid: u32) -> Plan {
+        let id = SandboxId::new("abc").unwrap();
+        plan(spec, facts(&id, image, uid)).unwrap()
+    }
+
+    /// What the keeper will read.
+    fn config(plan: &Plan) -> KeeperConfig {
+        let command = plan.body.entrypoint.as_ref().unwrap();
+        assert_eq!(command[..5], ["/.kennel/keeper", "serve", "--socket", "/.kennel/run/sock", "--config"]);
+        let bytes: Vec<u8> = (0..command[5].len() / 2)
+            .map(|at| u8::from_str_radix(&command[5][at * 2..at * 2 + 2], 16).unwrap())
+            .collect();
+        minicbor::decode(&bytes).unwrap()
+    }
+
+    fn user_of(spec: &SandboxSpec, image: &ImageConfig, uid: u32) -> (Option<String>, Option<(u32, u32)>) {
+        let config = config(&planned(spec, image, uid));
+        (config.user, config.ensure_user)
+    }
+
+    #[test]
+    fn the_walls_are_up_whatever_is_asked() {
+        let spec = SandboxSpec { image: Some("i".into()), tied: true, ..SandboxSpec::default() };
+        let plan = planned(&spec, &ImageConfig::default(), 0);
+        let host = plan.body.host_config.unwrap();
+        assert_eq!(host.cap_drop.unwrap(), ["ALL"]);
+        assert_eq!(host.cap_add.unwrap(), CAPABILITIES);
+        assert_eq!(host.security_opt.unwrap(), ["no-new-privileges"]);
+        assert_eq!((host.privileged, host.init, host.auto_remove), (Some(false), Some(false), Some(true)));
+        assert_eq!((host.network_mode.as_deref(), host.ipc_mode.as_deref()), (Some("none"), Some("private")));
+        let mounts = host.mounts.unwrap();
+        let shape: Vec<_> = mounts.iter().map(|mount| (mount.target.as_deref().unwrap(), mount.read_only)).collect();
+        assert_eq!(shape, [("/.kennel/keeper", Some(true)), ("/.kennel/run", Some(false))]);
+        assert_eq!(plan.container, "kennel-abc");
+    }
+
+    #[test]
+    fn limits_reach_the_engine() {
+        let limits = Limits { memory: Some(ByteSize(64 << 20)), millicpus: Some(1500), pids: Some(9) };
+        let spec = SandboxSpec { limits, ..SandboxSpec::default() };
+        let host = planned(&spec, &ImageConfig::default(), 0).body.host_config.unwrap();
+        assert_eq!((host.memory, host.memory_swap), (Some(64 << 20), Some(64 << 20)));
+        assert_eq!((host.nano_cpus, host.pids_limit), (Some(1_500_000_000), Some(9)));
+    }
+
+    #[test]
+    fn commands_run_as_the_first_who_is_known() {
+        let plain = ImageConfig::default();
+        let node = ImageConfig { user: Some("node".into()), ..ImageConfig::default() };
+        let nobody = SandboxSpec::default();
+        let root = SandboxSpec { user: Some("root".into()), ..SandboxSpec::default() };
+        assert_eq!(user_of(&root, &node, 1000), (Some("root".into()), None));
+        assert_eq!(user_of(&nobody, &node, 1000), (Some("1000:1000".into()), Some((1000, 1000))));
+        assert_eq!(user_of(&nobody, &node, 0), (Some("node".into()), None));
+        assert_eq!(user_of(&nobody, &plain, 0), (Some("0:0".into()), None));
+    }
+
+    #[test]
+    fn the_engine_makes_no_directory_in_the_users_files() {
+        let image = ImageConfig { working_dir: Some("/app".into()), ..ImageConfig::default() };
+        let id = SandboxId::new("abc").unwrap();
+        let workspace = own_mount(Path::new("/home/ann/project"), WORKSPACE, false).unwrap();
+        let with = |workdir: Option<&str>| {
+            let spec = SandboxSpec {
+                workspace: Some("/home/ann/project".into()),
+                workdir: workdir.map(Into::into),
+                ..SandboxSpec::default()
+            };
+            plan(&spec, Facts { mounts: vec![workspace.clone()], ..facts(&id, &image, 1000) }).unwrap()
+        };
+        assert_eq!(with(None).body.working_dir.as_deref(), Some("/workspace"));
+        assert_eq!(with(None).give_workdir, None);
+        assert_eq!(with(Some("/workspace/new")).body.working_dir.as_deref(), Some("/"));
+        assert_eq!(config(&with(Some("/workspace/new"))).cwd.unwrap().as_slice(), b"/workspace/new");
+        assert_eq!(with(Some("/workspaces")).body.working_dir.as_deref(), Some("/workspaces"));
+    }
+
+    #[test]
+    fn a_directory_of_the_sandboxs_own_is_given_to_its_user() {
+        let image = ImageConfig::default();
+        let plan = planned(&SandboxSpec::default(), &image, 1000);
+        assert_eq!(plan.body.working_dir.as_deref(), Some("/workspace"));
+        assert_eq!(plan.give_workdir, Some(Owner { uid: 1000, gid: 1000 }));
+        assert_eq!(planned(&SandboxSpec::default(), &image, 0).give_workdir, None);
+    }
+
+    #[test]
+    fn labels_say_everything_the_engine_does_not() {
+        let image = ImageConfig {
+            entrypoint: Some(vec!["/agent".into()]),
+            cmd: Some(vec!["--serve".into()]),
+            ..ImageConfig::default()
+        };
+        let spec = SandboxSpec {
+            name: Some("box".into()),
+            command: Some(vec!["sh".into()]),
+            labels: [("team".to_owned(), "a".to_owned())].into(),
+            ..SandboxSpec::default()
+        };
+        let plan = planned(&spec, &image, 1000);
+        assert_eq!(plan.container, "kennel-box");
+        let mut found: Vec<String> =
+            plan.body.labels.as_ref().unwrap().iter().map(|(key, value)| format!("{key}={value}")).collect();
+        found.sort();
+        assert_eq!(
+            found,
+            [
+                "kennel.created-ms=7",
+                "kennel.id=abc",
+                "kennel.image-command=[\"/agent\",\"--serve\"]",
+                "kennel.installation=here",
+                "kennel.main=true",
+                "kennel.name=box",
+                "kennel.owner=1000:1000",
+                "kennel.session=box",
+                "kennel.workdir=/workspace",
+                "kennel=true",
+                "team=a",
+            ]
+        );
+        let config = config(&plan);
+        assert!(matches!(config.main.unwrap().command, SpawnCommand::Argv(argv) if argv.len() == 1));
+        assert_eq!((config.inherit_env, config.log, config.tied), (true, LogSink::Passthrough, false));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let id = SandboxId::new("abc").unwrap();
+        let image = ImageConfig::default();
+        let refused = |spec: SandboxSpec| plan(&spec, facts(&id, &image, 0)).unwrap_err().code();
+        let env = [("A=B".to_owned(), String::new())].into();
+        assert_eq!(refused(SandboxSpec { env, ..SandboxSpec::default() }), ErrorCode::InvalidConfig);
+        let labels = [("kennel.id".to_owned(), "x".to_owned())].into();
+        assert_eq!(refused(SandboxSpec { labels, ..SandboxSpec::default() }), ErrorCode::InvalidConfig);
+        let workdir = Some("relative".into());
+        assert_eq!(refused(SandboxSpec { workdir, ..SandboxSpec::default() }), ErrorCode::InvalidConfig);
+    }
+}

@@ -1,0 +1,238 @@
+//! The provider interface on top of the engine.
+
+use crate::engine::status;
+use crate::info::Container;
+use crate::keeper::{Missed, shut_down, socket_mark};
+use crate::{Docker, labels, plan, streams};
+use bollard::query_parameters::{
+    RemoveContainerOptionsBuilder, StopContainerOptionsBuilder, WaitContainerOptionsBuilder,
+};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use kennel_core::{Dialed, Error, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result};
+use kennel_types::{Availability, ErrorCode, Mode, SandboxId, SandboxInfo, SandboxSpec};
+use std::path::Path;
+use std::time::Duration;
+
+/// How much longer than the grace an end may take before the engine is asked to make one.
+const SLACK: Duration = Duration::from_secs(3);
+/// How many of the log's last lines explain an early end.
+const LAST_LINES: usize = 50;
+/// How many containers are looked at at once.
+const AT_ONCE: usize = 8;
+
+#[async_trait::async_trait]
+impl Provider for Docker {
+    fn mode(&self) -> &'static Mode {
+        self.mode
+    }
+
+    async fn probe(&self) -> Availability {
+        match self.engine.version().await {
+            Ok(version) => {
+                let number = version.version.unwrap_or_default();
+                let api = version.api_version.unwrap_or_default();
+                let number = number.split('+').next().unwrap_or_default();
+                Availability { available: true, detail: format!("Docker {number} (API {api})"), fix: None }
+            }
+            Err(error) => {
+                let fix = match error.code() {
+                    ErrorCode::PermissionDenied => error.next_step().unwrap_or_default().to_owned(),
+                    _ if is_installed() => "sudo systemctl start docker".into(),
+                    _ => "install Docker: https://docs.docker.com/engine/install/".into(),
+                };
+                Availability { available: false, detail: error.to_string(), fix: Some(fix) }
+            }
+        }
+    }
+
+    async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
+        self.make(spec).await
+    }
+
+    async fn start(&self, id: &SandboxId) -> Result<()> {
+        let container = self.existing(id).await?;
+        let name = &container.info.name;
+        let socket = self.run_dirs.of(id).join(plan::SOCKET);
+        let before = socket_mark(&socket);
+        if !container.is_running() {
+            self.run_dirs.make(id)?;
+            if let Err(error) = self.engine.api().await?.start_container(&container.engine_id, None).await {
+                return Err(self.start_error(&container, error).await);
+            }
+        }
+        match self.reach(&container).await {
+            Ok(_) => Ok(()),
+            Err(Missed::Failed(error)) if error.code() == ErrorCode::Timeout => {
+                Err(Error::new(ErrorCode::StartFailed, format!("start sandbox {name}: {error}")))
+            }
+            Err(Missed::Failed(error)) => Err(error),
+            // The keeper listens before it starts the main process: one that was quicker than us did start.
+            Err(Missed::Ended(_)) if container.main && socket_mark(&socket) != before => Ok(()),
+            Err(Missed::Ended(now)) => Err(self.ended_early(&container, now.as_deref()).await),
+        }
+    }
+
+    async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
+        let container = self.existing(id).await?;
+        if !container.is_running() {
+            return Ok(());
+        }
+        let by_keeper = async {
+            match self.reach(&container).await {
+                Ok((stream, _)) => shut_down(stream, grace).await.is_ok(),
+                Err(Missed::Ended(_)) => true,
+                Err(Missed::Failed(_)) => false,
+            }
+        };
+        let asked = tokio::time::timeout(grace + SLACK, by_keeper).await;
+        if asked == Ok(true) && self.ended(&container).await? {
+            return Ok(());
+        }
+        // A keeper that had its time gets no more; one that was never asked gets it from the engine.
+        let seconds = if asked == Ok(false) { grace.as_secs_f64().ceil() as i32 } else { 0 };
+        let query = StopContainerOptionsBuilder::default().t(seconds).build();
+        let api = self.engine.api().await?;
+        let patient = api.clone().with_timeout(api.timeout() + grace);
+        match patient.stop_container(&container.engine_id, Some(query)).await {
+            Err(error) if status(&error) != Some(404) => {
+                Err(self.engine.error(format!("stop sandbox {}", container.info.name), error))
+            }
+            _ => self.ended(&container).await.map(drop),
+        }
+    }
+
+    async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
+        let Some(container) = self.by_id(id).await? else {
+            // The engine removes a tied sandbox by itself; what is left of it goes here.
+            return if self.run_dirs.remove(id)? { Ok(()) } else { Err(Error::no_sandbox(id)) };
+        };
+        let name = &container.info.name;
+        if container.is_running() && !options.force {
+            return Err(Error::new(ErrorCode::InvalidConfig, format!("sandbox {name} is running"))
+                .hint(format!("kennel stop {name}, or kennel rm --force {name}")));
+        }
+        // `v` takes only the volumes without a name, which nobody could find again.
+        let query = RemoveContainerOptionsBuilder::default().force(options.force).v(true).build();
+        match self.engine.api().await?.remove_container(&container.engine_id, Some(query)).await {
+            Err(error) if status(&error) == Some(409) && container.tied => {
+                self.wait(&container, "removed").await?;
+            }
+            Err(error) if status(&error) != Some(404) => {
+                return Err(self.engine.error(format!("remove sandbox {name}"), error));
+            }
+            _ => {}
+        }
+        self.seen().remove(id);
+        self.run_dirs.remove(id).map(drop)
+    }
+
+    async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
+        let none = || Error::no_sandbox(id_or_name);
+        let id = SandboxId::new(id_or_name).map_err(|_| none())?;
+        let found = match self.by_id(&id).await? {
+            Some(container) => Some(container),
+            None => self.by_label(labels::NAME, id_or_name).await?,
+        };
+        Ok(found.ok_or_else(none)?.info)
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxInfo>> {
+        Ok(self.all().await?.into_iter().map(|container| container.info).collect())
+    }
+
+    async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
+        let container = self.existing(id).await?;
+        if !container.is_running() {
+            return Err(Error::stopped(&container.info.name));
+        }
+        match self.reach(&container).await {
+            Ok((stream, container)) => Ok(Dialed { stream: Box::new(stream), token: None, owner: container.tied }),
+            Err(Missed::Failed(error)) => Err(error),
+            Err(Missed::Ended(Some(container))) => Err(Error::stopped(&container.info.name)),
+            Err(Missed::Ended(None)) => Err(Error::no_sandbox(&container.info.name)),
+        }
+    }
+
+    async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream> {
+        let container = self.existing(id).await?;
+        let what = format!("read the log of sandbox {}", container.info.name);
+        let engine = self.engine.clone();
+        let log = streams::log(self.engine.api().await?, &container.engine_id, options);
+        Ok(Box::pin(log.map_err(move |error| engine.error(&what, error))))
+    }
+
+    async fn watch(&self) -> Result<EventStream> {
+        let engine = self.engine.clone();
+        let events = streams::events(self.engine.api().await?, &self.installation);
+        // An engine that is not there is told now, not with the first event.
+        self.engine.version().await?;
+        Ok(Box::pin(events.map_err(move |error| engine.error("watch the sandboxes", error))))
+    }
+}
+
+impl Docker {
+    /// All our containers. Leftovers of others are removed on the way.
+    pub(crate) async fn all(&self) -> Result<Vec<Container>> {
+        let ids = self.listed(None).await?;
+        let looks = stream::iter(ids).map(async |id: String| self.inspect(&id).await).buffered(AT_ONCE);
+        let found: Vec<Option<Container>> = looks.try_collect().await?;
+        let found: Vec<Container> = found.into_iter().flatten().collect();
+        self.sweep(&found);
+        Ok(found)
+    }
+
+    /// Whether the container ends soon; a tied one is also gone then.
+    async fn ended(&self, container: &Container) -> Result<bool> {
+        self.wait(container, if container.tied { "removed" } else { "not-running" }).await
+    }
+
+    /// Waits a little for the engine to say that the condition holds.
+    async fn wait(&self, container: &Container, condition: &str) -> Result<bool> {
+        let query = WaitContainerOptionsBuilder::default().condition(condition).build();
+        let mut answers = Box::pin(self.engine.api().await?.wait_container(&container.engine_id, Some(query)));
+        use bollard::errors::Error::DockerContainerWaitError;
+        match tokio::time::timeout(SLACK, answers.next()).await {
+            Err(_) => Ok(false),
+            // An exit code other than 0 is an error to the client, and an end to us.
+            Ok(None | Some(Ok(_) | Err(DockerContainerWaitError { .. }))) => Ok(true),
+            Ok(Some(Err(error))) if status(&error) == Some(404) => Ok(true),
+            Ok(Some(Err(error))) => {
+                Err(self.engine.error(format!("wait for the end of sandbox {}", container.info.name), error))
+            }
+        }
+    }
+
+    async fn start_error(&self, container: &Container, error: bollard::errors::Error) -> Error {
+        let what = format!("start sandbox {}", container.info.name);
+        match status(&error) {
+            // Also the answer for a program that is not there, so look who is.
+            Some(404) if matches!(self.inspect(&container.engine_id).await, Ok(None)) => {
+                Error::no_sandbox(&container.info.name)
+            }
+            Some(_) => Error::new(ErrorCode::StartFailed, self.engine.error(what, error).to_string())
+                .hint(format!("kennel inspect {}", container.info.name)),
+            None => self.engine.error(what, error),
+        }
+    }
+
+    /// The error for a container that ended before its keeper answered.
+    async fn ended_early(&self, container: &Container, now: Option<&Container>) -> Error {
+        let name = &container.info.name;
+        let mut message = match now.and_then(|now| now.info.exit_code) {
+            Some(code) => format!("sandbox {name} ended with exit code {code} before its keeper answered"),
+            None => format!("sandbox {name} ended before its keeper answered"),
+        };
+        if let Ok(api) = self.engine.api().await {
+            let lines = streams::last_lines(api, &container.engine_id, LAST_LINES).await;
+            if !lines.is_empty() {
+                message = format!("{message}; the last lines of its log:\n{lines}");
+            }
+        }
+        Error::new(ErrorCode::StartFailed, message).hint(format!("kennel logs {name}"))
+    }
+}
+
+/// Whether an engine is on this machine, running or not.
+fn is_installed() -> bool {
+    ["/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd"].iter().any(|path| Path::new(path).exists())
+}

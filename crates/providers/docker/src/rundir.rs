@@ -1,0 +1,139 @@
+//! The run directories: one per sandbox, mounted into it, where its keeper puts its socket.
+//!
+//! What is in them is written by the inside, so nothing in them is followed, and nothing is removed on a guess.
+
+use kennel_core::{Error, Result};
+use kennel_types::SandboxId;
+use std::collections::HashSet;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A directory younger than this may belong to a container that is just being made.
+const SETTLED: Duration = Duration::from_mins(1);
+/// How often making a sandbox looks for leftovers of others.
+const SWEEP_EVERY: Duration = Duration::from_mins(10);
+/// Its time says when leftovers were last looked for.
+const SWEPT: &str = ".swept";
+
+/// The place of all run directories of an installation.
+pub(crate) struct RunDirs {
+    root: PathBuf,
+}
+
+impl RunDirs {
+    pub(crate) fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn of(&self, id: &SandboxId) -> PathBuf {
+        self.root.join(id.as_str())
+    }
+
+    /// Makes the directory of a sandbox, if it is not there: for nobody but us.
+    pub(crate) fn make(&self, id: &SandboxId) -> Result<PathBuf> {
+        let path = self.of(id);
+        let mut builder = std::fs::DirBuilder::new();
+        builder
+            .recursive(true)
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| Error::io(format!("make the run directory {}", path.display()), error))?;
+        Ok(path)
+    }
+
+    /// Removes the directory of a sandbox that is gone; answers whether there was one.
+    pub(crate) fn remove(&self, id: &SandboxId) -> Result<bool> {
+        let path = self.of(id);
+        match std::fs::remove_dir_all(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Error::io(format!("remove the run directory {}", path.display()), error)
+                .hint(format!("sudo rm -rf {}", path.display()))),
+        }
+    }
+
+    /// Whether it is time to look for leftovers again. Asking counts as looking.
+    pub(crate) fn is_sweep_due(&self) -> bool {
+        let stamp = self.root.join(SWEPT);
+        let due = is_older(&stamp, SWEEP_EVERY).unwrap_or(true);
+        due && self.root.is_dir() && std::fs::write(&stamp, "").is_ok()
+    }
+
+    /// Removes directories that belong to none of these sandboxes. The list must be complete: a listing that failed is
+    /// no list.
+    pub(crate) fn sweep(&self, alive: &HashSet<&SandboxId>) {
+        let Ok(entries) = std::fs::read_dir(&self.root) else { return };
+        for entry in entries.flatten() {
+            let Some(id) = entry.file_name().to_str().and_then(|name| SandboxId::new(name).ok()) else { continue };
+            if !alive.contains(&id) && is_older(&entry.path(), SETTLED) == Some(true) {
+                // What cannot be removed now stays for the next time; `remove` of that id says why.
+                let _ = self.remove(&id);
+            }
+        }
+    }
+}
+
+fn is_older(path: &Path, age: Duration) -> Option<bool> {
+    let modified = path.symlink_metadata().ok()?.modified().ok()?;
+    Some(modified.elapsed().ok()? >= age)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::time::SystemTime;
+
+    fn age(path: &Path, age: Duration) {
+        let dir = std::fs::File::open(path).unwrap();
+        dir.set_modified(SystemTime::now() - age).unwrap();
+    }
+
+    #[test]
+    fn removal_follows_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let precious = dir.path().join("precious");
+        std::fs::create_dir(&precious).unwrap();
+        std::fs::write(precious.join("file"), "x").unwrap();
+        let dirs = RunDirs::new(dir.path().join("run"));
+        let id = SandboxId::new("abc").unwrap();
+        let path = dirs.make(&id).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        symlink(&precious, path.join("link")).unwrap();
+        assert!(dirs.remove(&id).unwrap());
+        assert!(!dirs.remove(&id).unwrap());
+        assert!(precious.join("file").exists());
+    }
+
+    #[test]
+    fn only_old_directories_of_nobody_are_swept() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = RunDirs::new(dir.path().join("run"));
+        let [alive, dead, young] = ["alive", "dead", "young"].map(|name| SandboxId::new(name).unwrap());
+        for id in [&alive, &dead, &young] {
+            dirs.make(id).unwrap();
+        }
+        std::fs::create_dir(dirs.root().join("Not An Id")).unwrap();
+        for name in ["alive", "dead", "Not An Id"] {
+            age(&dirs.root().join(name), Duration::from_mins(2));
+        }
+        dirs.sweep(&HashSet::from([&alive]));
+        assert!(dirs.of(&alive).exists() && dirs.of(&young).exists() && dirs.root().join("Not An Id").exists());
+        assert!(!dirs.of(&dead).exists());
+    }
+
+    #[test]
+    fn a_sweep_is_due_now_and_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = RunDirs::new(dir.path().to_owned());
+        assert!(dirs.is_sweep_due());
+        assert!(!dirs.is_sweep_due());
+        age(&dir.path().join(SWEPT), SWEEP_EVERY * 2);
+        assert!(dirs.is_sweep_due());
+    }
+}

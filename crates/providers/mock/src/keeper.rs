@@ -1,0 +1,355 @@
+//! The keeper of a mock sandbox: what runs in it, and who is connected.
+//!
+//! One task per connection reads frames and starts one task per stream; one writes. A stream's task ends with its
+//! connection, and takes a tied command with it.
+
+use crate::log::Log;
+use crate::process::Process;
+use crate::script::{Fault, SharedScript};
+use crate::streams::{Link, answer};
+use crate::tree::{Tree, fail};
+use crate::{shell, tree};
+use kennel_proto::{
+    Body, Decoder, ExitReport, Failure, FailureKind, Frame, GENERATION, Hello, ProcessInfo, Spawn, SpawnCommand,
+    StatsReport, Welcome, caps, encode,
+};
+use kennel_types::SandboxSpec;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+pub(crate) struct Keeper {
+    pub(crate) tree: Arc<Tree>,
+    script: SharedScript,
+    env: BTreeMap<Vec<u8>, Vec<u8>>,
+    cwd: String,
+    tied: bool,
+    processes: Mutex<Processes>,
+    over: watch::Sender<Option<End>>,
+    /// Commands and connections.
+    busy: watch::Sender<usize>,
+}
+
+#[derive(Default)]
+struct Processes {
+    known: BTreeMap<u64, Arc<Process>>,
+    last: u64,
+    main: Option<u64>,
+}
+
+/// Why a keeper ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Someone stopped it, or nobody used it.
+    Stopped,
+    /// Its main process ended.
+    Main(i32),
+    /// The owner of a tied sandbox went.
+    OwnerGone,
+}
+
+impl Keeper {
+    /// Starts the main process, if there is one, and the clock of an idle sandbox.
+    pub(crate) fn start(
+        spec: &SandboxSpec,
+        cwd: &str,
+        tree: Arc<Tree>,
+        log: Arc<Log>,
+        script: SharedScript,
+    ) -> Result<Arc<Self>, Failure> {
+        let mut env = BTreeMap::from([(b"PATH".to_vec(), b"/bin".to_vec()), (b"HOME".to_vec(), b"/root".to_vec())]);
+        env.extend(spec.env.iter().map(|(key, value)| (key.as_bytes().to_vec(), value.as_bytes().to_vec())));
+        let keeper = Arc::new(Self {
+            tree,
+            script,
+            env,
+            cwd: cwd.to_owned(),
+            tied: spec.tied,
+            processes: Mutex::default(),
+            over: watch::Sender::new(None),
+            busy: watch::Sender::new(0),
+        });
+        if let Some(argv) = &spec.command {
+            let spawn = main_spawn(argv);
+            let process = keeper.spawn(&spawn, Some(log))?;
+            keeper.lock().main = Some(process.id);
+        }
+        if let Some(seconds) = spec.idle_seconds {
+            tokio::spawn(keeper.clone().idle(Duration::from_secs(seconds)));
+        }
+        Ok(keeper)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Processes> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends everything in it.
+    pub(crate) fn shut_down(&self, end: End) {
+        for process in self.lock().known.values() {
+            process.signal(15);
+        }
+        self.over.send_if_modified(|over| {
+            let first = over.is_none();
+            over.get_or_insert(end);
+            first
+        });
+    }
+
+    pub(crate) async fn ended(&self) -> End {
+        let mut over = self.over.subscribe();
+        // The sender is in `self`: the wait cannot fail.
+        over.wait_for(Option::is_some).await.ok().and_then(|end| *end).unwrap_or(End::Stopped)
+    }
+
+    async fn idle(self: Arc<Self>, after: Duration) {
+        let mut busy = self.busy.subscribe();
+        loop {
+            tokio::select! {
+                _ = self.ended() => return,
+                used = busy.wait_for(|count| *count == 0) => if used.is_err() { return },
+            }
+            if tokio::time::timeout(after, busy.wait_for(|count| *count > 0)).await.is_err() {
+                return self.shut_down(End::Stopped);
+            }
+        }
+    }
+
+    /// Starts a command; `main` is the log of the main process.
+    pub(crate) fn spawn(self: &Arc<Self>, spawn: &Spawn, main: Option<Arc<Log>>) -> Result<Arc<Process>, Failure> {
+        let argv = shell::argv(spawn)?;
+        let scripted = self.script.answer(&argv);
+        let program = shell::find(argv, scripted, spawn, &self.env, &self.tree, &self.cwd)?;
+        let is_main = main.is_some();
+        let process = {
+            let mut processes = self.lock();
+            processes.make_room()?;
+            processes.last += 1;
+            let name = program.argv[0].as_bytes().to_vec();
+            let process = Arc::new(Process::new(processes.last, name, spawn.detached, spawn.stdin, main));
+            processes.known.insert(process.id, process.clone());
+            process
+        };
+        let busy = Busy::new(&self.busy);
+        let (keeper, running) = (self.clone(), process.clone());
+        let limit = spawn.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
+        tokio::spawn(async move {
+            let report = tokio::select! {
+                report = program.run(&running) => report,
+                signal = running.fatal_signal() => ExitReport { signal: Some(signal), ..ExitReport::default() },
+                () = elapsed(limit) => ExitReport { signal: Some(15), timed_out: true, ..ExitReport::default() },
+            };
+            drop(busy);
+            running.end(report);
+            if is_main {
+                let code = report.code.or(report.signal.map(|signal| 128 + signal)).unwrap_or(0);
+                keeper.shut_down(End::Main(code));
+            }
+        });
+        Ok(process)
+    }
+
+    pub(crate) fn process(&self, id: u64) -> Result<Arc<Process>, Failure> {
+        self.lock().known.get(&id).cloned().ok_or_else(|| fail(FailureKind::NotFound, format!("no command {id}")))
+    }
+
+    pub(crate) fn list(&self) -> Vec<ProcessInfo> {
+        let info = |process: &Arc<Process>| ProcessInfo {
+            process: process.id,
+            program: process.program.clone().into(),
+            running: process.is_running(),
+            tty: false,
+            attached: process.is_attached(),
+            detached: process.detached,
+        };
+        self.lock().known.values().map(info).collect()
+    }
+
+    pub(crate) fn stats(&self) -> StatsReport {
+        let pids = self.lock().known.values().filter(|process| process.is_running()).count() as u64;
+        StatsReport { memory_bytes: self.tree.size(), pids, ..StatsReport::default() }
+    }
+
+    /// Serves one connection to its end.
+    pub(crate) async fn serve(self: Arc<Self>, stream: DuplexStream, fault: Option<Fault>) {
+        let _busy = Busy::new(&self.busy);
+        let (mut reader, writer) = tokio::io::split(stream);
+        let mut decoder = Decoder::new();
+        let hello = tokio::select! {
+            hello = hello(&mut reader, &mut decoder) => hello,
+            _ = self.ended() => None,
+        };
+        let Some(hello) = hello else { return };
+        if fault == Some(Fault::NeverAnswers) {
+            return drain(reader).await;
+        }
+        let (out, frames) = mpsc::channel(64);
+        let welcome = Welcome {
+            generation: GENERATION.min(hello.generation.max(1)),
+            version: "mock".into(),
+            main: self.lock().main,
+        };
+        let welcome = Frame { stream: 0, body: Body::Welcome(welcome) };
+        tokio::select! {
+            () = self.read(reader, decoder, out) => {}
+            () = write(writer, welcome, frames, fault) => {}
+            _ = self.ended() => {}
+        }
+        if hello.owner && self.tied {
+            self.shut_down(End::OwnerGone);
+        }
+    }
+
+    async fn read(
+        self: &Arc<Self>,
+        mut reader: ReadHalf<DuplexStream>,
+        mut decoder: Decoder,
+        out: mpsc::Sender<Frame>,
+    ) {
+        let mut streams: HashMap<u32, mpsc::UnboundedSender<Body>> = HashMap::new();
+        // Dropped with this connection: every stream ends with it.
+        let mut tasks = JoinSet::new();
+        while let Some(frame) = frame(&mut reader, &mut decoder).await {
+            let Frame { stream, body } = frame;
+            match body {
+                Body::Ping if stream == 0 => drop(out.send(Frame { stream: 0, body: Body::Pong }).await),
+                _ if stream == 0 => return,
+                Body::Open(request) => {
+                    streams.retain(|_, inbox| !inbox.is_closed());
+                    while tasks.try_join_next().is_some() {}
+                    if streams.contains_key(&stream) {
+                        return;
+                    }
+                    let (sender, inbox) = mpsc::unbounded_channel();
+                    let link = Link::new(stream, out.clone(), inbox);
+                    if streams.len() >= caps::STREAMS {
+                        link.send(Body::Fail(fail(FailureKind::Limit, "too many requests at once"))).await;
+                        continue;
+                    }
+                    streams.insert(stream, sender);
+                    tasks.spawn(answer(self.clone(), *request, link));
+                }
+                body => {
+                    // A stream that is over may still have frames on the way.
+                    if let Some(inbox) = streams.get(&stream) {
+                        let _ = inbox.send(body);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Processes {
+    /// Forgets the oldest ended commands; refuses when too many run.
+    fn make_room(&mut self) -> Result<(), Failure> {
+        let ended: Vec<u64> =
+            self.known.values().filter(|process| !process.is_running()).map(|process| process.id).collect();
+        if self.known.len() - ended.len() >= caps::PROCESSES {
+            return Err(fail(FailureKind::Limit, "too many commands at once"));
+        }
+        for id in ended.iter().take(ended.len().saturating_sub(caps::ENDED)) {
+            self.known.remove(id);
+        }
+        Ok(())
+    }
+}
+
+/// Counts as activity while it lives.
+struct Busy(watch::Sender<usize>);
+
+impl Busy {
+    fn new(count: &watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+fn main_spawn(argv: &[String]) -> Spawn {
+    Spawn {
+        command: SpawnCommand::Argv(argv.iter().map(|word| word.as_bytes().to_vec().into()).collect()),
+        env: Vec::new(),
+        cwd: None,
+        user: None,
+        stdin: false,
+        tty: None,
+        timeout_ms: None,
+        grace_ms: None,
+        detached: true,
+    }
+}
+
+async fn elapsed(limit: Duration) {
+    let _ = tokio::time::timeout(limit, std::future::pending::<()>()).await;
+}
+
+async fn hello(reader: &mut ReadHalf<DuplexStream>, decoder: &mut Decoder) -> Option<Hello> {
+    match frame(reader, decoder).await? {
+        Frame { stream: 0, body: Body::Hello(hello) } => Some(hello),
+        _ => None,
+    }
+}
+
+async fn frame(reader: &mut ReadHalf<DuplexStream>, decoder: &mut Decoder) -> Option<Frame> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        if let Some(frame) = decoder.next_frame().ok()? {
+            return Some(frame);
+        }
+        match reader.read(&mut buffer).await {
+            Ok(0) | Err(_) => return None,
+            Ok(count) => decoder.feed(&buffer[..count]),
+        }
+    }
+}
+
+async fn drain(mut reader: ReadHalf<DuplexStream>) {
+    let mut buffer = [0; 4096];
+    while matches!(reader.read(&mut buffer).await, Ok(1..)) {}
+}
+
+/// Writes frames until the connection ends, or the fault has happened.
+async fn write(
+    mut writer: WriteHalf<DuplexStream>,
+    welcome: Frame,
+    mut frames: mpsc::Receiver<Frame>,
+    fault: Option<Fault>,
+) {
+    let mut left = match &fault {
+        Some(Fault::HangUpAfter(frames)) => *frames,
+        _ => usize::MAX,
+    };
+    let mut next = Some(welcome);
+    let mut bytes = Vec::new();
+    while let Some(frame) = next {
+        if left == 0 {
+            return;
+        }
+        left -= 1;
+        bytes.clear();
+        encode(&frame, &mut bytes);
+        if let Some(Fault::Garbage(garbage)) = &fault {
+            bytes.extend_from_slice(garbage);
+        }
+        if writer.write_all(&bytes).await.is_err() {
+            return;
+        }
+        if matches!(fault, Some(Fault::Garbage(_))) {
+            return std::future::pending().await;
+        }
+        next = if left == 0 { None } else { frames.recv().await };
+    }
+}
+
+pub(crate) fn created_ms() -> u64 {
+    tree::now_ms().max(0) as u64
+}

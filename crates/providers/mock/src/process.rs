@@ -1,0 +1,260 @@
+//! A command that the mock pretends to run: its output in two rings, its input in a small buffer, its end.
+//!
+//! While someone reads, the command waits for the reader; while nobody does, the oldest bytes give way.
+
+use crate::log::Log;
+use kennel_proto::{Channel, ExitReport, Reply, caps};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, watch};
+
+pub(crate) struct Process {
+    pub(crate) id: u64,
+    pub(crate) program: Vec<u8>,
+    pub(crate) detached: bool,
+    /// Something below changed.
+    pub(crate) changed: Notify,
+    /// The signal that ends it; 0 is none.
+    signal: watch::Sender<i32>,
+    /// The main process's output goes here too.
+    log: Option<Arc<Log>>,
+    state: Mutex<State>,
+}
+
+pub(crate) struct State {
+    output: [Ring; 2],
+    stdin: VecDeque<u8>,
+    stdin_taken: u64,
+    stdin_open: bool,
+    exit: Option<ExitReport>,
+    /// Who reads: each attach gets the next number, 0 is nobody.
+    reader: u64,
+    readers: u64,
+}
+
+#[derive(Default)]
+struct Ring {
+    start: u64,
+    bytes: VecDeque<u8>,
+    consumed: u64,
+}
+
+/// What a reader is to send next.
+pub(crate) enum Next {
+    Data(Channel, u64, Vec<u8>),
+    /// So much standard input was taken.
+    Taken(u64),
+    Exit(ExitReport),
+    TakenOver,
+    Wait,
+}
+
+/// How far a reader has come.
+pub(crate) struct Reader {
+    number: u64,
+    sent: [u64; 2],
+    told_taken: u64,
+}
+
+const CHANNELS: [Channel; 2] = [Channel::Stdout, Channel::Stderr];
+
+impl Process {
+    pub(crate) fn new(id: u64, program: Vec<u8>, detached: bool, stdin: bool, log: Option<Arc<Log>>) -> Self {
+        let state = State {
+            output: [Ring::default(), Ring::default()],
+            stdin: VecDeque::new(),
+            stdin_taken: 0,
+            stdin_open: stdin,
+            exit: None,
+            reader: 0,
+            readers: 0,
+        };
+        let (changed, signal) = (Notify::new(), watch::Sender::new(0));
+        Self { id, program, detached, changed, signal, log, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.lock().exit.is_none()
+    }
+
+    pub(crate) fn is_attached(&self) -> bool {
+        self.lock().reader != 0
+    }
+
+    /// Prints, as fast as its reader takes it.
+    pub(crate) async fn print(&self, channel: Channel, mut bytes: &[u8]) {
+        if let Some(log) = &self.log {
+            log.push(channel, bytes);
+        }
+        while !bytes.is_empty() {
+            let changed = self.changed.notified();
+            let taken = {
+                let mut state = self.lock();
+                let attached = state.reader != 0;
+                state.output[usize::from(channel == Channel::Stderr)].push(bytes, attached)
+            };
+            if taken == 0 {
+                changed.await;
+            } else {
+                bytes = &bytes[taken..];
+                self.changed.notify_waiters();
+            }
+        }
+    }
+
+    /// The next bytes of its standard input; `None` at the end.
+    pub(crate) async fn read(&self) -> Option<Vec<u8>> {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let mut state = self.lock();
+                if !state.stdin.is_empty() {
+                    let bytes: Vec<u8> = state.stdin.drain(..).collect();
+                    state.stdin_taken += bytes.len() as u64;
+                    drop(state);
+                    self.changed.notify_waiters();
+                    return Some(bytes);
+                }
+                if !state.stdin_open {
+                    return None;
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Takes bytes for its standard input; false if they are out of order or past the window.
+    pub(crate) fn feed(&self, offset: u64, bytes: &[u8]) -> bool {
+        let mut state = self.lock();
+        if state.exit.is_some() || !state.stdin_open {
+            return true;
+        }
+        let fits = state.stdin.len() + bytes.len() <= caps::STDIN_WINDOW as usize;
+        if !fits || offset != state.stdin_taken + state.stdin.len() as u64 {
+            return false;
+        }
+        state.stdin.extend(bytes);
+        drop(state);
+        self.changed.notify_waiters();
+        true
+    }
+
+    pub(crate) fn close_stdin(&self) {
+        self.lock().stdin_open = false;
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn end(&self, report: ExitReport) {
+        self.lock().exit.get_or_insert(report);
+        self.changed.notify_waiters();
+    }
+
+    /// Takes a signal, unless it is one that does not end a process, or the end is under way.
+    pub(crate) fn signal(&self, signal: i32) {
+        const HARMLESS: [i32; 7] = [0, 17, 18, 19, 20, 23, 28];
+        self.signal.send_if_modified(|fatal| {
+            let new = *fatal == 0 && !HARMLESS.contains(&signal);
+            if new {
+                *fatal = signal;
+            }
+            new
+        });
+    }
+
+    /// Waits for a signal that ends it.
+    pub(crate) async fn fatal_signal(&self) -> i32 {
+        let mut signals = self.signal.subscribe();
+        // The sender is in `self`: the wait cannot fail.
+        signals.wait_for(|signal| *signal != 0).await.map_or(9, |signal| *signal)
+    }
+
+    /// Makes the caller its reader, from these offsets on or the first bytes still there.
+    pub(crate) fn attach(&self, from: [u64; 2]) -> (Reader, Reply) {
+        let mut state = self.lock();
+        state.readers += 1;
+        state.reader = state.readers;
+        for (ring, from) in state.output.iter_mut().zip(from) {
+            ring.consumed = from.clamp(ring.start, ring.end());
+        }
+        let sent = [state.output[0].consumed, state.output[1].consumed];
+        let reader = Reader { number: state.reader, sent, told_taken: state.stdin_taken };
+        let reply = Reply::Running {
+            process: self.id,
+            stdout: sent[0],
+            stderr: sent[1],
+            stdin_window: caps::STDIN_WINDOW,
+            stdin: state.stdin_taken + state.stdin.len() as u64,
+            tty: false,
+        };
+        drop(state);
+        self.changed.notify_waiters();
+        (reader, reply)
+    }
+
+    pub(crate) fn detach(&self, reader: &Reader) {
+        let mut state = self.lock();
+        if state.reader == reader.number {
+            state.reader = 0;
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn consumed(&self, reader: &Reader, channel: Channel, offset: u64) {
+        let mut state = self.lock();
+        let index = usize::from(channel == Channel::Stderr);
+        if state.reader == reader.number {
+            let ring = &mut state.output[index];
+            ring.consumed = ring.consumed.max(offset.min(reader.sent[index]));
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn next(&self, reader: &mut Reader) -> Next {
+        let state = self.lock();
+        if state.reader != reader.number {
+            return Next::TakenOver;
+        }
+        if state.stdin_taken != reader.told_taken {
+            reader.told_taken = state.stdin_taken;
+            return Next::Taken(state.stdin_taken);
+        }
+        for (index, ring) in state.output.iter().enumerate() {
+            let sent = &mut reader.sent[index];
+            let until = ring.end().min(ring.consumed + caps::WINDOW).min(*sent + caps::DATA as u64);
+            if until > *sent {
+                let (from, to) = ((*sent - ring.start) as usize, (until - ring.start) as usize);
+                let bytes = ring.bytes.range(from..to).copied().collect();
+                return Next::Data(CHANNELS[index], std::mem::replace(sent, until), bytes);
+            }
+        }
+        let all_sent = state.output.iter().zip(reader.sent).all(|(ring, sent)| sent == ring.end());
+        match state.exit {
+            Some(report) if all_sent => Next::Exit(report),
+            _ => Next::Wait,
+        }
+    }
+}
+
+impl Ring {
+    fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+
+    /// Takes what fits: with a reader nothing that it has not consumed is overwritten.
+    fn push(&mut self, bytes: &[u8], attached: bool) -> usize {
+        const SIZE: usize = caps::WINDOW as usize;
+        let room = if attached { SIZE - (self.end() - self.consumed) as usize } else { SIZE };
+        let take = bytes.len().min(room);
+        self.bytes.extend(&bytes[..take]);
+        let over = self.bytes.len().saturating_sub(SIZE);
+        self.bytes.drain(..over);
+        self.start += over as u64;
+        take
+    }
+}

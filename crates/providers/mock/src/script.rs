@@ -1,0 +1,151 @@
+//! What a test tells the mock: answers in place of the toy commands, and faults.
+
+use kennel_types::ErrorCode;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+/// What a command does instead of the toy: its steps in order, then its end.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) exit: i32,
+    pub(crate) fails: Option<ErrorCode>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Stdout(Vec<u8>),
+    Stderr(Vec<u8>),
+    Hold(Gate),
+}
+
+impl Answer {
+    /// Ends with this code.
+    pub fn exit(code: i32) -> Self {
+        Self { exit: code, ..Self::default() }
+    }
+
+    /// Cannot be started: `NotFound`, or `ExecFailed` for a program that cannot be run.
+    pub fn fails(code: ErrorCode) -> Self {
+        Self { fails: Some(code), ..Self::default() }
+    }
+
+    /// Prints, as the next step.
+    #[must_use]
+    pub fn stdout(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.steps.push(Step::Stdout(bytes.into()));
+        self
+    }
+
+    /// Prints on standard error, as the next step.
+    #[must_use]
+    pub fn stderr(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.steps.push(Step::Stderr(bytes.into()));
+        self
+    }
+
+    /// Waits until the gate is open, as the next step.
+    #[must_use]
+    pub fn hold(mut self, gate: &Gate) -> Self {
+        self.steps.push(Step::Hold(gate.clone()));
+        self
+    }
+}
+
+/// Holds commands until a test lets them go.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    open: watch::Sender<bool>,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self { open: watch::Sender::new(false) }
+    }
+}
+
+impl Gate {
+    /// A closed gate.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets go everyone who waits, and everyone to come.
+    pub fn open(&self) {
+        self.open.send_replace(true);
+    }
+
+    pub(crate) async fn passed(&self) {
+        // The sender is in `self`: the wait cannot fail.
+        let _ = self.open.subscribe().wait_for(|open| *open).await;
+    }
+}
+
+/// Something that goes wrong, once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The next `create` fails.
+    CreateFails(ErrorCode),
+    /// The next `start` fails.
+    StartFails,
+    /// The next `list` fails.
+    ListFails(ErrorCode),
+    /// The next `dial` fails.
+    DialFails(ErrorCode),
+    /// The next connection ends after so many frames from the keeper, its welcome counted.
+    HangUpAfter(usize),
+    /// The next connection says these bytes after its welcome, and nothing more.
+    Garbage(Vec<u8>),
+    /// The next connection is taken and never answered.
+    NeverAnswers,
+}
+
+impl Fault {
+    pub(crate) fn is_of_a_connection(&self) -> bool {
+        matches!(self, Self::HangUpAfter(_) | Self::Garbage(_) | Self::NeverAnswers)
+    }
+}
+
+type Rule = Box<dyn Fn(&[String]) -> Option<Answer> + Send + Sync>;
+
+/// The rules and faults of one mock.
+#[derive(Default)]
+pub(crate) struct Script {
+    rules: Mutex<Vec<Rule>>,
+    faults: Mutex<VecDeque<Fault>>,
+    ran: Mutex<Vec<Vec<String>>>,
+}
+
+impl Script {
+    pub(crate) fn add(&self, rule: Rule) {
+        lock(&self.rules).push(rule);
+    }
+
+    pub(crate) fn fault(&self, fault: Fault) {
+        lock(&self.faults).push_back(fault);
+    }
+
+    /// The answer to a command, the newest rule first. Every command asked for is noted.
+    pub(crate) fn answer(&self, argv: &[String]) -> Option<Answer> {
+        lock(&self.ran).push(argv.to_vec());
+        lock(&self.rules).iter().rev().find_map(|rule| rule(argv))
+    }
+
+    pub(crate) fn ran(&self) -> Vec<Vec<String>> {
+        lock(&self.ran).clone()
+    }
+
+    /// The first fault that `wanted` picks.
+    pub(crate) fn take<T>(&self, wanted: impl Fn(&Fault) -> Option<T>) -> Option<T> {
+        let mut faults = lock(&self.faults);
+        let index = faults.iter().position(|fault| wanted(fault).is_some())?;
+        wanted(&faults.remove(index)?)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) type SharedScript = Arc<Script>;

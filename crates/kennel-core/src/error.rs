@@ -67,6 +67,12 @@ impl Error {
         Self::new(ErrorCode::Stopped, format!("sandbox {name} is not running")).hint(hint)
     }
 
+    /// A sandbox that runs, and must not for this.
+    pub fn is_running(name: impl std::fmt::Display) -> Self {
+        let hint = format!("kennel stop {name}, or kennel rm --force {name}");
+        Self::new(ErrorCode::InvalidConfig, format!("sandbox {name} is running")).hint(hint)
+    }
+
     /// Something this provider does not give.
     pub fn unsupported(provider: &str, what: impl std::fmt::Display) -> Self {
         Self::new(ErrorCode::Unsupported, format!("the {provider} provider cannot give {what}"))

@@ -45,6 +45,8 @@ struct Shared {
     state: Mutex<State>,
     /// Something to write.
     outgoing: Notify,
+    /// The connection is over.
+    ended: Notify,
 }
 
 #[derive(Default)]
@@ -128,7 +130,7 @@ impl Keeper {
         if welcome.generation > GENERATION || welcome.generation == 0 {
             return Err(protocol(format!("it speaks generation {}", welcome.generation)));
         }
-        let shared = Arc::new(Shared { state: Mutex::default(), outgoing: Notify::new() });
+        let shared = Arc::new(Shared { state: Mutex::default(), outgoing: Notify::new(), ended: Notify::new() });
         let tasks = [
             tokio::spawn(read(reader, decoder, shared.clone())).abort_handle(),
             tokio::spawn(write(writer, shared.clone())).abort_handle(),
@@ -144,6 +146,17 @@ impl Keeper {
     /// Whether the connection is over.
     pub fn is_closed(&self) -> bool {
         lock(&self.link.shared).closed.is_some()
+    }
+
+    /// Waits until the connection is over.
+    pub async fn closed(&self) {
+        loop {
+            let ended = self.link.shared.ended.notified();
+            if self.is_closed() {
+                return;
+            }
+            ended.await;
+        }
     }
 
     /// Opens a stream with a request.
@@ -181,6 +194,25 @@ impl Keeper {
 
 fn lost(reason: &str) -> Error {
     Error::new(ErrorCode::Stopped, format!("the connection to the keeper is lost: {reason}"))
+}
+
+/// Asks a keeper that was dialled to end everything, and waits until it has hung up. One that is gone is fine.
+pub async fn shut_down(dialed: Result<Dialed>, grace: Duration) -> Result<()> {
+    let keeper = match dialed {
+        // Whoever stops a sandbox does not own it.
+        Ok(dialed) => Keeper::connect(Dialed { owner: false, ..dialed }).await?,
+        Err(error) if matches!(error.code(), ErrorCode::Stopped | ErrorCode::NotFound) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
+    let hung_up = async {
+        // Its answer may be lost in its end: both mean the same.
+        let _ = keeper.call(Request::Shutdown { grace_ms }).await;
+        keeper.closed().await;
+    };
+    tokio::time::timeout(grace + Duration::from_secs(35), hung_up)
+        .await
+        .map_err(|_| Error::new(ErrorCode::Timeout, "the keeper did not end when it was told to"))
 }
 
 /// The library's error for a failure the keeper reports.
@@ -402,6 +434,7 @@ fn close(shared: &Shared, reason: String) {
     }
     drop(state);
     shared.outgoing.notify_one();
+    shared.ended.notify_waiters();
 }
 
 /// Takes one frame, or says what rule it breaks.

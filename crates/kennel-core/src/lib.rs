@@ -3,6 +3,7 @@
 //! The library prints nothing, reads no environment variable and never changes directory. Whatever comes out of a
 //! sandbox is checked here before anyone else sees it.
 
+mod child;
 mod collect;
 mod error;
 mod exec;
@@ -10,20 +11,23 @@ mod files;
 mod keeper;
 mod logfile;
 mod provider;
+mod records;
 mod sandbox;
 mod socket;
 mod text;
 
+pub use child::start_program;
 pub use collect::{Collector, Output, RUN_OUTPUT_CAP};
 pub use error::{Error, Result};
 pub use exec::{Exec, ExecEvent, Position, Stdin};
 pub use files::{FileReader, FileWatch, Files, WriteOptions};
-pub use keeper::{Keeper, KeeperStream};
+pub use keeper::{Keeper, KeeperStream, shut_down};
 pub use kennel_types as types;
 pub use logfile::{LOG_FILES, follow_log, keep_last_lines};
 pub use provider::{
     ByteStream, Dialed, EventStream, LogChunk, LogOptions, LogStream, Provider, RemoveOptions, new_id, require,
 };
+pub use records::{Record, Records, Starting, watch_records};
 pub use sandbox::Sandbox;
 pub use socket::connect_socket;
 pub use text::printable;

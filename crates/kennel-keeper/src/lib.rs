@@ -12,6 +12,7 @@ mod keeper;
 mod launch;
 mod log;
 mod paths;
+pub mod place;
 mod report;
 mod ring;
 mod shim;

@@ -1,14 +1,15 @@
 //! The keeper as a program: process 1 of a sandbox that an engine makes, or an ordinary process for `local`.
 
+use kennel_keeper::place::{self, Place};
 use kennel_keeper::{keep, sys};
 use kennel_proto::KeeperConfig;
-use rustix::fd::OwnedFd;
+use rustix::fd::{IntoRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::Read;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: kennel-keeper serve --socket PATH --config HEX
-       kennel-keeper serve --listen-fd N --config-fd N
+       kennel-keeper serve --dir DIR < config
        kennel-keeper --version";
 
 fn main() -> ExitCode {
@@ -22,7 +23,7 @@ fn main() -> ExitCode {
         ["serve", "--socket", path, "--config", hex] => {
             parse_hex(hex).and_then(|bytes| config(&bytes)).and_then(|config| Ok((bind(path)?, config)))
         }
-        ["serve", "--listen-fd", listener, "--config-fd", config] => inherited(listener, config),
+        ["serve", "--dir", dir] => return in_directory(dir),
         _ => Err(USAGE.to_owned()),
     };
     match prepared {
@@ -38,17 +39,34 @@ fn config(bytes: &[u8]) -> Result<KeeperConfig, String> {
     minicbor::decode(bytes).map_err(|error| format!("read the keeper's settings: {error}"))
 }
 
-fn inherited(listener: &str, settings: &str) -> Result<(OwnedFd, KeeperConfig), String> {
-    let take = |number: &str| {
-        let fd = number.parse().ok().and_then(sys::inherited);
-        fd.ok_or_else(|| format!("descriptor {number} was not inherited"))
-    };
-    let (listener, settings) = (take(listener)?, take(settings)?);
-    let mut bytes = Vec::new();
-    std::fs::File::from(settings)
-        .read_to_end(&mut bytes)
-        .map_err(|error| format!("read the keeper's settings: {error}"))?;
-    Ok((listener, config(&bytes)?))
+/// Keeps a sandbox that has no engine: an ordinary process that outlives the one who started it.
+fn in_directory(dir: &str) -> ExitCode {
+    let prepared = (|| {
+        // Nothing of the one who started us is ours but the standard streams.
+        sys::close_all_but(&[]);
+        let mut bytes = Vec::new();
+        std::io::stdin().read_to_end(&mut bytes).map_err(|error| format!("read the keeper's settings: {error}"))?;
+        let mut config = config(&bytes)?;
+        let place = Place::take(dir)?;
+        place.log(&mut config)?;
+        let _ = rustix::process::setsid();
+        Ok((place, config))
+    })();
+    match prepared {
+        Ok((place, mut config)) => {
+            place::answer(Ok(()));
+            let Place { lock, listener, exit } = place;
+            config.exit_fd = Some(exit.into_raw_fd());
+            let code = keep(listener, config);
+            drop(lock);
+            ExitCode::from(code as u8)
+        }
+        Err(message) => {
+            let message: String = message;
+            place::answer(Err(&message));
+            ExitCode::from(125)
+        }
+    }
 }
 
 /// Listens at a path that anyone may connect to: the directory it is in is the host user's alone.

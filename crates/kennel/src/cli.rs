@@ -20,7 +20,7 @@ Examples:
 #[command(name = "kennel", version, after_help = EXAMPLES, disable_help_subcommand = true, max_term_width = 100)]
 pub(crate) struct Cli {
     /// Which engine to use; found by itself if not given
-    #[arg(long, global = true, value_enum, value_name = "NAME")]
+    #[arg(long, global = true, value_enum, value_name = "NAME", help_heading = "Global options")]
     provider: Option<ProviderName>,
     #[command(subcommand)]
     command: Option<Command>,

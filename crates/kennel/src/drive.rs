@@ -186,3 +186,71 @@ impl Sink {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_core::Provider;
+    use kennel_mock::{Answer, Fault, Gate, Mock};
+    use kennel_types::{ExecSpec, SandboxSpec};
+    use std::sync::Arc;
+
+    async fn sandbox(mock: &Mock) -> Sandbox {
+        let provider: Arc<dyn Provider> = Arc::new(mock.clone());
+        let sandbox = Sandbox::create(provider, &SandboxSpec::default()).await.unwrap();
+        sandbox.start().await.unwrap();
+        sandbox
+    }
+
+    async fn visited(mock: &Mock, spec: &ExecSpec) -> (Result<Ending>, String) {
+        let sandbox = sandbox(mock).await;
+        let exec = sandbox.exec(spec).await.unwrap();
+        let mut sink = Sink::Collect(Collector::new(1 << 20));
+        let wiring = Wiring { visiting: true, ..Wiring::default() };
+        let ending = drive(&sandbox, exec, wiring, &mut sink, &mut Signals::listen().unwrap()).await;
+        let Sink::Collect(collector) = sink else { unreachable!("it was made to collect") };
+        (ending, collector.finish(ExitStatus::default()).stdout_text())
+    }
+
+    #[tokio::test]
+    async fn a_lost_connection_is_renewed_without_losing_a_byte() {
+        let mock = Mock::new();
+        let gate = Gate::new();
+        let answer = Answer::exit(3).stdout("one ").stdout("two ").hold(&gate).stdout("three ").stdout("four");
+        mock.on(["talk"], answer);
+        gate.open();
+        // Welcome, running, and output cut off at every place.
+        for frames in 2..7 {
+            mock.fault(Fault::HangUpAfter(frames));
+            let spec = ExecSpec { detached: true, ..ExecSpec::argv(["talk"]) };
+            let (ending, text) = visited(&mock, &spec).await;
+            let status = ExitStatus { code: Some(3), ..ExitStatus::default() };
+            assert_eq!(ending.unwrap(), Ending::Exited(status), "after {frames} frames");
+            assert_eq!(text, "one two three four", "after {frames} frames");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_tied_command_is_not_asked_for_again() {
+        let mock = Mock::new();
+        mock.on(["talk"], Answer::exit(0).stdout("one").hold(&Gate::new()));
+        mock.fault(Fault::HangUpAfter(3));
+        let sandbox = sandbox(&mock).await;
+        let exec = sandbox.exec(&ExecSpec::argv(["talk"])).await.unwrap();
+        let mut signals = Signals::listen().unwrap();
+        let error = drive(&sandbox, exec, Wiring::default(), &mut Sink::Pass, &mut signals).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Stopped);
+    }
+
+    #[tokio::test]
+    async fn a_keeper_that_keeps_no_time_is_given_up_on() {
+        let mock = Mock::new();
+        mock.on(["hang"], Answer::exit(0).hold(&Gate::new()));
+        let sandbox = sandbox(&mock).await;
+        let exec = sandbox.exec(&ExecSpec::argv(["hang"])).await.unwrap();
+        let wiring = Wiring { until: Some(Instant::now() + Duration::from_millis(20)), ..Wiring::default() };
+        let mut signals = Signals::listen().unwrap();
+        let error = drive(&sandbox, exec, wiring, &mut Sink::Pass, &mut signals).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Timeout);
+    }
+}

@@ -200,7 +200,9 @@ fn complaint(status: ExitStatus, timeout: Option<Duration>) -> Option<Error> {
     if status.timed_out {
         let within = timeout.map(|limit| format!(" within {limit:?}")).unwrap_or_default();
         let message = format!("the command did not end{within}, and was ended");
-        return Some(Error::new(ErrorCode::Timeout, message).hint("give it more time with --timeout, or --timeout none"));
+        return Some(
+            Error::new(ErrorCode::Timeout, message).hint("give it more time with --timeout, or --timeout none"),
+        );
     }
     status.oom_killed.then(|| {
         Error::new(ErrorCode::LimitExceeded, "memory ran out, and the command was killed")

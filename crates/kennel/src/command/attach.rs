@@ -88,7 +88,9 @@ impl Attach {
     async fn shell(&self, sandbox: &Sandbox) -> Result<Exec> {
         if input::kind() != input::Kind::Terminal {
             let message = format!("nothing runs in {} that could be attached to, and this is no terminal", self.id);
-            return Err(Error::new(ErrorCode::AttachFailed, message).hint(format!("kennel exec {} -- COMMAND", self.id)));
+            return Err(
+                Error::new(ErrorCode::AttachFailed, message).hint(format!("kennel exec {} -- COMMAND", self.id))
+            );
         }
         let mut spec = ExecSpec::new(Command::LoginShell);
         spec.tty = Some(terminal::size());

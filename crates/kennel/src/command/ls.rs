@@ -45,8 +45,8 @@ impl Ls {
         if self.json {
             print_json(&found)
         } else if self.ids {
-            let ids: String = found.iter().map(|sandbox| format!("{}\n", sandbox.id)).collect();
-            if ids.is_empty() { 0 } else { print(&ids) }
+            let ids: Vec<&str> = found.iter().map(|sandbox| sandbox.id.as_str()).collect();
+            if ids.is_empty() { 0 } else { print(&ids.join("\n")) }
         } else {
             print(&table(&found))
         }
@@ -56,7 +56,7 @@ impl Ls {
 fn table(found: &[SandboxInfo]) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    table.load_style(presets::NOTHING);
     table.set_header(["ID", "NAME", "PROVIDER", "STATUS", "CREATED", "IMAGE"]);
     for sandbox in found {
         let status = match (sandbox.status, sandbox.exit_code) {
@@ -75,7 +75,7 @@ fn table(found: &[SandboxInfo]) -> String {
     for column in table.column_iter_mut() {
         column.set_padding((0, 3));
     }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    table.trim_fmt()
 }
 
 /// A time for people.
@@ -98,7 +98,7 @@ mod tests {
     fn times_for_people() {
         assert_eq!(ago(Duration::from_secs(1)), "1 second ago");
         assert_eq!(ago(Duration::from_secs(119)), "1 minute ago");
-        assert_eq!(ago(Duration::from_secs(7200)), "2 hours ago");
+        assert_eq!(ago(Duration::from_hours(2)), "2 hours ago");
         assert_eq!(ago(Duration::from_secs(200_000)), "2 days ago");
     }
 }

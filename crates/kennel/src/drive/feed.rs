@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(said.since(111), b"");
         assert_eq!(said.since(500), b"");
         for _ in 0..40 {
-            said.push(&[b'x'; 64 * 1024]);
+            said.push(&vec![b'x'; 64 * 1024]);
         }
         assert!(said.bytes.len() <= caps::WINDOW as usize + 64 * 1024);
         let end = said.first + said.bytes.len() as u64;

@@ -85,8 +85,11 @@ impl SandboxOptions {
         let here = std::env::current_dir().map_err(|error| Error::io("find the current directory", error))?;
         if here == Path::new("/") {
             // Nobody who types `kennel run` means to hand out the whole machine.
-            return Err(Error::new(ErrorCode::InvalidConfig, "the current directory is /, which would be the workspace")
-                .hint("cd to a directory of your own, or say --no-workspace, or --workspace / if you mean it"));
+            return Err(Error::new(
+                ErrorCode::InvalidConfig,
+                "the current directory is /, which would be the workspace",
+            )
+            .hint("cd to a directory of your own, or say --no-workspace, or --workspace / if you mean it"));
         }
         Ok(Some(here))
     }

@@ -101,7 +101,10 @@ mod tests {
     #[test]
     fn environment_entries() {
         let env = environment(&["A=1".into(), "B=x=y".into(), "C=".into()]).unwrap();
-        assert_eq!(env.into_iter().collect::<Vec<_>>(), [("A", "1"), ("B", "x=y"), ("C", "")].map(|(k, v)| (k.into(), v.into())));
+        assert_eq!(
+            env.into_iter().collect::<Vec<_>>(),
+            [("A", "1"), ("B", "x=y"), ("C", "")].map(|(k, v)| (k.into(), v.into()))
+        );
         for bad in ["=x", "NO_SUCH_VARIABLE_HERE"] {
             assert_eq!(environment(&[bad.into()]).unwrap_err().code(), ErrorCode::InvalidConfig, "{bad}");
         }

@@ -60,9 +60,14 @@ impl Docker {
     }
 }
 
+/// Says hello, as someone who does not own the sandbox.
+pub(crate) async fn greet(stream: UnixStream) -> Result<Keeper> {
+    Keeper::connect(Dialed { stream: Box::new(stream), token: None, owner: false }).await
+}
+
 /// Asks the keeper to end everything.
 pub(crate) async fn shut_down(stream: UnixStream, grace: Duration) -> Result<()> {
-    let keeper = Keeper::connect(Dialed { stream: Box::new(stream), token: None, owner: false }).await?;
+    let keeper = greet(stream).await?;
     let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
     match keeper.call(Request::Shutdown { grace_ms }).await {
         // It may be gone before it can answer.

@@ -56,7 +56,7 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
     let name = spec.name.as_deref().unwrap_or(facts.id.as_str());
     let workdir = workdir(spec)?;
     let user = user(spec, facts.image, facts.owner);
-    let config = keeper_config(spec, &user, &workdir);
+    let config = keeper_config(spec, facts.image, &user, &workdir);
     let below_a_mount = facts.mounts.iter().any(|mount| is_below(&workdir, mount.target.as_deref()));
     let give_workdir = match user {
         User::Owner(owner) if spec.workdir.is_none() && spec.workspace.is_none() => Some(owner),
@@ -136,7 +136,7 @@ fn user(spec: &SandboxSpec, image: &ImageConfig, owner: Owner) -> User {
     }
 }
 
-fn keeper_config(spec: &SandboxSpec, user: &User, workdir: &str) -> KeeperConfig {
+fn keeper_config(spec: &SandboxSpec, image: &ImageConfig, user: &User, workdir: &str) -> KeeperConfig {
     let main = spec.command.as_ref().map(|argv| Spawn {
         command: SpawnCommand::Argv(argv.iter().map(|part| part.as_bytes().to_vec().into()).collect()),
         env: Vec::new(),
@@ -157,6 +157,8 @@ fn keeper_config(spec: &SandboxSpec, user: &User, workdir: &str) -> KeeperConfig
         owner_within_ms: spec.tied.then_some(OWNER_WITHIN_MS),
         idle_ms: spec.idle_seconds.map(|seconds| seconds.saturating_mul(1000)),
         inherit_env: true,
+        // The engine sets one for the keeper's own user, so the keeper passes only an explicit one on.
+        env: home(spec, image).map(|home| (b"HOME".to_vec().into(), home.into())).into_iter().collect(),
         cwd: Some(workdir.as_bytes().to_vec().into()),
         user: Some(user),
         ensure_user,
@@ -165,6 +167,12 @@ fn keeper_config(spec: &SandboxSpec, user: &User, workdir: &str) -> KeeperConfig
         log: LogSink::Passthrough,
         ..KeeperConfig::default()
     }
+}
+
+/// The home directory that the spec or the image names.
+fn home(spec: &SandboxSpec, image: &ImageConfig) -> Option<Vec<u8>> {
+    let by_image = || image.env.iter().flatten().find_map(|pair| pair.strip_prefix("HOME="));
+    spec.env.get("HOME").map(String::as_str).or_else(by_image).map(|home| home.as_bytes().to_vec())
 }
 
 /// The keeper's argument is for everyone to see, so nothing secret may be in it.
@@ -301,6 +309,17 @@ mod tests {
         assert_eq!(user_of(&nobody, &node, 1000), (Some("1000:1000".into()), Some((1000, 1000))));
         assert_eq!(user_of(&nobody, &node, 0), (Some("node".into()), None));
         assert_eq!(user_of(&nobody, &plain, 0), (Some("0:0".into()), None));
+    }
+
+    #[test]
+    fn a_home_that_is_named_counts() {
+        let image = ImageConfig { env: Some(vec!["A=b".into(), "HOME=/image".into()]), ..ImageConfig::default() };
+        let spec = SandboxSpec { env: [("HOME".to_owned(), "/spec".to_owned())].into(), ..SandboxSpec::default() };
+        let home = |spec: &SandboxSpec, image: &ImageConfig| config(&planned(spec, image, 1000)).env.pop();
+        let named = |value: &str| Some((b"HOME".to_vec().into(), value.as_bytes().to_vec().into()));
+        assert_eq!(home(&spec, &image), named("/spec"));
+        assert_eq!(home(&SandboxSpec::default(), &image), named("/image"));
+        assert_eq!(home(&SandboxSpec::default(), &ImageConfig::default()), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::engine::status;
 use crate::info::Container;
-use crate::keeper::{Missed, shut_down, socket_mark};
+use crate::keeper::{Missed, greet, shut_down, socket_mark};
 use crate::{Docker, labels, plan, streams};
 use bollard::query_parameters::{
     RemoveContainerOptionsBuilder, StopContainerOptionsBuilder, WaitContainerOptionsBuilder,
@@ -60,15 +60,25 @@ impl Provider for Docker {
                 return Err(self.start_error(&container, error).await);
             }
         }
-        match self.reach(&container).await {
-            Ok(_) => Ok(()),
-            Err(Missed::Failed(error)) if error.code() == ErrorCode::Timeout => {
+        let missed = match self.reach(&container).await {
+            Ok((stream, _)) => match greet(stream).await {
+                Ok(_) => return Ok(()),
+                // It hung up; whether it has ended is for the engine to say.
+                Err(_) if self.ended(&container).await? => {
+                    Missed::Ended(self.inspect(&container.engine_id).await?.map(Box::new))
+                }
+                Err(error) => Missed::Failed(error),
+            },
+            Err(missed) => missed,
+        };
+        match missed {
+            Missed::Failed(error) if error.code() == ErrorCode::Timeout => {
                 Err(Error::new(ErrorCode::StartFailed, format!("start sandbox {name}: {error}")))
             }
-            Err(Missed::Failed(error)) => Err(error),
-            // The keeper listens before it starts the main process: one that was quicker than us did start.
-            Err(Missed::Ended(_)) if container.main && socket_mark(&socket) != before => Ok(()),
-            Err(Missed::Ended(now)) => Err(self.ended_early(&container, now.as_deref()).await),
+            Missed::Failed(error) => Err(error),
+            // The keeper listens before it starts the main process: one that ended before we could ask did run.
+            Missed::Ended(now) if container.main && socket_mark(&socket) != before && ran(now.as_deref()) => Ok(()),
+            Missed::Ended(now) => Err(self.ended_early(&container, now.as_deref()).await),
         }
     }
 
@@ -230,6 +240,12 @@ impl Docker {
         }
         Error::new(ErrorCode::StartFailed, message).hint(format!("kennel logs {name}"))
     }
+}
+
+/// Whether the main process of a container that has ended was started at all. The keeper's own failures, and those to
+/// start a program, have codes that shells use for the same.
+fn ran(ended: Option<&Container>) -> bool {
+    ended.and_then(|container| container.info.exit_code).is_none_or(|code| !(125..=127).contains(&code))
 }
 
 /// Whether an engine is on this machine, running or not.

@@ -1,1 +1,186 @@
-//! stub
+//! The local provider: plain processes of the calling user, for development. It isolates nothing, says so, and refuses
+//! what it cannot give.
+//!
+//! The keeper is an ordinary process that outlives the one who started it. There is no pid namespace to tell inside
+//! from outside, so every connection says a token that only the user can read.
+
+use async_trait::async_trait;
+use kennel_core::{
+    Dialed, Error, EventStream, LogOptions, LogStream, Provider, Record, Records, RemoveOptions, Result,
+    connect_socket, follow_log, require, start_program, watch_records,
+};
+use kennel_keeper_bin::KEEPER;
+use kennel_proto::{KeeperConfig, Spawn, SpawnCommand};
+use kennel_types::{
+    Availability, Enforcement, ErrorCode, Mode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec,
+};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Plain processes.
+pub struct Local {
+    records: Records,
+    programs: PathBuf,
+}
+
+impl Local {
+    /// Keeps its sandboxes below `state` and the keeper program in `programs`.
+    pub fn new(state: PathBuf, programs: PathBuf) -> Self {
+        Self { records: Records::new("local", state), programs }
+    }
+
+    fn token_path(&self, id: &SandboxId) -> PathBuf {
+        self.records.dir(id).join("token")
+    }
+
+    /// A fresh secret for each start.
+    fn new_token(&self, id: &SandboxId) -> Result<Vec<u8>> {
+        let mut token = [0; 32];
+        getrandom::fill(&mut token)
+            .map_err(|error| Error::new(ErrorCode::Internal, format!("read random bytes for a token: {error}")))?;
+        let path = self.token_path(id);
+        let what = || format!("write {}", path.display());
+        let _ = std::fs::remove_file(&path);
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| Error::io(what(), error))?;
+        std::io::Write::write_all(&mut file, &token).map_err(|error| Error::io(what(), error))?;
+        Ok(token.to_vec())
+    }
+
+    fn keeper_config(&self, record: &Record, token: Vec<u8>) -> KeeperConfig {
+        let bytes = |text: &str| text.as_bytes().to_vec().into();
+        let spec = &record.spec;
+        KeeperConfig {
+            token: Some(token.into()),
+            tied: spec.tied,
+            owner_within_ms: Some(10_000),
+            idle_ms: spec.idle_seconds.map(|seconds| seconds.saturating_mul(1000)),
+            env: spec.env.iter().map(|(key, value)| (bytes(key), bytes(value))).collect(),
+            cwd: Some(bytes(&record.workdir)),
+            main: spec.command.as_ref().map(|argv| main_spawn(argv)),
+            sweep: Some(self.records.dir(&record.id).as_os_str().as_bytes().to_vec().into()),
+            ..KeeperConfig::default()
+        }
+    }
+}
+
+/// The main process: detached, so that it can be attached to and left again.
+fn main_spawn(argv: &[String]) -> Spawn {
+    Spawn {
+        command: SpawnCommand::Argv(argv.iter().map(|word| word.as_bytes().to_vec().into()).collect()),
+        env: Vec::new(),
+        cwd: None,
+        user: None,
+        stdin: false,
+        tty: None,
+        timeout_ms: None,
+        grace_ms: None,
+        detached: true,
+    }
+}
+
+#[async_trait]
+impl Provider for Local {
+    fn mode(&self) -> &'static Mode {
+        Mode::named("local").expect("the table has a row for local")
+    }
+
+    async fn probe(&self) -> Availability {
+        Availability { available: true, detail: "plain processes; isolates nothing".into(), fix: None }
+    }
+
+    async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
+        let mode = self.mode();
+        let network = require(mode, spec)?;
+        // Nothing can be mounted, so the workspace is where it is.
+        let workspace = spec.workspace.as_ref().and_then(|path| path.to_str()).map(ToOwned::to_owned);
+        let workdir = spec.workdir.clone().or(workspace).unwrap_or_else(|| "/".into());
+        let enforcement = Enforcement {
+            mode: mode.name.to_owned(),
+            layers: mode.layers_with(NetworkMode::Host),
+            limits: spec.limits,
+        };
+        let record = self.records.create(spec, workdir, network, enforcement)?;
+        Ok(self.records.info(&record))
+    }
+
+    async fn start(&self, id: &SandboxId) -> Result<()> {
+        let record = self.records.find(id.as_str())?;
+        let _only_me = self.records.starting(id).await?;
+        if self.records.is_running(id) {
+            return Ok(());
+        }
+        let program = KEEPER
+            .install(&self.programs)
+            .map_err(|error| Error::io(format!("put the keeper into {}", self.programs.display()), error))?;
+        let config = self.keeper_config(&record, self.new_token(id)?);
+        let config = minicbor::to_vec(&config)
+            .map_err(|error| Error::new(ErrorCode::Internal, format!("write the keeper's settings: {error}")))?;
+        let dir = self.records.dir(id);
+        let arguments = [OsStr::new("serve"), OsStr::new("--dir"), dir.as_os_str()];
+        let answer = start_program(&program, &arguments, &config).await?;
+        match answer.as_slice() {
+            b"ok" => Ok(()),
+            other => Err(Error::new(
+                ErrorCode::StartFailed,
+                format!("start sandbox {}: {}", record.name, kennel_core::printable(&String::from_utf8_lossy(other))),
+            )),
+        }
+    }
+
+    async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
+        self.records.find(id.as_str())?;
+        if self.records.is_running(id) {
+            kennel_core::shut_down(self.dial(id).await, grace).await?;
+            self.records.wait_until_ended(id).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
+        let record = self.records.find(id.as_str())?;
+        if self.records.is_running(id) {
+            if !options.force {
+                return Err(Error::is_running(&record.name));
+            }
+            self.stop(id, Duration::ZERO).await?;
+        }
+        self.records.remove(&record)
+    }
+
+    async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
+        Ok(self.records.info(&self.records.find(id_or_name)?))
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxInfo>> {
+        Ok(self.records.list()?.iter().map(|record| self.records.info(record)).collect())
+    }
+
+    async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
+        let record = self.records.find(id.as_str())?;
+        if !self.records.is_running(id) {
+            return Err(Error::stopped(&record.name));
+        }
+        let path = self.token_path(id);
+        let token = std::fs::read(&path).map_err(|error| Error::io(format!("read {}", path.display()), error))?;
+        let stream = connect_socket(&self.records.dir(id).join("sock"), None).await?;
+        Ok(Dialed { stream: Box::new(stream), token: Some(token), owner: record.spec.tied })
+    }
+
+    async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream> {
+        let record = self.records.find(id.as_str())?;
+        let (records, id) = (self.records.clone(), record.id);
+        follow_log(self.records.dir(&id), options, move || !records.is_running(&id))
+    }
+
+    async fn watch(&self) -> Result<EventStream> {
+        watch_records(self.records.clone())
+    }
+}

@@ -1,0 +1,407 @@
+//! Sandboxes that Kennel itself keeps on disk: one directory each, found and dialled by any later process.
+//!
+//! ```text
+//! <root>/<id>/sandbox.json   what it was asked to be, and what it is held by
+//!            /lock           held (flock) by whatever keeps the sandbox alive: it runs as long as this is held
+//!            /start          held while someone starts it
+//!            /sock           the keeper's socket
+//!            /exit           the keeper's exit code, as text
+//!            /log.0, log.1   the main process's log
+//! <root>/names/<name>        the id of the sandbox of that name
+//! ```
+//!
+//! Nothing in here can be reached from inside a sandbox.
+
+use crate::{Error, EventStream, LOG_FILES, Result};
+use kennel_types::{Enforcement, ErrorCode, Event, EventKind, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Status};
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::task::Poll;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The sandboxes of one provider.
+#[derive(Clone, Debug)]
+pub struct Records {
+    provider: &'static str,
+    root: PathBuf,
+}
+
+/// One sandbox, as it was made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// Its id.
+    pub id: SandboxId,
+    /// Its name; the id if none was given.
+    pub name: String,
+    /// When it was made, milliseconds since 1970.
+    pub created_ms: u64,
+    /// What it was asked to be.
+    pub spec: SandboxSpec,
+    /// Working directory of commands.
+    pub workdir: String,
+    /// Its network.
+    pub network: NetworkMode,
+    /// What it is held by when it runs.
+    pub enforcement: Enforcement,
+}
+
+/// Held while a sandbox is being started.
+pub struct Starting {
+    _lock: std::fs::File,
+}
+
+impl Records {
+    /// The sandboxes below `root`, which need not exist yet.
+    pub fn new(provider: &'static str, root: PathBuf) -> Self {
+        Self { provider, root }
+    }
+
+    /// The directory of a sandbox.
+    pub fn dir(&self, id: &SandboxId) -> PathBuf {
+        self.root.join(id.as_str())
+    }
+
+    /// Writes a new sandbox down. Two of one name cannot be: the second is refused.
+    pub fn create(
+        &self,
+        spec: &SandboxSpec,
+        workdir: String,
+        network: NetworkMode,
+        enforcement: Enforcement,
+    ) -> Result<Record> {
+        let id = crate::new_id()?;
+        let dir = self.dir(&id);
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+        made.map_err(|error| Error::io(format!("make {}", dir.display()), error))?;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let record = Record {
+            name: spec.name.clone().unwrap_or_else(|| id.to_string()),
+            id,
+            created_ms: since.as_millis() as u64,
+            spec: spec.clone(),
+            workdir,
+            network,
+            enforcement,
+        };
+        let written = self.write(&record).and_then(|()| match &spec.name {
+            Some(name) => self.take_name(name, &record.id),
+            None => Ok(()),
+        });
+        if let Err(error) = written {
+            let _ = std::fs::remove_dir_all(&dir);
+            return Err(error);
+        }
+        Ok(record)
+    }
+
+    fn write(&self, record: &Record) -> Result<()> {
+        let path = self.dir(&record.id).join("sandbox.json");
+        let what = || format!("write {}", path.display());
+        let json = serde_json::to_vec(record)
+            .map_err(|error| Error::new(ErrorCode::Internal, format!("{}: {error}", what())))?;
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| Error::io(what(), error))?;
+        file.write_all(&json).map_err(|error| Error::io(what(), error))
+    }
+
+    fn take_name(&self, name: &str, id: &SandboxId) -> Result<()> {
+        let names = self.root.join("names");
+        let path = names.join(name);
+        let what = || format!("write {}", path.display());
+        std::fs::create_dir_all(&names).map_err(|error| Error::io(what(), error))?;
+        for _ in 0..3 {
+            // A link is made in one step with what it says: nobody ever reads half a name.
+            match std::os::unix::fs::symlink(id.as_str(), &path) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                    if self.named(name).is_some_and(|holder| self.dir(&holder).join("sandbox.json").exists()) {
+                        return Err(Error::new(
+                            ErrorCode::AlreadyExists,
+                            format!("there is already a sandbox called {name}"),
+                        )
+                        .hint(format!("kennel rm {name}, or choose another --name")));
+                    }
+                    let _ = std::fs::remove_file(&path); // left by one that is gone
+                }
+                Err(error) => return Err(Error::io(what(), error)),
+            }
+        }
+        Err(Error::new(ErrorCode::AlreadyExists, format!("the name {name} is being taken by someone else")))
+    }
+
+    fn named(&self, name: &str) -> Option<SandboxId> {
+        let target = std::fs::read_link(self.root.join("names").join(name)).ok()?;
+        SandboxId::new(target.to_str()?).ok()
+    }
+
+    /// The sandbox of that id or name.
+    pub fn find(&self, id_or_name: &str) -> Result<Record> {
+        // Neither can leave the directory: both have an id's alphabet.
+        SandboxId::new(id_or_name).map_err(|_| Error::no_sandbox(crate::printable(id_or_name)))?;
+        let id = self.named(id_or_name).or_else(|| SandboxId::new(id_or_name).ok());
+        match id.map(|id| self.read(&id)) {
+            Some(Ok(Some(record))) => Ok(record),
+            Some(Err(error)) => Err(error),
+            _ => Err(Error::no_sandbox(id_or_name)),
+        }
+    }
+
+    /// `None` if it is not there.
+    fn read(&self, id: &SandboxId) -> Result<Option<Record>> {
+        let path = self.dir(id).join("sandbox.json");
+        match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+                Error::new(ErrorCode::Internal, format!("read {}: {error}", path.display()))
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(format!("read {}", path.display()), error)),
+        }
+    }
+
+    /// All sandboxes, oldest first.
+    pub fn list(&self) -> Result<Vec<Record>> {
+        let what = || format!("list {}", self.root.display());
+        let entries = match std::fs::read_dir(&self.root) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(Error::io(what(), error)),
+        };
+        let mut records = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| Error::io(what(), error))?;
+            let id = entry.file_name().to_str().and_then(|name| SandboxId::new(name).ok());
+            // One that is just being made or removed has no record.
+            if let Some(record) = id.map(|id| self.read(&id)).transpose()?.flatten() {
+                records.push(record);
+            }
+        }
+        records.sort_by_key(|record| record.created_ms);
+        Ok(records)
+    }
+
+    /// Whether it runs: whether someone holds its lock.
+    pub fn is_running(&self, id: &SandboxId) -> bool {
+        let Ok(lock) = std::fs::File::open(self.dir(id).join("lock")) else { return false };
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
+    }
+
+    /// Waits until nobody holds its lock.
+    pub async fn wait_until_ended(&self, id: &SandboxId) -> Result<()> {
+        let path = self.dir(id).join("lock");
+        let waited = tokio::task::spawn_blocking(move || match std::fs::File::open(&path) {
+            Ok(lock) => rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockShared))
+                .map_err(|error| Error::io(format!("wait for {}", path.display()), error)),
+            Err(_) => Ok(()), // it is gone altogether
+        });
+        waited.await.map_err(|error| Error::new(ErrorCode::Internal, format!("wait for the sandbox: {error}")))?
+    }
+
+    /// Waits for others who start it, and then is the only one.
+    pub async fn starting(&self, id: &SandboxId) -> Result<Starting> {
+        let path = self.dir(id).join("start");
+        let what = || format!("lock {}", path.display());
+        let lock = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => Error::no_sandbox(id),
+                _ => Error::io(what(), error),
+            })?;
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(Starting { _lock: lock });
+        }
+        let waited = tokio::task::spawn_blocking(move || {
+            rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockExclusive)).map(|()| lock)
+        });
+        match waited.await {
+            Ok(Ok(lock)) => Ok(Starting { _lock: lock }),
+            Ok(Err(error)) => Err(Error::io(what(), error)),
+            Err(error) => Err(Error::new(ErrorCode::Internal, format!("{}: {error}", what()))),
+        }
+    }
+
+    /// The sandbox as it is now.
+    pub fn info(&self, record: &Record) -> SandboxInfo {
+        let dir = self.dir(&record.id);
+        let status = if self.is_running(&record.id) {
+            Status::Running
+        } else if dir.join(LOG_FILES[0]).exists() {
+            Status::Stopped
+        } else {
+            Status::Created
+        };
+        let exit_code = match (status, &record.spec.command) {
+            (Status::Stopped, Some(_)) => {
+                std::fs::read_to_string(dir.join("exit")).ok().and_then(|text| text.trim().parse().ok())
+            }
+            _ => None,
+        };
+        SandboxInfo {
+            id: record.id.clone(),
+            name: record.name.clone(),
+            provider: self.provider.to_owned(),
+            status,
+            created_ms: record.created_ms,
+            exit_code,
+            image: record.spec.image.clone(),
+            image_command: None,
+            workdir: record.workdir.clone(),
+            workspace: record.spec.workspace.clone(),
+            network: record.network,
+            labels: record.spec.labels.clone(),
+            enforcement: record.enforcement.clone(),
+        }
+    }
+
+    /// Removes its directory and its name. What is in it may be from inside: links are removed, never followed.
+    pub fn remove(&self, record: &Record) -> Result<()> {
+        if self.named(&record.name).as_ref() == Some(&record.id) {
+            let _ = std::fs::remove_file(self.root.join("names").join(&record.name));
+        }
+        // The record goes first: what is left after a crash is no sandbox any more, and can be swept.
+        let dir = self.dir(&record.id);
+        let _ = std::fs::remove_file(dir.join("sandbox.json"));
+        match std::fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io(format!("remove {}", dir.display()), error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The directory all sandboxes are in.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+}
+
+/// What happens to these sandboxes from now on. What is held is compared again and again: every change of state is seen,
+/// unless it is undone within a moment.
+pub fn watch_records(records: Records) -> Result<EventStream> {
+    let mut seen = states(&records)?;
+    let mut ready: VecDeque<Event> = VecDeque::new();
+    Ok(Box::pin(futures_util::stream::poll_fn({
+        let mut tick = tokio::time::interval(Duration::from_millis(100));
+        move |context| {
+            loop {
+                if let Some(event) = ready.pop_front() {
+                    return Poll::Ready(Some(Ok(event)));
+                }
+                if tick.poll_tick(context).is_pending() {
+                    return Poll::Pending;
+                }
+                match states(&records) {
+                    Ok(now) => {
+                        ready = differences(&seen, &now);
+                        seen = now;
+                    }
+                    Err(error) => return Poll::Ready(Some(Err(error))),
+                }
+            }
+        }
+    })))
+}
+
+type States = BTreeMap<SandboxId, Status>;
+
+fn states(records: &Records) -> Result<States> {
+    Ok(records.list()?.into_iter().map(|record| (record.id.clone(), records.info(&record).status)).collect())
+}
+
+fn differences(before: &States, now: &States) -> VecDeque<Event> {
+    let mut events = VecDeque::new();
+    let mut tell = |sandbox: &SandboxId, kind| events.push_back(Event { sandbox: sandbox.clone(), kind });
+    for (id, status) in now {
+        let was = before.get(id);
+        if was.is_none() {
+            tell(id, EventKind::Created);
+        }
+        match (was, status) {
+            (Some(Status::Running), Status::Running) => {}
+            (_, Status::Running) => tell(id, EventKind::Started),
+            (Some(Status::Running), _) => tell(id, EventKind::Stopped),
+            _ => {}
+        }
+    }
+    for (id, was) in before.iter().filter(|(id, _)| !now.contains_key(*id)) {
+        if *was == Status::Running {
+            tell(id, EventKind::Stopped);
+        }
+        tell(id, EventKind::Removed);
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(root: &Path) -> Records {
+        Records::new("test", root.to_owned())
+    }
+
+    fn create(records: &Records, name: Option<&str>) -> Result<Record> {
+        let spec = SandboxSpec { name: name.map(Into::into), ..SandboxSpec::default() };
+        let enforcement = Enforcement { mode: "test".into(), layers: Vec::new(), limits: spec.limits };
+        records.create(&spec, "/".into(), NetworkMode::None, enforcement)
+    }
+
+    #[test]
+    fn a_name_is_taken_once_and_free_again_after_removal() {
+        let root = tempfile::tempdir().unwrap();
+        let records = records(root.path());
+        let first = create(&records, Some("box")).unwrap();
+        assert_eq!(create(&records, Some("box")).unwrap_err().code(), ErrorCode::AlreadyExists);
+        assert_eq!(records.list().unwrap().len(), 1);
+        assert_eq!(records.find("box").unwrap().id, first.id);
+        assert_eq!(records.find(first.id.as_str()).unwrap().name, "box");
+        records.remove(&first).unwrap();
+        assert_eq!(records.find("box").unwrap_err().code(), ErrorCode::NotFound);
+        create(&records, Some("box")).unwrap();
+    }
+
+    #[test]
+    fn a_name_left_by_a_crash_can_be_taken() {
+        let root = tempfile::tempdir().unwrap();
+        let records = records(root.path());
+        let first = create(&records, Some("box")).unwrap();
+        std::fs::remove_dir_all(records.dir(&first.id)).unwrap();
+        assert!(create(&records, Some("box")).is_ok());
+    }
+
+    #[test]
+    fn a_lookup_cannot_leave_the_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let records = records(root.path());
+        for bad in ["", "..", "../x", "names", "/etc", "a/b"] {
+            assert_eq!(records.find(bad).unwrap_err().code(), ErrorCode::NotFound, "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn it_runs_as_long_as_the_lock_is_held() {
+        let root = tempfile::tempdir().unwrap();
+        let records = records(root.path());
+        let record = create(&records, None).unwrap();
+        assert_eq!(records.info(&record).status, Status::Created);
+        let lock = std::fs::File::create(records.dir(&record.id).join("lock")).unwrap();
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
+        assert_eq!(records.info(&record).status, Status::Running);
+        std::fs::write(records.dir(&record.id).join("log.0"), "").unwrap();
+        drop(lock);
+        records.wait_until_ended(&record.id).await.unwrap();
+        assert_eq!(records.info(&record).status, Status::Stopped);
+    }
+}

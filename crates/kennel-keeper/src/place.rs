@@ -1,0 +1,99 @@
+//! The directory of a sandbox that Kennel keeps on disk (see `kennel_core::Records`), as whoever keeps it alive holds it.
+
+use crate::{report, sys};
+use kennel_proto::{KeeperConfig, LogSink};
+use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::time::Duration;
+
+/// Bytes in one log file before the other is used.
+const LOG_CAP: u64 = 4 * 1024 * 1024;
+
+/// What is held as long as the sandbox runs.
+#[derive(Debug)]
+pub struct Place {
+    /// Held: the sandbox runs.
+    pub lock: OwnedFd,
+    /// The keeper's socket, listening.
+    pub listener: OwnedFd,
+    /// Takes the exit code.
+    pub exit: OwnedFd,
+}
+
+/// A descriptor of a file in the directory, which is the working directory.
+fn open(name: &str, flags: OFlags) -> Result<OwnedFd, String> {
+    let flags = flags | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::open(name, flags, Mode::from_raw_mode(0o600)).map_err(|error| failed("open", name, error))
+}
+
+fn failed(what: &str, name: &str, error: Errno) -> String {
+    format!("{what} {name}: {}", crate::paths::reason(error))
+}
+
+impl Place {
+    /// Takes the directory: makes it the working directory, locks it and listens in it.
+    pub fn take(dir: &str) -> Result<Self, String> {
+        rustix::process::chdir(dir).map_err(|error| failed("enter", dir, error))?;
+        let lock = open("lock", OFlags::RDWR)?;
+        lock_soon(&lock).map_err(|error| failed("lock", "lock", error))?;
+        let exit = open("exit", OFlags::WRONLY | OFlags::TRUNC)?;
+        let listener = listen("sock").map_err(|error| failed("listen at", "sock", error))?;
+        Ok(Self { lock, listener, exit })
+    }
+
+    /// Opens the log for the keeper: its descriptors are the keeper's from now on.
+    pub fn log(&self, config: &mut KeeperConfig) -> Result<(), String> {
+        let first = open("log.0", OFlags::WRONLY | OFlags::APPEND)?;
+        if config.main.is_some() {
+            let second = open("log.1", OFlags::WRONLY | OFlags::APPEND)?;
+            config.log =
+                LogSink::Files { first: first.into_raw_fd(), second: second.into_raw_fd(), cap: LOG_CAP };
+        }
+        Ok(())
+    }
+
+    /// The descriptors, by number.
+    pub fn descriptors(&self) -> [i32; 3] {
+        [&self.lock, &self.listener, &self.exit].map(AsRawFd::as_raw_fd)
+    }
+}
+
+/// Whoever looks whether it runs holds the lock for a moment: try again. Whoever keeps it running holds it for long.
+fn lock_soon(lock: &OwnedFd) -> Result<(), Errno> {
+    let mut tries = 0;
+    loop {
+        match rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN) if tries < 1000 => tries += 1,
+            other => return other,
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// A listening socket at a name in the working directory. Its directory keeps everyone else out.
+fn listen(name: &str) -> Result<OwnedFd, Errno> {
+    match rustix::fs::unlink(name) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error),
+    }
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(name)?)?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket)
+}
+
+/// Says on standard output that all is well, or what is not, and lets go of the standard streams.
+pub fn answer(result: Result<(), &str>) {
+    let text = match result {
+        Ok(()) => "ok".to_owned(),
+        Err(message) => format!("error {message}"),
+    };
+    report::write_all(rustix::stdio::stdout(), text.as_bytes());
+    if let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        for fd in 0..3 {
+            let _ = sys::put_at(&null, fd);
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Files by the file calls.
+
+use crate::Stage;
+use crate::inside::{SOON, at, code, files, ok};
+use kennel_core::{FileWatch, WriteOptions};
+use kennel_types::{ErrorCode, FileKind, Support, WatchKind};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::io::AsyncReadExt;
+
+const PLAIN: WriteOptions = WriteOptions { mode: None, parents: true };
+
+/// Sixty-four mebibytes, byte for byte, there and back.
+pub async fn large_ones_come_back_whole(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let bytes: Vec<u8> = (0u32..16 << 20).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let path = at(&sandbox, "large");
+    files.write(&path, &bytes, PLAIN).await.unwrap();
+    assert_eq!(files.stat(&path, true).await.unwrap().size, bytes.len() as u64);
+    let back = files.read(&path, bytes.len()).await.unwrap();
+    assert!(back == bytes, "the bytes came back changed");
+    assert_eq!(code(files.read(&path, bytes.len() - 1).await), ErrorCode::LimitExceeded);
+    files.write(&path, b"", PLAIN).await.unwrap();
+    assert_eq!(files.read(&path, 10).await.unwrap(), b"");
+}
+
+/// From a byte on, and no further than asked.
+pub async fn a_part_is_read(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let path = at(&sandbox, "digits");
+    files.write(&path, b"0123456789", PLAIN).await.unwrap();
+    for (offset, limit, expected) in
+        [(3, Some(4), b"3456".as_slice()), (8, None, b"89"), (10, None, b""), (99, Some(5), b""), (0, Some(0), b"")]
+    {
+        let mut reader = files.open(&path, offset, limit).await.unwrap();
+        let mut all = Vec::new();
+        while let Some(bytes) = reader.chunk().await.unwrap() {
+            all.extend(bytes);
+        }
+        assert_eq!(all, expected, "{offset} {limit:?}");
+    }
+}
+
+/// Whatever bytes a directory can hold.
+pub async fn any_name_will_do(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let long = vec![b'l'; 255];
+    let names: [&[u8]; 10] = [
+        b"new\nline",
+        b"\xff\xfe\x80",
+        b"-rf",
+        b" ",
+        b"'\"`$(x);&|<>*?",
+        "\u{202e}gnp.exe".as_bytes(),
+        b"\x1b[31m",
+        b"...",
+        b"back\\slash",
+        &long,
+    ];
+    let dir = at(&sandbox, "names");
+    for name in names {
+        let path = [dir.as_bytes(), b"/", name].concat();
+        files.write(&path, name, PLAIN).await.unwrap();
+        assert_eq!(files.read(&path, 1000).await.unwrap(), name);
+    }
+    let mut expected: Vec<Vec<u8>> = names.iter().map(|name| name.to_vec()).collect();
+    expected.sort();
+    let listed: Vec<Vec<u8>> = files.list(&dir).await.unwrap().into_iter().map(|entry| entry.name).collect();
+    assert_eq!(listed, expected);
+    for name in names {
+        files.remove([dir.as_bytes(), b"/", name].concat(), false).await.unwrap();
+    }
+    assert_eq!(files.list(&dir).await.unwrap(), []);
+    let too_long = at(&sandbox, &"l".repeat(256));
+    assert_ne!(code(files.write(&too_long, b"", PLAIN).await), ErrorCode::Internal);
+    for no_path in [b"".as_slice(), b"a\0b", &vec![b'p'; 5000]] {
+        assert_eq!(code(files.stat(no_path, true).await), ErrorCode::InvalidConfig);
+    }
+}
+
+/// All of the old or all of the new.
+pub async fn a_reader_never_sees_half(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let path = at(&sandbox, "flips");
+    let (old, new) = (vec![b'o'; 700_000], vec![b'n'; 900_000]);
+    let files = files(&sandbox).await;
+    files.write(&path, &old, PLAIN).await.unwrap();
+    let write = async {
+        for _ in 0..10 {
+            files.write(&path, &new, PLAIN).await.unwrap();
+            files.write(&path, &old, PLAIN).await.unwrap();
+        }
+    };
+    let reader = stage.again(stage.reopen(), &sandbox).await;
+    let (read_files, mut seen) = (crate::inside::files(&reader).await, 0);
+    tokio::pin!(write);
+    loop {
+        tokio::select! {
+            () = &mut write => break,
+            bytes = read_files.read(&path, 1_000_000) => {
+                let bytes = bytes.unwrap();
+                assert!(bytes == old || bytes == new, "half a file: {} bytes", bytes.len());
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 0, "nothing was read meanwhile");
+}
+
+/// Given up half-way: the old file stays, and no other appears.
+pub async fn an_aborted_write_leaves_nothing(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let (dir, path) = (at(&sandbox, "aborted"), at(&sandbox, "aborted/file"));
+    files.write(&path, b"old", PLAIN).await.unwrap();
+    // Content that begins and never ends.
+    let endless = b"new".as_slice().chain(tokio::io::repeat(b'x').take(300_000)).chain(Pending);
+    let write = files.write_from(&path, endless, PLAIN);
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(500), write).await.is_err());
+    crate::eventually("only the old file is there", async || {
+        files.list(&dir).await.unwrap().iter().map(|entry| entry.name.as_slice()).collect::<Vec<_>>() == [b"file"]
+    })
+    .await;
+    assert_eq!(files.read(&path, 1000).await.unwrap(), b"old");
+}
+
+/// A source that has no more bytes and no end.
+struct Pending;
+
+impl tokio::io::AsyncRead for Pending {
+    fn poll_read(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        _: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        std::task::Poll::Pending
+    }
+}
+
+/// Only if they are asked for.
+pub async fn missing_parents_are_made(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let path = at(&sandbox, "a/b/c/file");
+    let alone = WriteOptions { mode: None, parents: false };
+    assert_eq!(code(files.write(&path, b"x", alone).await), ErrorCode::NotFound);
+    assert_eq!(code(files.stat(at(&sandbox, "a"), true).await), ErrorCode::NotFound);
+    files.write(&path, b"x", PLAIN).await.unwrap();
+    assert_eq!(files.read(&path, 10).await.unwrap(), b"x");
+    // A file is no parent.
+    let below = at(&sandbox, "a/b/c/file/below");
+    assert_ne!(code(files.write(&below, b"x", PLAIN).await), ErrorCode::Internal);
+}
+
+/// Given ones, those of the file before, and the usual.
+pub async fn permission_bits_are_kept(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let path = at(&sandbox, "script");
+    let mode = async || files.stat(&path, true).await.unwrap().mode & 0o7777;
+    files.write(&path, b"1", PLAIN).await.unwrap();
+    assert_eq!(mode().await, 0o644);
+    files.write(&path, b"2", WriteOptions { mode: Some(0o750), parents: true }).await.unwrap();
+    assert_eq!(mode().await, 0o750);
+    files.write(&path, b"3", PLAIN).await.unwrap();
+    assert_eq!(mode().await, 0o750, "an overwritten file keeps its bits");
+}
+
+/// Kind, size, time, and links as links.
+pub async fn stat_and_list_tell_the_truth(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let dir = at(&sandbox, "truth");
+    files.write(format!("{dir}/file"), b"12345", PLAIN).await.unwrap();
+    files.mkdir(format!("{dir}/dir"), false).await.unwrap();
+    let file = files.stat(format!("{dir}/file"), true).await.unwrap();
+    assert_eq!((file.kind, file.size), (FileKind::File, 5));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
+    assert!((now - file.modified_ms).abs() < 60_000, "{} is not now, {now}", file.modified_ms);
+    assert_eq!(files.stat(&dir, true).await.unwrap().kind, FileKind::Directory);
+    let mut expected = vec![("dir", FileKind::Directory), ("file", FileKind::File)];
+    if stage.mode().processes == Support::Given {
+        ok(&sandbox, "cd truth; ln -s file link; ln -s nowhere dangling; mkfifo pipe").await;
+        expected.extend([("link", FileKind::Symlink), ("dangling", FileKind::Symlink), ("pipe", FileKind::Other)]);
+        let link = files.stat(format!("{dir}/link"), false).await.unwrap();
+        assert_eq!((link.kind, link.target.as_deref()), (FileKind::Symlink, Some(b"file".as_slice())));
+        assert_eq!(files.stat(format!("{dir}/link"), true).await.unwrap().size, 5);
+        assert_eq!(code(files.stat(format!("{dir}/dangling"), true).await), ErrorCode::NotFound);
+    }
+    expected.sort_by_key(|entry| entry.0);
+    let listed = files.list(&dir).await.unwrap();
+    let listed: Vec<_> = listed.iter().map(|entry| (std::str::from_utf8(&entry.name).unwrap(), entry.stat.kind)).collect();
+    assert_eq!(listed, expected);
+    // A long list takes more than one window.
+    for number in 0..50 {
+        files.write(at(&sandbox, &format!("many/{}{number}", "n".repeat(200))), b"", PLAIN).await.unwrap();
+    }
+    assert_eq!(files.list(at(&sandbox, "many")).await.unwrap().len(), 50);
+    assert_ne!(code(files.list(format!("{dir}/file")).await), ErrorCode::Internal);
+    assert_ne!(code(files.read(&dir, 10).await), ErrorCode::Internal);
+}
+
+/// One, or all on the way.
+pub async fn directories_are_made(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let deep = at(&sandbox, "x/y/z");
+    assert_eq!(code(files.mkdir(&deep, false).await), ErrorCode::NotFound);
+    files.mkdir(&deep, true).await.unwrap();
+    files.mkdir(&deep, true).await.unwrap();
+    assert_eq!(code(files.mkdir(&deep, false).await), ErrorCode::AlreadyExists);
+    assert_eq!(files.stat(&deep, true).await.unwrap().kind, FileKind::Directory);
+}
+
+/// Files and whole directories; over something only if that was said.
+pub async fn things_are_moved(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let path = |name: &str| at(&sandbox, name);
+    files.write(path("from/deep/file"), b"content", PLAIN).await.unwrap();
+    files.rename(path("from"), path("to"), false).await.unwrap();
+    assert_eq!(code(files.stat(path("from"), true).await), ErrorCode::NotFound);
+    assert_eq!(files.read(path("to/deep/file"), 100).await.unwrap(), b"content");
+    files.write(path("other"), b"other", PLAIN).await.unwrap();
+    assert_eq!(code(files.rename(path("to/deep/file"), path("other"), false).await), ErrorCode::AlreadyExists);
+    assert_eq!(files.read(path("other"), 100).await.unwrap(), b"other");
+    files.rename(path("to/deep/file"), path("other"), true).await.unwrap();
+    assert_eq!(files.read(path("other"), 100).await.unwrap(), b"content");
+    assert_eq!(code(files.rename(path("absent"), path("anywhere"), true).await), ErrorCode::NotFound);
+    assert_ne!(code(files.rename(path("to"), path("to/deep/itself"), true).await), ErrorCode::Internal);
+}
+
+/// A directory with something in it only if that was said.
+pub async fn things_are_removed(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let path = |name: &str| at(&sandbox, name);
+    for number in 0..30 {
+        files.write(path(&format!("full/sub{}/file{number}", number % 3)), b"", PLAIN).await.unwrap();
+    }
+    files.remove(path("full/sub0/file0"), false).await.unwrap();
+    assert_ne!(code(files.remove(path("full"), false).await), ErrorCode::Internal);
+    assert_eq!(files.list(path("full")).await.unwrap().len(), 3);
+    files.remove(path("full"), true).await.unwrap();
+    assert_eq!(code(files.stat(path("full"), true).await), ErrorCode::NotFound);
+    assert_eq!(code(files.remove(path("full"), true).await), ErrorCode::NotFound);
+    files.mkdir(path("empty"), false).await.unwrap();
+    files.remove(path("empty"), false).await.unwrap();
+}
+
+/// Reads changes until one of the wanted kinds happens to the wanted path.
+async fn sees(watch: &mut FileWatch, kinds: &[WatchKind], path: &str) {
+    let mut seen = Vec::new();
+    let reading = async {
+        loop {
+            let event = watch.next().await.unwrap().expect("the watch goes on");
+            let found = kinds.contains(&event.kind) && event.path == path.as_bytes();
+            seen.push(event);
+            if found {
+                return;
+            }
+        }
+    };
+    let in_time = tokio::time::timeout(SOON, reading).await.is_ok();
+    assert!(in_time, "no {kinds:?} of {path:?} in {seen:?}");
+}
+
+/// Made, changed, removed; below too if that was asked for.
+pub async fn changes_are_seen(stage: &Stage) {
+    use WatchKind::{Created, Modified, Removed};
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let dir = at(&sandbox, "watched");
+    files.mkdir(format!("{dir}/sub"), true).await.unwrap();
+    let mut flat = files.watch(&dir, false).await.unwrap();
+    let mut deep = files.watch(&dir, true).await.unwrap();
+    files.write(format!("{dir}/sub/below"), b"1", PLAIN).await.unwrap();
+    sees(&mut deep, &[Created], "sub/below").await;
+    files.write(format!("{dir}/file"), b"1", PLAIN).await.unwrap();
+    sees(&mut flat, &[Created], "file").await;
+    sees(&mut deep, &[Created], "file").await;
+    files.write(format!("{dir}/file"), b"2", PLAIN).await.unwrap();
+    // A file replaced as a whole may be told as a new one.
+    sees(&mut flat, &[Created, Modified], "file").await;
+    if stage.mode().processes == Support::Given {
+        ok(&sandbox, "echo more >> watched/file").await;
+        sees(&mut flat, &[Modified], "file").await;
+        ok(&sandbox, "mkdir -p watched/new/deeper; echo x > watched/new/deeper/file").await;
+        sees(&mut deep, &[Created], "new/deeper/file").await;
+    }
+    files.rename(format!("{dir}/file"), format!("{dir}/sub/moved"), false).await.unwrap();
+    sees(&mut flat, &[Removed], "file").await;
+    sees(&mut deep, &[Created], "sub/moved").await;
+    files.remove(&dir, true).await.unwrap();
+    sees(&mut deep, &[Removed], "sub/moved").await;
+    let ends = async { while deep.next().await.unwrap().is_some() {} };
+    tokio::time::timeout(SOON, ends).await.expect("a watch ends with what it watches");
+    assert_eq!(code(files.watch(&dir, true).await), ErrorCode::NotFound);
+}
+
+/// Permissions hold for the user the call names, and files made belong to that user.
+pub async fn users_see_what_they_may(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let theirs = sandbox.files(Some("65534:65534")).await.unwrap();
+    if stage.mode().users == Support::Refused {
+        assert_eq!(code(theirs.stat("/", true).await), ErrorCode::Unsupported);
+        return;
+    }
+    let root = sandbox.files(Some("0:0")).await.unwrap();
+    root.mkdir("/var/open", true).await.unwrap();
+    let chmod = kennel_types::ExecSpec {
+        user: Some("0:0".into()),
+        ..kennel_types::ExecSpec::argv(["chmod", "0777", "/var/open"])
+    };
+    assert!(crate::inside::run(&sandbox, &chmod).await.status.success());
+    root.write("/var/open/secret", b"s", WriteOptions { mode: Some(0o600), parents: false }).await.unwrap();
+    root.mkdir("/var/closed", false).await.unwrap();
+    assert_eq!(code(theirs.read("/var/open/secret", 10).await), ErrorCode::PermissionDenied);
+    assert_eq!(code(theirs.write("/var/closed/file", b"", PLAIN).await), ErrorCode::PermissionDenied);
+    assert_eq!(code(theirs.remove("/var/closed", true).await), ErrorCode::PermissionDenied);
+    theirs.write("/var/open/mine/file", b"m", PLAIN).await.unwrap();
+    for path in ["/var/open/mine", "/var/open/mine/file"] {
+        let stat = theirs.stat(path, true).await.unwrap();
+        assert_eq!((stat.uid, stat.gid), (65534, 65534), "{path}");
+    }
+    assert_eq!(root.read("/var/open/mine/file", 10).await.unwrap(), b"m");
+}
+
+/// Each call says so.
+pub async fn what_is_not_there_is_not_found(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let path = at(&sandbox, "absent");
+    assert_eq!(code(files.open(&path, 0, None).await), ErrorCode::NotFound);
+    assert_eq!(code(files.list(&path).await), ErrorCode::NotFound);
+    assert_eq!(code(files.stat(&path, false).await), ErrorCode::NotFound);
+    assert_eq!(code(files.remove(&path, false).await), ErrorCode::NotFound);
+    assert_eq!(code(files.watch(&path, false).await), ErrorCode::NotFound);
+}

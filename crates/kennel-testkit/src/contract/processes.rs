@@ -1,0 +1,168 @@
+//! Process trees: what ends with a command and what lives on. Looked at from the host, by a mark in the environment.
+
+use crate::inside::{SOON, ok, read_to_end, read_until, run};
+use crate::{Stage, eventually, host};
+use kennel_core::{Sandbox, WriteOptions};
+use kennel_types::{ErrorCode, ExecSpec, Layer};
+use std::time::Duration;
+
+async fn gone(mark: &str) {
+    eventually(&format!("processes of {mark} are gone"), async || host::marked(mark).is_empty()).await;
+}
+
+/// Double-forked in a session of its own, deaf to TERM, forking on.
+pub async fn a_timeout_ends_the_whole_tree(stage: &Stage) {
+    if !stage.has_processes().await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let mut spec = ExecSpec::shell(
+        "trap '' TERM; echo printed; \
+         (setsid sh -c 'while :; do (sleep 1000 &); sleep 0.1; done' &); \
+         sleep 1000",
+    );
+    spec.timeout = Some(Duration::from_secs(1));
+    let mark = stage.mark(&mut spec, "tree");
+    let output = run(&sandbox, &spec).await;
+    assert!(output.status.timed_out, "{:?}", output.status);
+    assert_eq!(output.stdout_text(), "printed\n");
+    gone(&mark).await;
+    assert_eq!(ok(&sandbox, "echo alive").await, "alive");
+}
+
+/// `nohup server &` goes on living, and the command that started it ends all the same.
+pub async fn a_background_process_lives_on(stage: &Stage) {
+    if !stage.has_processes().await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let mut spec = ExecSpec::shell("nohup sleep 1000 & echo started");
+    let mark = stage.mark(&mut spec, "nohup");
+    let output = tokio::time::timeout(SOON, run(&sandbox, &spec)).await.expect("the command itself ends");
+    assert!(output.status.success(), "{:?}", output.status);
+    assert!(output.stdout_text().contains("started\n"), "{:?}", output.stdout_text());
+    for number in 0..20 {
+        assert_eq!(ok(&sandbox, &format!("echo {number}")).await, number.to_string());
+    }
+    assert_eq!(host::marked(&mark).len(), 1, "it lives on");
+    sandbox.hang_up().await;
+    assert_eq!(ok(&stage.again(stage.reopen(), &sandbox).await, "echo hi").await, "hi");
+    assert_eq!(host::marked(&mark).len(), 1, "also without a connection");
+}
+
+/// A tree deaf to TERM, to be told apart by its mark.
+async fn stubborn(stage: &Stage, sandbox: &Sandbox, word: &str, detached: bool) -> (kennel_core::Exec, String) {
+    let mut spec = ExecSpec { detached, ..ExecSpec::shell("trap '' TERM; (setsid sleep 1000 &); echo up; sleep 1000") };
+    let mark = stage.mark(&mut spec, word);
+    let mut exec = sandbox.exec(&spec).await.unwrap();
+    read_until(&mut exec, |seen| seen.ends_with(b"up\n")).await;
+    eventually("the whole tree is up", async || host::marked(&mark).len() >= 3).await;
+    (exec, mark)
+}
+
+/// Whoever gives up on a command ends it.
+pub async fn a_tied_command_dies_with_its_handle(stage: &Stage) {
+    if !stage.has_processes().await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let (exec, mark) = stubborn(stage, &sandbox, "handle", false).await;
+    drop(exec);
+    gone(&mark).await;
+}
+
+/// Also when nobody could say so.
+pub async fn a_tied_command_dies_with_its_connection(stage: &Stage) {
+    if !stage.has_processes().await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let wire = stage.wire();
+    let wired = stage.again(wire.clone(), &sandbox).await;
+    let (mut exec, mark) = stubborn(stage, &wired, "connection", false).await;
+    wire.cut();
+    let error = tokio::time::timeout(SOON, exec.next()).await.expect("the reader learns of it").unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Stopped);
+    gone(&mark).await;
+}
+
+/// The same cut leaves a detached one alone.
+pub async fn a_detached_command_lives_on(stage: &Stage) {
+    if !stage.has_processes().await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let wire = stage.wire();
+    let wired = stage.again(wire.clone(), &sandbox).await;
+    let (exec, mark) = stubborn(stage, &wired, "detached", true).await;
+    let (tied, tied_mark) = stubborn(stage, &wired, "beside", false).await;
+    let process = exec.process();
+    wire.cut();
+    drop((exec, tied));
+    gone(&tied_mark).await;
+    assert!(host::marked(&mark).len() >= 3, "the detached one goes on");
+    let known = sandbox.processes().await.unwrap();
+    assert!(known.iter().any(|info| info.process == process && info.running && !info.attached), "{known:?}");
+    sandbox.kill(process, 9).await.unwrap();
+    gone(&mark).await;
+}
+
+/// TERM, a grace, KILL.
+pub async fn ending_a_command_ends_its_tree(stage: &Stage) {
+    if !stage.has_processes().await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let (mut exec, mark) = stubborn(stage, &sandbox, "ended", true).await;
+    sandbox.kill(exec.process(), 0).await.unwrap();
+    let (_, status) = read_to_end(&mut exec).await;
+    assert!(status.signal.is_some() && !status.timed_out, "{status:?}");
+    gone(&mark).await;
+    assert_eq!(sandbox.kill(1_000_000, 15).await.unwrap_err().code(), ErrorCode::NotFound);
+}
+
+/// With what is known of each.
+pub async fn commands_are_listed(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let spec = ExecSpec { detached: true, ..ExecSpec::argv(["sleep", "1000"]) };
+    let exec = sandbox.exec(&spec).await.unwrap();
+    let find = async || sandbox.processes().await.unwrap().into_iter().find(|info| info.process == exec.process());
+    let info = find().await.expect("it is listed");
+    assert!(info.running && info.attached && info.detached && !info.tty, "{info:?}");
+    assert!(info.program.ends_with(b"sleep"), "{info:?}");
+    exec.signal(15);
+    eventually("it is seen to end", async || find().await.is_none_or(|info| !info.running)).await;
+}
+
+/// Children of the dead leave no zombies behind.
+pub async fn orphans_are_reaped(stage: &Stage) {
+    if !stage.has_processes().await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    run(&sandbox, &ExecSpec::shell("i=0; while [ $i -lt 20 ]; do (sleep 0.05 &); i=$((i+1)); done")).await;
+    if !stage.mode().layers.contains(&Layer::PidNamespace) {
+        // Without its own processes only the host could be asked, and zombies carry no mark there.
+        eventually("the orphans end", async || host::processes(&stage.home().mark()).len() < 20).await;
+        return;
+    }
+    let states = "for f in /proc/[0-9]*/status; do grep State: $f; done 2>/dev/null; true";
+    eventually("no zombie is left", async || !ok(&sandbox, states).await.contains("Z (zombie)")).await;
+}
+
+/// Children that a shell waits for are in the group and get it too.
+pub async fn a_signal_reaches_the_group(stage: &Stage) {
+    if !stage.has_processes().await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let script = b"trap 'echo caught; exit 5' USR1\necho ready\nwhile :; do sleep 0.1; done\n";
+    let path = crate::inside::at(&sandbox, "trap.sh");
+    crate::inside::files(&sandbox).await.write(&path, script, WriteOptions::default()).await.unwrap();
+    let mut exec = sandbox.exec(&ExecSpec::argv(["sh", &path])).await.unwrap();
+    read_until(&mut exec, |seen| seen.ends_with(b"ready\n")).await;
+    exec.signal(10);
+    let (printed, status) = read_to_end(&mut exec).await;
+    assert!(String::from_utf8_lossy(&printed).contains("caught\n"));
+    assert_eq!(status.code, Some(5));
+}

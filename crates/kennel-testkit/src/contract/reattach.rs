@@ -1,0 +1,140 @@
+//! Output that outlives the connection it went to.
+
+use crate::inside::{SOON, code, read_to_end, read_until};
+use crate::{Stage, eventually};
+use kennel_core::{ExecEvent, Position};
+use kennel_types::{ErrorCode, ExecSpec, Support};
+
+/// Input and output both, on a command that every provider has.
+pub async fn it_goes_on_where_it_was(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let wire = stage.wire();
+    let wired = stage.again(wire.clone(), &sandbox).await;
+    let spec = ExecSpec { stdin: true, detached: true, ..ExecSpec::argv(["cat"]) };
+    let mut exec = wired.exec(&spec).await.unwrap();
+    exec.stdin().write(b"one\n").await.unwrap();
+    assert_eq!(read_until(&mut exec, |seen| seen.ends_with(b"\n")).await, b"one\n");
+    let (process, position) = (exec.process(), exec.position());
+    wire.cut();
+    drop(exec);
+
+    let mut exec = sandbox.attach(process, position, None).await.unwrap();
+    assert_eq!(exec.lost(), 0);
+    exec.stdin().write(b"two\n").await.unwrap();
+    assert_eq!(read_until(&mut exec, |seen| seen.ends_with(b"\n")).await, b"two\n");
+    drop(exec);
+
+    // From the beginning: what was consumed once is still there while there is room.
+    let mut exec = sandbox.attach(process, Position::default(), None).await.unwrap();
+    exec.stdin().close();
+    let (printed, status) = read_to_end(&mut exec).await;
+    assert_eq!((exec.lost() + printed.len() as u64, status.code), (8, Some(0)));
+    assert!(b"one\ntwo\n".ends_with(&printed));
+}
+
+/// Numbered lines over connections that break again and again.
+pub async fn no_byte_is_lost_over_cut_connections(stage: &Stage) {
+    if !stage.has_processes().await {
+        return;
+    }
+    const LINES: usize = 20_000;
+    let sandbox = stage.running().await;
+    let script = format!("i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i+1)); done");
+    let wire = stage.wire();
+    let wired = stage.again(wire.clone(), &sandbox).await;
+    let mut exec = wired.exec(&ExecSpec { detached: true, ..ExecSpec::shell(script) }).await.unwrap();
+    let process = exec.process();
+    let (mut all, mut cuts) = (Vec::new(), 0);
+    let reading = async {
+        loop {
+            match exec.next().await {
+                Ok(ExecEvent::Output(_, bytes)) => {
+                    all.extend(bytes);
+                    if all.len() > cuts * 20_000 {
+                        cuts += 1;
+                        wire.cut();
+                    }
+                }
+                Ok(ExecEvent::Exited(status)) => return status,
+                Err(error) => {
+                    assert_eq!(error.code(), ErrorCode::Stopped, "{error}");
+                    let from = Position { stdout: all.len() as u64, stderr: 0 };
+                    exec = wired.attach(process, from, None).await.unwrap();
+                    assert_eq!(exec.lost(), 0, "after {cuts} cuts");
+                }
+            }
+        }
+    };
+    let status = tokio::time::timeout(2 * SOON, reading).await.expect("it comes to its end");
+    assert_eq!(status.code, Some(0));
+    assert!(cuts > 5, "{cuts} cuts");
+    let expected: String = (0..LINES).map(|number| format!("line {number}\n")).collect();
+    assert!(all == expected.as_bytes(), "{} of {} bytes, or not the same", all.len(), expected.len());
+}
+
+/// Nobody reads: it does not wait, the oldest bytes go, and the gap is told.
+pub async fn what_was_overwritten_is_counted(stage: &Stage) {
+    if !stage.has_processes().await {
+        return;
+    }
+    const BYTES: u64 = 16 << 20;
+    let sandbox = stage.running().await;
+    let script = format!("read go; head -c {BYTES} /dev/zero; echo the end; exit 6");
+    let spec = ExecSpec { stdin: true, detached: true, ..ExecSpec::shell(script) };
+    let exec = sandbox.exec(&spec).await.unwrap();
+    let process = exec.process();
+    let stdin = exec.stdin();
+    // The keeper must have let go of this reader before the first byte is printed.
+    drop(exec);
+    let known = async || sandbox.processes().await.unwrap().into_iter().find(|info| info.process == process);
+    eventually("nobody reads", async || known().await.is_some_and(|info| !info.attached)).await;
+    drop(stdin);
+    let writer = sandbox.attach(process, Position::default(), None).await.unwrap();
+    writer.stdin().write(b"go\n").await.unwrap();
+    drop(writer);
+    eventually("it prints everything without a reader", async || known().await.is_none_or(|info| !info.running)).await;
+    let mut exec = sandbox.attach(process, Position::default(), None).await.unwrap();
+    let lost = exec.lost();
+    let (printed, status) = read_to_end(&mut exec).await;
+    assert_eq!(status.code, Some(6));
+    assert!(printed.ends_with(b"the end\n"));
+    assert!(lost > 0, "a keeper that holds sixteen mebibytes holds too much");
+    assert_eq!(lost + printed.len() as u64, BYTES + 8);
+}
+
+/// The result of a detached command waits for whoever asks.
+pub async fn the_end_is_kept(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let spec = ExecSpec { detached: true, ..ExecSpec::shell("echo out; echo err >&2; exit 9") };
+    let exec = sandbox.exec(&spec).await.unwrap();
+    let process = exec.process();
+    drop(exec);
+    let info = async || sandbox.processes().await.unwrap().into_iter().find(|info| info.process == process);
+    eventually("it ends", async || info().await.is_some_and(|info| !info.running)).await;
+    let later = stage.again(stage.reopen(), &sandbox).await;
+    let output = later.attach(process, Position::default(), None).await.unwrap().collect(1000).await.unwrap();
+    assert_eq!(output.status.code, Some(9));
+    assert_eq!((output.stdout_text().as_str(), output.stderr_text().as_str()), ("out\n", "err\n"));
+}
+
+/// The one before learns that it was taken over, and the command goes on.
+pub async fn the_newest_reader_wins(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let spec = ExecSpec { stdin: true, detached: true, ..ExecSpec::argv(["cat"]) };
+    let mut first = sandbox.exec(&spec).await.unwrap();
+    let mut second = sandbox.attach(first.process(), Position::default(), None).await.unwrap();
+    let end = tokio::time::timeout(SOON, first.next()).await.expect("the first reader learns of it");
+    assert_eq!(end.unwrap_err().code(), ErrorCode::Aborted);
+    drop(first);
+    second.stdin().write(b"mine\n").await.unwrap();
+    second.stdin().close();
+    let (printed, status) = read_to_end(&mut second).await;
+    assert_eq!((printed.as_slice(), status.code), (b"mine\n".as_slice(), Some(0)));
+}
+
+/// No such command.
+pub async fn an_unknown_command_is_not_found(stage: &Stage) {
+    let sandbox = stage.running().await;
+    assert_eq!(code(sandbox.attach(1_000_000, Position::default(), None).await), ErrorCode::NotFound);
+    assert!(stage.mode().processes == Support::Refused || sandbox.main_process().await.unwrap().is_none());
+}

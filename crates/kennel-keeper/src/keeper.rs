@@ -147,10 +147,9 @@ impl Keeper {
         while self.exit.is_none() || self.has_last_words() {
             events.clear();
             let timeout = self.timeout();
-            if let Err(error) = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
-                if error != Errno::INTR {
-                    return 125;
-                }
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return 125,
             }
             for event in &events {
                 // Copied out: the event is packed.
@@ -329,8 +328,7 @@ impl Keeper {
     fn flush_all(&mut self) {
         let ids: Vec<u64> = self.connections.keys().copied().collect();
         for id in ids {
-            loop {
-                let Some(connection) = self.connections.get_mut(&id) else { break };
+            while let Some(connection) = self.connections.get_mut(&id) {
                 if connection.flush().is_err() {
                     self.hang_up(id);
                     break;
@@ -350,7 +348,9 @@ impl Keeper {
                     break;
                 }
                 let tasks: Vec<u64> = connection.streams.values().copied().collect();
-                tasks.into_iter().for_each(|task| self.pump(task));
+                for task in tasks {
+                    self.pump(task);
+                }
             }
         }
         self.log.flush();
@@ -677,7 +677,9 @@ impl Keeper {
         if self.starved && self.held + caps::WINDOW as usize <= caps::RINGS {
             self.starved = false;
             let ids: Vec<u64> = self.tasks.keys().copied().collect();
-            ids.into_iter().for_each(|id| self.pump(id));
+            for id in ids {
+                self.pump(id);
+            }
         }
     }
 

@@ -210,3 +210,21 @@ pub fn peer_pid(socket: &OwnedFd) -> Option<i32> {
     };
     check(result).ok().map(|_| cred.pid)
 }
+
+/// A descriptor that is open as long as this process runs, by its number.
+pub fn borrow(fd: i32) -> rustix::fd::BorrowedFd<'static> {
+    // SAFETY: the caller passes numbers of descriptors that it keeps open for as long as it uses them.
+    unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }
+}
+
+/// Closes a descriptor whose owner is a copy from before a fork, and is never dropped.
+pub fn close(fd: &OwnedFd) {
+    // SAFETY: the owner is not used again.
+    unsafe { libc::close(fd.as_raw_fd()) };
+}
+
+/// A mount namespace of this process's own.
+pub fn unshare_mounts() -> Result<(), Errno> {
+    // SAFETY: the program has one thread; only its view of mounts changes.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map(drop)
+}

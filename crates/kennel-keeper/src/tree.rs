@@ -48,9 +48,13 @@ pub(crate) fn kill_all_below_me(most: Duration) {
             if new.is_empty() || Instant::now() > until {
                 break;
             }
-            new.iter().for_each(|pid| sys::kill(*pid, libc::SIGSTOP));
+            for pid in new {
+                sys::kill(pid, libc::SIGSTOP);
+            }
         }
-        seen.iter().for_each(|pid| sys::kill(*pid, libc::SIGKILL));
+        for pid in seen {
+            sys::kill(pid, libc::SIGKILL);
+        }
         if reap_until_none(Duration::from_millis(20)) || Instant::now() > until {
             return;
         }

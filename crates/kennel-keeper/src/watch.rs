@@ -28,14 +28,14 @@ pub(crate) fn run(path: &[u8], recursive: bool, pipes: &Pipes) -> Result<Outcome
     let inotify = inotify::init(CreateFlags::CLOEXEC).map_err(|error| failure(path, error))?;
     let copy = rustix::io::fcntl_dupfd_cloexec(&top, 3).map_err(|error| failure(path, error))?;
     let mut watch = Watch { inotify, top, paths: HashMap::new(), recursive };
-    watch.add(&copy, Vec::new(), &mut None)?;
+    watch.add(&copy, &[], &mut None)?;
     Report::Ready.send(&pipes.status);
     let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
     loop {
         let mut out = Vec::new();
         let (made, over) = watch.read(&mut buffer, &mut out).map_err(|error| failure(path, error))?;
         for directory in made {
-            watch.add_made(directory, &mut out)?;
+            watch.add_made(&directory, &mut out)?;
         }
         if !write_all(&pipes.output, &out) || over {
             return Ok(Outcome::Nothing);
@@ -45,17 +45,17 @@ pub(crate) fn run(path: &[u8], recursive: bool, pipes: &Pipes) -> Result<Outcome
 
 impl Watch {
     /// Watches a directory that has just appeared, and tells of what came into it before it was watched.
-    fn add_made(&mut self, relative: Vec<u8>, out: &mut Vec<u8>) -> Result<(), Failure> {
+    fn add_made(&mut self, relative: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        match rustix::fs::openat2(&self.top, &relative[..], flags, Mode::empty(), resolve) {
+        match rustix::fs::openat2(&self.top, relative, flags, Mode::empty(), resolve) {
             Ok(directory) => self.add(&directory, relative, &mut Some(out)),
             Err(_) => Ok(()), // gone again
         }
     }
 
     /// Watches what the descriptor names, and with `recursive` what is below. With `tell`, what is below is news.
-    fn add(&mut self, what: &OwnedFd, relative: Vec<u8>, tell: &mut Option<&mut Vec<u8>>) -> Result<(), Failure> {
+    fn add(&mut self, what: &OwnedFd, relative: &[u8], tell: &mut Option<&mut Vec<u8>>) -> Result<(), Failure> {
         let flags = WatchFlags::CREATE
             | WatchFlags::MODIFY
             | WatchFlags::ATTRIB
@@ -63,24 +63,24 @@ impl Watch {
             | WatchFlags::MOVE
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF;
-        let shown = || if relative.is_empty() { b"the watched path".to_vec() } else { relative.clone() };
+        let shown = || if relative.is_empty() { b"the watched path" } else { relative };
         if self.paths.len() >= DIRECTORIES {
             let message = format!("more than {DIRECTORIES} directories to watch");
             return Err(Failure { kind: FailureKind::Limit, message });
         }
         // By descriptor: nothing can be swapped between the look and the watch.
         let by_descriptor = format!("/proc/self/fd/{}", what.as_raw_fd());
-        let wd = inotify::add_watch(&self.inotify, &by_descriptor, flags).map_err(|error| failure(&shown(), error))?;
-        self.paths.insert(wd, relative.clone());
+        let wd = inotify::add_watch(&self.inotify, &by_descriptor, flags).map_err(|error| failure(shown(), error))?;
+        self.paths.insert(wd, relative.to_vec());
         if self.recursive {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             if let Ok(dir) = rustix::fs::openat(what, ".", flags, Mode::empty()) {
                 for name in names(&dir).unwrap_or_default() {
                     if let Some(out) = tell {
-                        let path = join(&relative, &name).into();
+                        let path = join(relative, &name).into();
                         put_item(&WatchItem { kind: WatchKind::Created, path }, out);
                     }
-                    self.add_child(&dir, &name, &relative, tell)?;
+                    self.add_child(&dir, &name, relative, tell)?;
                 }
             }
         }
@@ -96,7 +96,7 @@ impl Watch {
     ) -> Result<(), Failure> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::openat(dir, name, flags, Mode::empty()) {
-            Ok(child) => self.add(&child, join(relative, name), tell),
+            Ok(child) => self.add(&child, &join(relative, name), tell),
             Err(_) => Ok(()),
         }
     }

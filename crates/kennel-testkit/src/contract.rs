@@ -160,6 +160,7 @@ macro_rules! contract_suite {
                 the_inside_cannot_talk_to_its_keeper,
                 a_secret_is_wanted_where_there_is_one,
                 a_swapped_socket_is_refused,
+                a_socket_swapped_from_inside_is_refused,
                 the_keeper_outlives_a_massacre,
             }
             leftovers {

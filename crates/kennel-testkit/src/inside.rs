@@ -81,10 +81,8 @@ pub async fn read_to_end(exec: &mut Exec) -> (Vec<u8>, ExitStatus) {
 pub async fn log(sandbox: &Sandbox, options: LogOptions) -> (String, String) {
     use futures_util::TryStreamExt;
     let chunks = sandbox.logs(options).await.expect("open the log");
-    let chunks: Vec<_> = tokio::time::timeout(SOON, chunks.try_collect())
-        .await
-        .expect("the log ends")
-        .expect("the log can be read");
+    let chunks: Vec<_> =
+        tokio::time::timeout(SOON, chunks.try_collect()).await.expect("the log ends").expect("the log can be read");
     let of = |channel| {
         let chunks = chunks.iter().filter(|chunk: &&kennel_core::LogChunk| chunk.channel == channel);
         String::from_utf8_lossy(&chunks.flat_map(|chunk| chunk.bytes.clone()).collect::<Vec<u8>>()).into_owned()

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest time a case may take; a provider that hangs fails instead.
-const CASE: Duration = Duration::from_secs(120);
+const CASE: Duration = Duration::from_mins(2);
 
 /// A provider under test, in a home of its own.
 pub trait Subject: Send + Sync {
@@ -101,6 +101,11 @@ impl Stage {
         spec.workspace = Some(self.home().workspace());
         spec.env.insert("KENNEL_TEST_HOME".into(), self.home().mark());
         spec
+    }
+
+    /// A name that no other test gives a sandbox: an engine is shared.
+    pub fn name(&self, word: &str) -> String {
+        format!("{word}-{}", self.home().mark().to_lowercase())
     }
 
     /// A word for one command, to find its processes by.

@@ -36,8 +36,16 @@ impl ProviderName {
     fn make(self) -> Result<Arc<dyn Provider>> {
         let places = Places::find()?;
         let (state, programs) = (places.provider_state(self.as_str()), places.programs());
-        let _ = (state, programs, places.installation()?);
-        Err(Error::unsupported(self.as_str(), "anything yet"))
+        Ok(match self {
+            Self::Native => return Err(Error::unsupported("native", "anything yet")),
+            Self::Local => Arc::new(kennel_local::Local::new(state, programs)),
+            Self::Docker => Arc::new(kennel_docker::Docker::new(kennel_docker::DockerOptions {
+                state_dir: state,
+                program_dir: programs,
+                socket: docker_socket()?,
+                installation: places.installation()?,
+            })),
+        })
     }
 
     /// Whether it is worth asking when nobody named it.

@@ -191,7 +191,8 @@ pub async fn stat_and_list_tell_the_truth(stage: &Stage) {
     }
     expected.sort_by_key(|entry| entry.0);
     let listed = files.list(&dir).await.unwrap();
-    let listed: Vec<_> = listed.iter().map(|entry| (std::str::from_utf8(&entry.name).unwrap(), entry.stat.kind)).collect();
+    let listed: Vec<_> =
+        listed.iter().map(|entry| (std::str::from_utf8(&entry.name).unwrap(), entry.stat.kind)).collect();
     assert_eq!(listed, expected);
     // A long list takes more than one window.
     for number in 0..50 {

@@ -39,11 +39,11 @@ pub async fn starts_runs_stops_and_goes(stage: &Stage) {
 
 /// Both lead to the same sandbox; without a name the id is the name.
 pub async fn found_by_id_and_by_name(stage: &Stage) {
-    let named = stage.create(&SandboxSpec { name: Some("by-name".into()), ..stage.spec() }).await;
+    let named = stage.create(&SandboxSpec { name: Some(stage.name("by-name")), ..stage.spec() }).await;
     let unnamed = stage.create(&stage.spec()).await;
     let provider = stage.provider();
-    assert_eq!(provider.get("by-name").await.unwrap().id, *named.id());
-    assert_eq!(provider.get(named.id().as_str()).await.unwrap().name, "by-name");
+    assert_eq!(provider.get(&stage.name("by-name")).await.unwrap().id, *named.id());
+    assert_eq!(provider.get(named.id().as_str()).await.unwrap().name, stage.name("by-name"));
     assert_eq!(provider.get(unnamed.id().as_str()).await.unwrap().name, unnamed.id().as_str());
 }
 
@@ -62,7 +62,7 @@ pub async fn all_are_listed(stage: &Stage) {
 
 /// Of several at once exactly one gets the name, and it is free again afterwards.
 pub async fn one_name_is_given_once(stage: &Stage) {
-    let spec = SandboxSpec { name: Some("only-one".into()), ..stage.spec() };
+    let spec = SandboxSpec { name: Some(stage.name("only-one")), ..stage.spec() };
     let attempts = futures_util::future::join_all((0..4).map(|_| stage.try_create(&spec))).await;
     let (made, refused): (Vec<_>, Vec<_>) = attempts.into_iter().partition(Result::is_ok);
     assert_eq!(made.len(), 1);
@@ -138,10 +138,10 @@ pub async fn files_survive_a_stop(stage: &Stage) {
 
 /// Another process finds it, uses it and removes it.
 pub async fn found_by_a_later_process(stage: &Stage) {
-    let sandbox = stage.started(&SandboxSpec { name: Some("lasting".into()), ..stage.spec() }).await;
+    let sandbox = stage.started(&SandboxSpec { name: Some(stage.name("lasting")), ..stage.spec() }).await;
     let later = stage.reopen();
     assert_eq!(later.list().await.unwrap().len(), 1);
-    let found = Sandbox::find(later.clone(), "lasting").await.unwrap();
+    let found = Sandbox::find(later.clone(), &stage.name("lasting")).await.unwrap();
     assert_eq!(found.info().id, *sandbox.id());
     assert_eq!(found.info().workdir, sandbox.info().workdir);
     assert_eq!(found.info().status, Status::Running);
@@ -174,10 +174,9 @@ pub async fn stopping_ends_its_commands(stage: &Stage) {
     let end = tokio::time::timeout(SOON, exec.next()).await.expect("the reader learns of it");
     match end {
         Err(error) => assert_eq!(error.code(), ErrorCode::Stopped),
-        Ok(event) => assert!(
-            matches!(event, kennel_core::ExecEvent::Exited(status) if status.signal.is_some()),
-            "{event:?}"
-        ),
+        Ok(event) => {
+            assert!(matches!(event, kennel_core::ExecEvent::Exited(status) if status.signal.is_some()), "{event:?}");
+        }
     }
     assert_eq!(crate::host::marked(&mark), [0; 0]);
 }

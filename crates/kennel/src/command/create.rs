@@ -50,11 +50,11 @@ impl Create {
 
     async fn made(&self, providers: &Providers) -> Result<u8> {
         let mut watch = Watch::begin(None)?;
-        let mut spec = self.sandbox.spec()?;
+        let provider = providers.for_new(self.sandbox.image.as_deref()).await?;
+        let mut spec = self.sandbox.spec(provider.mode())?;
         if !self.command.is_empty() {
             spec.command = Some(self.command.clone());
         }
-        let provider = providers.for_new(self.sandbox.image.as_deref()).await?;
         let sandbox = create(provider, &spec, &mut watch).await?;
         if self.start {
             self.start(&sandbox, &mut watch).await?;

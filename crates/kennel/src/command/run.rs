@@ -6,7 +6,7 @@ use crate::options::{Patience, ProgramOptions, SandboxOptions};
 use crate::providers::Providers;
 use crate::report;
 use crate::result::{Phase, Record};
-use kennel_core::{Error, Result, Sandbox};
+use kennel_core::{Error, Keeper, Result, Sandbox};
 use kennel_types::{ErrorCode, ExecSpec};
 use std::time::Duration;
 
@@ -65,29 +65,38 @@ impl Run {
     async fn outcome(&self, providers: &Providers, record: &mut Record, cleanup: &mut Result<()>) -> Result<Ending> {
         let mut watch = Watch::begin(self.limit())?;
         record.timeout = watch.limit;
-        let mut spec = self.sandbox.spec()?;
-        // Whatever becomes of this process, the sandbox does not outlive it.
-        spec.tied = !self.keep;
         let provider = providers.for_new(self.sandbox.image.as_deref()).await?;
         record.provider = Some(provider.name());
+        let mut spec = self.sandbox.spec(provider.mode())?;
+        // Whatever becomes of this process, the sandbox does not outlive it.
+        spec.tied = !self.keep;
         if provider.mode().layers.is_empty() {
             report::note(&format!("the {} provider isolates nothing", provider.name()));
         }
         let sandbox = create(provider, &spec, &mut watch).await?;
         record.sandbox = Some(sandbox.id().clone());
         record.ended(Phase::Create);
-        let mut ran = false;
-        let outcome = self.inside(&sandbox, record, watch, &mut ran).await;
-        if self.keep && ran {
+        let mut line = None;
+        let outcome = self.inside(&sandbox, record, watch, &mut line).await;
+        if self.keep && line.is_some() {
             report::note(&format!("sandbox {} stays: kennel rm --force {0}", sandbox.info().name));
         } else {
+            // The line is held until it is done: a tied sandbox that ends by itself meanwhile would be in the way.
             *cleanup = remove(&sandbox).await;
             record.ended(Phase::Remove);
         }
+        drop(line);
         outcome
     }
 
-    async fn inside(&self, sandbox: &Sandbox, record: &mut Record, mut watch: Watch, ran: &mut bool) -> Result<Ending> {
+    /// Starts the sandbox and runs the command. Leaves the line to its keeper in `line` once there is one.
+    async fn inside(
+        &self,
+        sandbox: &Sandbox,
+        record: &mut Record,
+        mut watch: Watch,
+        line: &mut Option<Keeper>,
+    ) -> Result<Ending> {
         let program = self.program.program(sandbox.info().image_command.as_deref())?;
         if self.json && program.tty {
             return Err(Error::new(ErrorCode::InvalidConfig, "--json collects the output of a command: there is none")
@@ -95,12 +104,11 @@ impl Run {
         }
         watch.unless_ended(sandbox.start()).await?;
         record.ended(Phase::Start);
-        watch.unless_ended(sandbox.keeper()).await?;
+        *line = Some(watch.unless_ended(sandbox.keeper()).await?);
         record.ended(Phase::Connect);
         let spec = ExecSpec { timeout: watch.left()?, ..program.spec() };
         let exec = watch.unless_ended(sandbox.exec(&spec)).await;
         let exec = exec.map_err(|error| self.program.explain(error, "kennel run"))?;
-        *ran = true;
         let mut wiring = program.wiring;
         wiring.until = watch.deadline().map(|deadline| deadline + KEEPER_GRACE);
         let mut signals = watch.signals;

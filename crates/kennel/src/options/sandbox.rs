@@ -3,7 +3,7 @@
 use super::value::{environment, existing, label, mount};
 use crate::environment::sudo_owner;
 use kennel_core::{Error, Result};
-use kennel_types::{ByteSize, ErrorCode, Limits, NetworkMode, SandboxSpec, parse_cpus};
+use kennel_types::{ByteSize, ErrorCode, Limits, Mode, NetworkMode, SandboxSpec, Support, parse_cpus};
 use std::path::{Path, PathBuf};
 
 /// Options of `run` and `create`.
@@ -52,8 +52,8 @@ pub(crate) struct SandboxOptions {
 }
 
 impl SandboxOptions {
-    /// The library's word for it.
-    pub(crate) fn spec(&self) -> Result<SandboxSpec> {
+    /// The library's word for it, on a provider of this mode.
+    pub(crate) fn spec(&self, mode: &Mode) -> Result<SandboxSpec> {
         Ok(SandboxSpec {
             name: self.name.clone(),
             image: self.image.clone(),
@@ -65,7 +65,8 @@ impl SandboxOptions {
             mounts: self.volumes.iter().map(|entry| mount(entry)).collect::<Result<_>>()?,
             network: self.network,
             limits: Limits { memory: self.memory, millicpus: self.cpus, pids: self.pids },
-            owner: sudo_owner(),
+            // Where nothing is mounted, nothing is anyone else's.
+            owner: sudo_owner().filter(|_| mode.mounts == Support::Given),
             ..SandboxSpec::default()
         })
     }

@@ -1,11 +1,11 @@
 //! Making a sandbox: check what is asked and what the engine can give, tell the engine, and look at what it made. A
 //! sandbox that came out weaker than asked is removed again.
 
-use crate::Docker;
 use crate::engine::status;
 use crate::info::Container;
 use crate::mounts::{Guard, mounts};
 use crate::plan::{Facts, Plan, plan};
+use crate::{Docker, Seen};
 use bollard::models::{ImageConfig, SystemInfo};
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, UploadToContainerOptionsBuilder,
@@ -84,7 +84,7 @@ impl Docker {
         };
         let finished = finished.await;
         if finished.is_ok() {
-            self.seen().insert(id.clone(), made.id);
+            self.seen().insert(id.clone(), Seen { engine_id: made.id, made_here: true });
         } else {
             let query = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
             let _ = api.remove_container(&made.id, Some(query)).await;

@@ -187,3 +187,62 @@ async fn send(line: Arc<Line>, request: BollardRequest) -> Result<hyper::Respons
     };
     Ok(sender.send_request(BollardRequest::from_parts(parts, body)).await?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// An engine in memory: answers everything with one body, and remembers what it was asked.
+    struct Fake {
+        status: &'static str,
+        body: &'static str,
+        asked: Arc<Mutex<Vec<String>>>,
+    }
+
+    #[async_trait::async_trait]
+    impl Dialer for Fake {
+        async fn dial(&self) -> std::io::Result<Box<dyn ByteStream>> {
+            let (ours, mut theirs) = tokio::io::duplex(4096);
+            let (status, body, asked) = (self.status, self.body, self.asked.clone());
+            tokio::spawn(async move {
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    request.push(theirs.read_u8().await?);
+                }
+                let line = String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned();
+                asked.lock().unwrap().push(line);
+                let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
+                theirs.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await
+            });
+            Ok(Box::new(ours))
+        }
+
+        fn address(&self) -> String {
+            "vm".into()
+        }
+    }
+
+    fn fake(status: &'static str, body: &'static str) -> (Engine, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        (Engine::new(Arc::new(Fake { status, body, asked: asked.clone() })), asked)
+    }
+
+    #[tokio::test]
+    async fn any_byte_stream_will_do_and_the_agreed_version_is_spoken() {
+        let (engine, asked) = fake("200 OK", r#"{"ApiVersion": "1.41", "Version": "20.10.24"}"#);
+        assert_eq!(engine.version().await.unwrap().version.as_deref(), Some("20.10.24"));
+        engine.version().await.unwrap();
+        let agreed = "GET /v1.41/version HTTP/1.1";
+        assert_eq!(*asked.lock().unwrap(), ["GET /version HTTP/1.1", agreed, agreed]);
+    }
+
+    #[tokio::test]
+    async fn what_the_engine_says_is_made_safe_to_show() {
+        let (engine, _) = fake("500 Oops", "{\"message\": \"no \\u001b[31mspace\\n\"}");
+        let error = engine.version().await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Internal);
+        assert_eq!(error.to_string(), "agree on a version: Docker says: no \\u{1b}[31mspace");
+    }
+}

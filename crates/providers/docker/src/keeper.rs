@@ -13,8 +13,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 
-/// How long a keeper may take to listen.
-const START_WITHIN: Duration = Duration::from_secs(10);
+/// How long a keeper may take to listen after its container was started.
+pub(crate) const START_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why a keeper was not reached.
 pub(crate) enum Missed {
@@ -31,10 +31,14 @@ impl From<Error> for Missed {
 }
 
 impl Docker {
-    /// Connects to the keeper of a container, and waits for it while it is just starting.
-    pub(crate) async fn reach(&self, container: &Container) -> Result<(UnixStream, Container), Missed> {
+    /// Connects to the keeper of a container, and waits for it so long while it is just starting.
+    pub(crate) async fn reach(
+        &self,
+        container: &Container,
+        within: Duration,
+    ) -> Result<(UnixStream, Container), Missed> {
         let socket = self.run_dirs.of(container.id()).join(SOCKET);
-        let until = Instant::now() + START_WITHIN;
+        let until = Instant::now() + within;
         let mut pause = Duration::from_millis(1);
         loop {
             let container = match self.inspect(&container.engine_id).await? {
@@ -51,7 +55,7 @@ impl Docker {
             };
             if Instant::now() >= until {
                 let name = &container.info.name;
-                let message = format!("the keeper of sandbox {name} did not answer within {START_WITHIN:?}");
+                let message = format!("the keeper of sandbox {name} did not answer within {within:?}");
                 return Err(Error::new(ErrorCode::Timeout, message).caused_by(error).into());
             }
             back_off(pause).await;

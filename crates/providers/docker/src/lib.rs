@@ -23,7 +23,7 @@ use crate::rundir::RunDirs;
 use bollard::query_parameters::ListContainersOptionsBuilder;
 use kennel_core::{Error, Result};
 use kennel_types::{Mode, SandboxId};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -47,9 +47,16 @@ pub struct Docker {
     program_dir: PathBuf,
     installation: String,
     mode: &'static Mode,
-    /// The engine's ids of sandboxes seen before. The engine never gives one twice, so this can be out of date but not
-    /// wrong.
-    seen: Mutex<HashMap<SandboxId, String>>,
+    /// Sandboxes seen before. The engine never gives an id twice, so this can be out of date but not wrong.
+    seen: Mutex<HashMap<SandboxId, Seen>>,
+}
+
+/// What is known for good of a sandbox.
+#[derive(Clone)]
+struct Seen {
+    engine_id: String,
+    /// A tied one lives as long as whoever made it is connected.
+    made_here: bool,
 }
 
 impl Docker {
@@ -95,8 +102,8 @@ impl Docker {
     /// The sandbox of that id.
     async fn by_id(&self, id: &SandboxId) -> Result<Option<Container>> {
         let seen = self.seen().get(id).cloned();
-        if let Some(engine_id) = seen
-            && let Some(container) = self.inspect(&engine_id).await?
+        if let Some(seen) = seen
+            && let Some(container) = self.inspect(&seen.engine_id).await?
         {
             return Ok(Some(container));
         }
@@ -107,24 +114,19 @@ impl Docker {
     async fn by_label(&self, key: &str, value: &str) -> Result<Option<Container>> {
         for engine_id in self.listed(Some((key, value))).await? {
             if let Some(container) = self.inspect(&engine_id).await? {
-                self.seen().insert(container.id().clone(), engine_id);
+                self.seen().insert(container.id().clone(), Seen { engine_id, made_here: false });
                 return Ok(Some(container));
             }
         }
         Ok(None)
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, String>> {
+    fn seen(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Seen>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The sandbox of that id, or the error that there is none.
     async fn existing(&self, id: &SandboxId) -> Result<Container> {
         self.by_id(id).await?.ok_or_else(|| Error::no_sandbox(id))
-    }
-
-    /// Removes run directories whose containers are gone.
-    fn sweep(&self, alive: &[Container]) {
-        self.run_dirs.sweep(&alive.iter().map(Container::id).collect::<HashSet<_>>());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::engine::status;
 use crate::info::Container;
-use crate::keeper::{Missed, greet, shut_down, socket_mark};
+use crate::keeper::{Missed, START_WITHIN, greet, shut_down, socket_mark};
 use crate::{Docker, labels, plan, streams};
 use bollard::query_parameters::{
     RemoveContainerOptionsBuilder, StopContainerOptionsBuilder, WaitContainerOptionsBuilder,
@@ -13,6 +13,8 @@ use kennel_types::{Availability, ErrorCode, Mode, SandboxId, SandboxInfo, Sandbo
 use std::path::Path;
 use std::time::Duration;
 
+/// How long a keeper that is to stop may take to be reached; then the engine has to do without it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// How much longer than the grace an end may take before the engine is asked to make one.
 const SLACK: Duration = Duration::from_secs(3);
 /// How many of the log's last lines explain an early end.
@@ -60,7 +62,7 @@ impl Provider for Docker {
                 return Err(self.start_error(&container, error).await);
             }
         }
-        let missed = match self.reach(&container).await {
+        let missed = match self.reach(&container, START_WITHIN).await {
             Ok((stream, _)) => match greet(stream).await {
                 Ok(_) => return Ok(()),
                 // It hung up; whether it has ended is for the engine to say.
@@ -88,7 +90,7 @@ impl Provider for Docker {
             return Ok(());
         }
         let by_keeper = async {
-            match self.reach(&container).await {
+            match self.reach(&container, ANSWER_WITHIN).await {
                 Ok((stream, _)) => shut_down(stream, grace).await.is_ok(),
                 Err(Missed::Ended(_)) => true,
                 Err(Missed::Failed(_)) => false,
@@ -155,8 +157,11 @@ impl Provider for Docker {
         if !container.is_running() {
             return Err(Error::stopped(&container.info.name));
         }
-        match self.reach(&container).await {
-            Ok((stream, container)) => Ok(Dialed { stream: Box::new(stream), token: None, owner: container.tied }),
+        match self.reach(&container, START_WITHIN).await {
+            Ok((stream, container)) => {
+                let made_here = self.seen().get(id).is_some_and(|seen| seen.made_here);
+                Ok(Dialed { stream: Box::new(stream), token: None, owner: container.tied && made_here })
+            }
             Err(Missed::Failed(error)) => Err(error),
             Err(Missed::Ended(Some(container))) => Err(Error::stopped(&container.info.name)),
             Err(Missed::Ended(None)) => Err(Error::no_sandbox(&container.info.name)),
@@ -181,13 +186,14 @@ impl Provider for Docker {
 }
 
 impl Docker {
-    /// All our containers. Leftovers of others are removed on the way.
+    /// All our containers. What those that are gone left on disk is removed on the way.
     pub(crate) async fn all(&self) -> Result<Vec<Container>> {
+        let settled = self.run_dirs.settled();
         let ids = self.listed(None).await?;
         let looks = stream::iter(ids).map(async |id: String| self.inspect(&id).await).buffered(AT_ONCE);
         let found: Vec<Option<Container>> = looks.try_collect().await?;
         let found: Vec<Container> = found.into_iter().flatten().collect();
-        self.sweep(&found);
+        self.run_dirs.sweep(settled, &found.iter().map(Container::id).collect());
         Ok(found)
     }
 
@@ -228,7 +234,8 @@ impl Docker {
     /// The error for a container that ended before its keeper answered.
     async fn ended_early(&self, container: &Container, now: Option<&Container>) -> Error {
         let name = &container.info.name;
-        let mut message = match now.and_then(|now| now.info.exit_code) {
+        let code = now.and_then(|now| now.info.exit_code);
+        let mut message = match code {
             Some(code) => format!("sandbox {name} ended with exit code {code} before its keeper answered"),
             None => format!("sandbox {name} ended before its keeper answered"),
         };
@@ -238,7 +245,11 @@ impl Docker {
                 message = format!("{message}; the last lines of its log:\n{lines}");
             }
         }
-        Error::new(ErrorCode::StartFailed, message).hint(format!("kennel logs {name}"))
+        let error = Error::new(ErrorCode::StartFailed, message).hint(format!("kennel logs {name}"));
+        match code {
+            Some(code) if container.main => error.exit_code(code),
+            _ => error,
+        }
     }
 }
 

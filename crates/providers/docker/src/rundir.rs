@@ -2,6 +2,7 @@
 //!
 //! What is in them is written by the inside, so nothing in them is followed, and nothing is removed on a guess.
 
+use crate::plan::SOCKET;
 use kennel_core::{Error, Result};
 use kennel_types::SandboxId;
 use std::collections::HashSet;
@@ -9,7 +10,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A directory younger than this may belong to a container that is just being made.
+/// A directory without a socket that is younger than this may belong to a container that is just being made.
 const SETTLED: Duration = Duration::from_mins(1);
 /// How often making a sandbox looks for leftovers of others.
 const SWEEP_EVERY: Duration = Duration::from_mins(10);
@@ -64,16 +65,25 @@ impl RunDirs {
         due && self.root.is_dir() && std::fs::write(&stamp, "").is_ok()
     }
 
-    /// Removes directories that belong to none of these sandboxes. The list must be complete: a listing that failed is
-    /// no list.
-    pub(crate) fn sweep(&self, alive: &HashSet<&SandboxId>) {
-        let Ok(entries) = std::fs::read_dir(&self.root) else { return };
-        for entry in entries.flatten() {
-            let Some(id) = entry.file_name().to_str().and_then(|name| SandboxId::new(name).ok()) else { continue };
-            if !alive.contains(&id) && is_older(&entry.path(), SETTLED) == Some(true) {
-                // What cannot be removed now stays for the next time; `remove` of that id says why.
-                let _ = self.remove(&id);
-            }
+    /// Directories whose containers have certainly been made. To be asked for before the containers are listed: what
+    /// is not in the list then is gone.
+    pub(crate) fn settled(&self) -> Vec<SandboxId> {
+        let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let ids = entries.filter_map(|entry| SandboxId::new(entry.file_name().to_str()?).ok());
+        ids.filter(|id| {
+            let dir = self.of(id);
+            // A keeper has been there, or nobody takes that long.
+            dir.join(SOCKET).symlink_metadata().is_ok() || is_older(&dir, SETTLED) == Some(true)
+        })
+        .collect()
+    }
+
+    /// Removes those of the settled directories that belong to none of these sandboxes. The list must be complete: a
+    /// listing that failed is no list.
+    pub(crate) fn sweep(&self, settled: Vec<SandboxId>, alive: &HashSet<&SandboxId>) {
+        for id in settled.into_iter().filter(|id| !alive.contains(id)) {
+            // What cannot be removed now stays for the next time; `remove` of that id says why.
+            let _ = self.remove(&id);
         }
     }
 }
@@ -114,17 +124,18 @@ mod tests {
     fn only_old_directories_of_nobody_are_swept() {
         let dir = tempfile::tempdir().unwrap();
         let dirs = RunDirs::new(dir.path().join("run"));
-        let [alive, dead, young] = ["alive", "dead", "young"].map(|name| SandboxId::new(name).unwrap());
-        for id in [&alive, &dead, &young] {
+        let [alive, dead, young, ended] = ["alive", "dead", "young", "ended"].map(|name| SandboxId::new(name).unwrap());
+        for id in [&alive, &dead, &young, &ended] {
             dirs.make(id).unwrap();
         }
+        std::os::unix::net::UnixListener::bind(dirs.of(&ended).join(SOCKET)).unwrap();
         std::fs::create_dir(dirs.root().join("Not An Id")).unwrap();
         for name in ["alive", "dead", "Not An Id"] {
             age(&dirs.root().join(name), Duration::from_mins(2));
         }
-        dirs.sweep(&HashSet::from([&alive]));
+        dirs.sweep(dirs.settled(), &HashSet::from([&alive]));
         assert!(dirs.of(&alive).exists() && dirs.of(&young).exists() && dirs.root().join("Not An Id").exists());
-        assert!(!dirs.of(&dead).exists());
+        assert!(!dirs.of(&dead).exists() && !dirs.of(&ended).exists());
     }
 
     #[test]

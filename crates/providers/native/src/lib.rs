@@ -1,1 +1,159 @@
-//! stub
+//! The native provider: Linux namespaces, no daemon, no image. The embedded default.
+//!
+//! Here is what decides; what acts is the jail (`kennel-jail`), a small single-threaded program that is started with a
+//! computed plan, because namespaces must not be made in a program with threads. The jail watches over its sandbox from
+//! outside as long as it runs, and any later process finds it by its directory.
+//!
+//! So far: as root, on the host's own root file system (the row `native, root, host` of the mode table).
+
+mod base;
+mod limits;
+mod plan;
+
+use async_trait::async_trait;
+use kennel_core::{
+    Dialed, Error, EventStream, LogOptions, LogStream, Provider, Records, RemoveOptions, Result, connect_socket,
+    follow_log, require, start_program, watch_records,
+};
+use kennel_keeper_bin::JAIL;
+use kennel_types::{
+    Availability, Enforcement, ErrorCode, Mode, SandboxId, SandboxInfo, SandboxSpec, Stats,
+};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Sandboxes of Linux namespaces.
+pub struct Native {
+    records: Records,
+    programs: PathBuf,
+}
+
+impl Native {
+    /// Keeps its sandboxes below `state` and the jail program in `programs`.
+    pub fn new(state: PathBuf, programs: PathBuf) -> Self {
+        Self { records: Records::new("native", state), programs }
+    }
+}
+
+/// What is missing here, if anything.
+fn missing() -> Option<(&'static str, &'static str)> {
+    if !rustix::process::geteuid().is_root() {
+        return Some(("native sandboxes need root so far", "sudo kennel run -- COMMAND"));
+    }
+    if !std::path::Path::new("/proc/self/ns/user").exists() {
+        return Some(("this kernel has no user namespaces", "boot a kernel with CONFIG_USER_NS=y"));
+    }
+    None
+}
+
+#[async_trait]
+impl Provider for Native {
+    fn mode(&self) -> &'static Mode {
+        Mode::named("native, root, host").expect("the table has a row for it")
+    }
+
+    async fn probe(&self) -> Availability {
+        if let Some((what, fix)) = missing() {
+            return Availability { available: false, detail: what.into(), fix: Some(fix.into()) };
+        }
+        let uname = rustix::system::uname();
+        let detail = format!("Linux {}, {}", uname.release().to_string_lossy(), self.mode().name);
+        Availability { available: true, detail, fix: None }
+    }
+
+    async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
+        let mode = self.mode();
+        let network = require(mode, spec)?;
+        if let Some((what, fix)) = missing() {
+            return Err(Error::new(ErrorCode::NotAvailable, what).hint(fix));
+        }
+        plan::check(spec)?;
+        let workdir = spec.workdir.clone().unwrap_or_else(|| plan::WORKSPACE.to_owned());
+        let enforcement =
+            Enforcement { mode: mode.name.to_owned(), layers: mode.layers_with(network), limits: spec.limits };
+        let record = self.records.create(spec, workdir, network, enforcement)?;
+        Ok(self.records.info(&record))
+    }
+
+    async fn start(&self, id: &SandboxId) -> Result<()> {
+        let record = self.records.find(id.as_str())?;
+        let _only_me = self.records.starting(id).await?;
+        if self.records.is_running(id) {
+            return Ok(());
+        }
+        let jail = JAIL
+            .install(&self.programs)
+            .map_err(|error| Error::io(format!("put the jail into {}", self.programs.display()), error))?;
+        let base = base::layer(self.records.root(), &self.programs)?;
+        let plan = plan::of(&record, &self.records.dir(id), &base)?;
+        let plan = minicbor::to_vec(&plan)
+            .map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))?;
+        let answer = start_program(&jail, &[], &plan).await?;
+        if answer == b"ok" {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&answer);
+        let reason = said.strip_prefix("error ").unwrap_or("the jail ended without a word");
+        Err(Error::new(
+            ErrorCode::StartFailed,
+            format!("start sandbox {}: {}", record.name, kennel_core::printable(reason)),
+        ))
+    }
+
+    async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
+        self.records.find(id.as_str())?;
+        if self.records.is_running(id) {
+            kennel_core::shut_down(self.dial(id).await, grace).await?;
+            self.records.wait_until_ended(id).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
+        let record = self.records.find(id.as_str())?;
+        if self.records.is_running(id) {
+            if !options.force {
+                return Err(Error::is_running(&record.name));
+            }
+            self.stop(id, Duration::ZERO).await?;
+        }
+        limits::sweep(id);
+        self.records.remove(&record)
+    }
+
+    async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
+        Ok(self.records.info(&self.records.find(id_or_name)?))
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxInfo>> {
+        Ok(self.records.list()?.iter().map(|record| self.records.info(record)).collect())
+    }
+
+    async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
+        let record = self.records.find(id.as_str())?;
+        if !self.records.is_running(id) {
+            return Err(Error::stopped(&record.name));
+        }
+        // The socket has no path inside: nobody there can put anything in its place.
+        let stream = connect_socket(&self.records.dir(id).join("sock"), None).await?;
+        Ok(Dialed { stream: Box::new(stream), token: None, owner: record.spec.tied })
+    }
+
+    async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream> {
+        let record = self.records.find(id.as_str())?;
+        let (records, id) = (self.records.clone(), record.id);
+        follow_log(self.records.dir(&id), options, move || !records.is_running(&id))
+    }
+
+    async fn watch(&self) -> Result<EventStream> {
+        watch_records(self.records.clone())
+    }
+
+    async fn stats(&self, id: &SandboxId) -> Result<Option<Stats>> {
+        let record = self.records.find(id.as_str())?;
+        if !self.records.is_running(id) {
+            return Err(Error::stopped(&record.name));
+        }
+        Ok(limits::stats(&record))
+    }
+}

@@ -1,1 +1,8 @@
-//! Plan.
+//! The plan of a native sandbox: what the provider computes and the jail carries out.
+//!
+//! The jail is a program of its own because namespaces must not be made in a program with threads. It reads a plan on
+//! its standard input, answers on its standard output, builds the walls and is the keeper behind them.
+
+mod plan;
+
+pub use plan::{Bind, Cgroup, IdMap, Lower, Network, Plan};

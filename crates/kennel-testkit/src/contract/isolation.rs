@@ -1,0 +1,181 @@
+//! The walls: those of the row are really there. A row without any must say so.
+
+use crate::inside::{ok, run, sh};
+use crate::{Stage, host};
+use kennel_types::{Backing, ExecSpec, Layer};
+
+/// Whether there are walls. If not, the sandbox must not claim any.
+async fn has_walls(stage: &Stage) -> bool {
+    if !stage.mode().layers.is_empty() {
+        return true;
+    }
+    let sandbox = stage.create(&stage.spec()).await;
+    assert_eq!(sandbox.inspect().await.unwrap().enforcement.layers, []);
+    false
+}
+
+/// Asked of the kernel, from inside.
+pub async fn every_layer_of_the_row_is_there(stage: &Stage) {
+    if !has_walls(stage).await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let status = ok(&sandbox, "cat /proc/self/status").await;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+        line.unwrap_or_default().trim().to_owned()
+    };
+    let enforcement = sandbox.inspect().await.unwrap().enforcement;
+    for layer in enforcement.layers {
+        let namespace = match layer {
+            Layer::MountNamespace => "mnt",
+            Layer::PidNamespace => "pid",
+            Layer::IpcNamespace => "ipc",
+            Layer::UtsNamespace => "uts",
+            Layer::NetNamespace => "net",
+            Layer::UserNamespace => "user",
+            Layer::CgroupNamespace => "cgroup",
+            Layer::NoNewPrivileges => {
+                assert_eq!(field("NoNewPrivs"), "1");
+                continue;
+            }
+            Layer::Seccomp => {
+                assert_eq!(field("Seccomp"), "2");
+                continue;
+            }
+            // The one has a case of its own; of the other nothing in /proc tells.
+            Layer::ReducedCapabilities | Layer::Landlock => continue,
+        };
+        let outside = std::fs::read_link(format!("/proc/self/ns/{namespace}")).unwrap();
+        let inside = ok(&sandbox, &format!("readlink /proc/self/ns/{namespace}")).await;
+        assert_ne!(inside, outside.to_string_lossy(), "{layer:?}");
+        assert!(inside.starts_with(namespace), "{inside}");
+    }
+}
+
+/// For a command, and for whatever a command may become.
+pub async fn capabilities_are_few(stage: &Stage) {
+    if !stage.mode().layers.contains(&Layer::ReducedCapabilities) {
+        return assert!(!has_walls(stage).await || stage.mode().layers.contains(&Layer::UserNamespace));
+    }
+    // NET_ADMIN, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, SYS_BOOT, SYS_TIME, MAC_ADMIN, SYSLOG, BPF.
+    const DANGEROUS: [u32; 10] = [12, 16, 17, 19, 21, 22, 25, 33, 34, 39];
+    let sandbox = stage.running().await;
+    let status =
+        run(&sandbox, &ExecSpec { user: Some("0".into()), ..ExecSpec::argv(["cat", "/proc/self/status"]) }).await;
+    let status = status.stdout_text();
+    for set in ["CapBnd", "CapPrm", "CapEff", "CapInh", "CapAmb"] {
+        let line = status.lines().find_map(|line| line.strip_prefix(&format!("{set}:"))).expect(set);
+        let bits = u64::from_str_radix(line.trim(), 16).unwrap();
+        for capability in DANGEROUS {
+            assert_eq!(bits >> capability & 1, 0, "{set} has capability {capability}");
+        }
+    }
+}
+
+/// The host's are neither seen nor reached.
+pub async fn its_processes_are_its_own(stage: &Stage) {
+    if !has_walls(stage).await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let inside = ok(&sandbox, "ls /proc | grep -c '^[0-9]'").await;
+    let inside: usize = inside.parse().unwrap();
+    assert!((1..10).contains(&inside), "{inside} processes are seen inside");
+    assert!(!sh(&sandbox, &format!("kill -0 {}", std::process::id())).await.status.success());
+}
+
+/// And it can be read.
+pub async fn the_host_name_is_its_own(stage: &Stage) {
+    if !has_walls(stage).await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let outside = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let inside = ok(&sandbox, "hostname").await;
+    assert!(!inside.is_empty() && inside != outside.trim(), "{inside}");
+}
+
+/// Three standard ones, and the directory that `ls` itself opens.
+pub async fn no_descriptor_is_inherited(stage: &Stage) {
+    if !stage.has_processes().await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let ls = ExecSpec::argv(["ls", "/proc/self/fd"]);
+    let list = async |spec: ExecSpec| run(&sandbox, &spec).await.stdout_text().replace('\n', " ");
+    assert_eq!(list(ls.clone()).await, "0 1 2 3 ");
+    let with_input = sandbox.run(&ls, Some(b"x"), 1000).await.unwrap();
+    assert_eq!(with_input.stdout_text(), "0\n1\n2\n3\n");
+    let terminal = ExecSpec { tty: Some(crate::inside::SIZE), ..ExecSpec::shell("ls -1 /proc/self/fd") };
+    assert_eq!(run(&sandbox, &terminal).await.stdout_text(), "0\r\n1\r\n2\r\n3\r\n");
+}
+
+/// Whatever is done to the root inside.
+pub async fn the_hosts_files_stay_as_they_are(stage: &Stage) {
+    if !has_walls(stage).await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let name = stage.home().mark();
+    for dir in ["/", "/etc", "/tmp", "/var", "/root", "/usr", "/dev/shm"] {
+        sh(&sandbox, &format!("echo inside > {dir}/{name}")).await;
+        assert!(!std::path::Path::new(&format!("{dir}/{name}/x")).exists());
+        let outside = std::path::Path::new(dir).join(&name);
+        assert!(outside == stage.home().path() || !outside.exists(), "{} is outside", outside.display());
+    }
+    let before = std::fs::read("/etc/passwd").unwrap();
+    sh(&sandbox, "echo intruder >> /etc/passwd; rm -rf /etc/hostname /root /home").await;
+    assert_eq!(std::fs::read("/etc/passwd").unwrap(), before);
+    assert!(std::path::Path::new("/root").exists());
+    // Nor do they show the host's devices.
+    for device in ["/dev/sda", "/dev/vda", "/dev/mem", "/dev/kmsg", "/dev/kvm"] {
+        assert!(!sh(&sandbox, &format!("head -c 1 {device}")).await.status.success(), "{device}");
+    }
+}
+
+/// Read, not written; the same value, so that a failure harms nobody.
+pub async fn kernel_settings_cannot_be_changed(stage: &Stage) {
+    if !has_walls(stage).await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    for setting in ["/proc/sys/kernel/panic", "/proc/sys/vm/swappiness", "/proc/sys/kernel/core_pattern"] {
+        let write = format!("v=$(cat {setting}) && echo \"$v\" > {setting}");
+        assert!(!sh(&sandbox, &write).await.status.success(), "{setting} can be written");
+    }
+    for hidden in ["/proc/kcore", "/proc/sysrq-trigger"] {
+        assert!(!sh(&sandbox, &format!("echo h > {hidden}")).await.status.success(), "{hidden} can be written");
+    }
+}
+
+/// And so are new namespaces with which one could.
+pub async fn mounting_is_refused(stage: &Stage) {
+    if !has_walls(stage).await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    for script in ["mount -t tmpfs none /mnt", "mount -t proc none /mnt", "umount /proc", "unshare -m true"] {
+        assert!(!sh(&sandbox, script).await.status.success(), "{script}");
+    }
+}
+
+/// Not the state directory, not another's files, not another's processes.
+pub async fn no_other_sandbox_is_in_reach(stage: &Stage) {
+    if !has_walls(stage).await {
+        return;
+    }
+    let (one, other) = (stage.running().await, stage.running().await);
+    let mut sleep = ExecSpec::argv(["sleep", "1000"]);
+    let mark = stage.mark(&mut sleep, "other");
+    let _exec = other.exec(&sleep).await.unwrap();
+    let state = stage.home().state();
+    let shown = sh(&one, &format!("ls -A {}", state.display())).await;
+    assert!(!shown.status.success() || shown.stdout.is_empty(), "the state directory shows {}", shown.stdout_text());
+    if stage.mode().backing == Backing::HostOverlay {
+        let reads = sh(&one, &format!("find {} -type f", state.display())).await;
+        assert_eq!(reads.stdout_text(), "", "files of the state directory");
+    }
+    assert_eq!(ok(&one, "cat /proc/[0-9]*/cmdline | grep -c 1000 || true").await, "0");
+    assert_eq!(host::marked(&mark).len(), 1);
+}

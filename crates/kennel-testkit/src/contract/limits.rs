@@ -1,0 +1,86 @@
+//! Limits: held, or refused.
+
+use crate::inside::{ok, run, sh};
+use crate::{Stage, host};
+use kennel_types::{ByteSize, ExecSpec, Limits, SandboxSpec, Support};
+
+const MEMORY: Limits = Limits { memory: Some(ByteSize(64 << 20)), millicpus: None, pids: None };
+const PROCESSES: Limits = Limits { memory: None, millicpus: None, pids: Some(24) };
+const CPU: Limits = Limits { memory: None, millicpus: Some(500), pids: None };
+
+fn limited(stage: &Stage, limits: Limits) -> SandboxSpec {
+    SandboxSpec { limits, ..stage.spec() }
+}
+
+/// Whether limits are given. If not, asking for one must be refused.
+async fn are_given(stage: &Stage, limits: Limits) -> bool {
+    if stage.mode().limits == Support::Given {
+        return true;
+    }
+    stage.refuses(&limited(stage, limits)).await;
+    false
+}
+
+/// Whoever takes too much is killed, told so, and alone.
+pub async fn memory_is_held(stage: &Stage) {
+    if !are_given(stage, MEMORY).await {
+        return;
+    }
+    let sandbox = stage.started(&limited(stage, MEMORY)).await;
+    let greedy = ExecSpec::argv(["dd", "if=/dev/zero", "of=/dev/null", "bs=200M", "count=1"]);
+    let output = run(&sandbox, &greedy).await;
+    assert_eq!(output.status.signal, Some(9), "{:?}: {}", output.status, output.stderr_text());
+    assert!(output.status.oom_killed, "{:?}", output.status);
+    // A child is killed, its parent is not, and all the same it is told.
+    let behind = sh(&sandbox, "dd if=/dev/zero of=/dev/null bs=200M count=1; exit 0").await;
+    assert!(behind.status.oom_killed, "{:?}", behind.status);
+    assert_eq!(ok(&sandbox, "echo alive").await, "alive");
+    assert!(!run(&sandbox, &ExecSpec::argv(["true"])).await.status.oom_killed);
+    let stats = sandbox.stats().await.unwrap();
+    assert!(stats.oom_kills.is_some_and(|kills| kills >= 2), "{stats:?}");
+    assert_eq!(stats.memory_limit_bytes, Some(64 << 20));
+}
+
+/// The next fork fails, and what was there goes on.
+pub async fn processes_are_held(stage: &Stage) {
+    if !are_given(stage, PROCESSES).await {
+        return;
+    }
+    let sandbox = stage.started(&limited(stage, PROCESSES)).await;
+    let mut forks = ExecSpec::shell("i=0; while [ $i -lt 60 ]; do sleep 1000 & i=$((i+1)); done");
+    let mark = stage.mark(&mut forks, "forks");
+    let output = run(&sandbox, &forks).await;
+    assert_ne!(output.status.code, Some(0));
+    assert!(output.stderr_text().to_lowercase().contains("fork"), "{}", output.stderr_text());
+    let alive = host::marked(&mark).len();
+    assert!((5..24).contains(&alive), "{alive} processes");
+    assert!(!sandbox.processes().await.expect("the keeper still answers").is_empty());
+}
+
+/// As the kernel has it.
+pub async fn cpu_is_held(stage: &Stage) {
+    if !are_given(stage, CPU).await {
+        return;
+    }
+    let sandbox = stage.started(&limited(stage, CPU)).await;
+    let mut sleep = ExecSpec::argv(["sleep", "1000"]);
+    let mark = stage.mark(&mut sleep, "cpu");
+    let _exec = sandbox.exec(&sleep).await.unwrap();
+    crate::eventually("the process is there", async || !host::marked(&mark).is_empty()).await;
+    for pid in host::marked(&mark) {
+        let limit = host::cpu_limit(pid).expect("its control group has a quota");
+        assert!((limit - 0.5).abs() < 0.001, "{limit} CPUs");
+    }
+}
+
+/// `inspect` says what is enforced.
+pub async fn they_are_reported(stage: &Stage) {
+    let limits = Limits { memory: Some(ByteSize(128 << 20)), millicpus: Some(1500), pids: Some(100) };
+    if !are_given(stage, limits).await {
+        return;
+    }
+    let sandbox = stage.create(&limited(stage, limits)).await;
+    assert_eq!(sandbox.inspect().await.unwrap().enforcement.limits, limits);
+    let plain = stage.create(&stage.spec()).await;
+    assert_eq!(plain.inspect().await.unwrap().enforcement.limits, Limits::default());
+}

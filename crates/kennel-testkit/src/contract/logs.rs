@@ -1,0 +1,108 @@
+//! The main process and its log.
+
+use crate::inside::{SOON, log, ok};
+use crate::{Stage, eventually};
+use futures_util::StreamExt;
+use kennel_core::{LogOptions, Position, Sandbox, WriteOptions};
+use kennel_proto::Channel;
+use kennel_types::{ErrorCode, SandboxSpec, Status, Support};
+use std::time::Duration;
+
+const ALL: LogOptions = LogOptions { tail: None, follow: false };
+
+async fn with_main(stage: &Stage, script: &str) -> Sandbox {
+    let command = ["sh", "-c", script].map(ToOwned::to_owned).to_vec();
+    stage.started(&SandboxSpec { command: Some(command), ..stage.spec() }).await
+}
+
+async fn ended(sandbox: &Sandbox) {
+    eventually("the sandbox ends with its main process", async || {
+        sandbox.inspect().await.unwrap().status == Status::Stopped
+    })
+    .await;
+}
+
+/// Both streams, and the exit code in `get`, now and later.
+pub async fn streams_are_kept_apart_and_the_code_is_told(stage: &Stage) {
+    let sandbox = with_main(stage, "echo out; echo err >&2; exit 7").await;
+    ended(&sandbox).await;
+    assert_eq!(sandbox.inspect().await.unwrap().exit_code, Some(7));
+    assert_eq!(log(&sandbox, ALL).await, ("out\n".into(), "err\n".into()));
+    let later = stage.again(stage.reopen(), &sandbox).await;
+    assert_eq!(later.info().exit_code, Some(7));
+    assert_eq!(log(&later, ALL).await, ("out\n".into(), "err\n".into()));
+}
+
+/// So many and no more.
+pub async fn the_last_lines(stage: &Stage) {
+    let sandbox = with_main(stage, "echo 1; echo 2; echo 3; echo 4; echo 5").await;
+    ended(&sandbox).await;
+    for (lines, expected) in [(0, ""), (1, "5\n"), (2, "4\n5\n"), (5, "1\n2\n3\n4\n5\n"), (50, "1\n2\n3\n4\n5\n")] {
+        let options = LogOptions { tail: Some(lines), follow: false };
+        assert_eq!(log(&sandbox, options).await.0, expected, "the last {lines}");
+    }
+}
+
+/// What is there, what comes, and then the end.
+pub async fn followed_to_the_end(stage: &Stage) {
+    let real = stage.mode().processes == Support::Given;
+    let script =
+        if real { "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two" } else { "echo one; sleep 1000" };
+    let sandbox = with_main(stage, script).await;
+    let mut chunks = sandbox.logs(LogOptions { tail: None, follow: true }).await.unwrap();
+    let mut next = async || tokio::time::timeout(SOON, chunks.next()).await.expect("something comes");
+    let first = next().await.expect("the first line").unwrap();
+    assert_eq!((first.channel, first.bytes.as_slice()), (Channel::Stdout, b"one\n".as_slice()));
+    if real {
+        let go = crate::inside::at(&sandbox, "go");
+        crate::inside::files(&sandbox).await.write(go, b"", WriteOptions::default()).await.unwrap();
+        assert_eq!(next().await.expect("the second line").unwrap().bytes, b"two\n");
+    } else {
+        sandbox.stop(Duration::ZERO).await.unwrap();
+    }
+    assert!(next().await.is_none(), "the log ends with the sandbox");
+}
+
+/// There is nothing to log; commands do not count.
+pub async fn empty_without_a_main_process(stage: &Stage) {
+    let sandbox = stage.running().await;
+    ok(&sandbox, "echo not for the log").await;
+    assert_eq!(log(&sandbox, ALL).await, (String::new(), String::new()));
+    assert_eq!(sandbox.main_process().await.unwrap(), None);
+}
+
+/// Like any other command.
+pub async fn the_main_process_can_be_attached(stage: &Stage) {
+    let sandbox = with_main(stage, "echo hello; sleep 1000").await;
+    let main = sandbox.main_process().await.unwrap().expect("there is one");
+    let mut exec = sandbox.attach(main, Position::default(), None).await.unwrap();
+    let seen = crate::inside::read_until(&mut exec, |seen| seen.ends_with(b"\n")).await;
+    assert!(b"hello\n".ends_with(&seen));
+    exec.signal(9);
+    // Its end is the sandbox's: the connection may go before the last word.
+    match tokio::time::timeout(SOON, exec.next()).await.expect("it ends") {
+        Ok(event) => assert!(matches!(event, kennel_core::ExecEvent::Exited(status) if status.signal == Some(9))),
+        Err(error) => assert_eq!(error.code(), ErrorCode::Stopped),
+    }
+    ended(&sandbox).await;
+    assert_eq!(sandbox.inspect().await.unwrap().exit_code, Some(137));
+    // Started again it runs again.
+    sandbox.start().await.unwrap();
+    let main = sandbox.main_process().await.unwrap().expect("there is one");
+    let mut exec = sandbox.attach(main, Position::default(), None).await.unwrap();
+    crate::inside::read_until(&mut exec, |seen| seen.ends_with(b"hello\n")).await;
+}
+
+/// By the start, or by the exit code.
+pub async fn a_missing_main_process_is_told(stage: &Stage) {
+    let command = Some(vec!["no-such-program".to_owned()]);
+    let sandbox = stage.create(&SandboxSpec { command, ..stage.spec() }).await;
+    if let Err(error) = sandbox.start().await {
+        assert!(matches!(error.code(), ErrorCode::StartFailed | ErrorCode::ExecFailed), "{error}");
+        assert_eq!(error.exit_status(), 127, "{error}");
+    } else {
+        ended(&sandbox).await;
+        assert_eq!(sandbox.inspect().await.unwrap().exit_code, Some(127));
+    }
+    assert_ne!(sandbox.inspect().await.unwrap().status, Status::Running);
+}

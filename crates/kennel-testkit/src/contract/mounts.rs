@@ -1,0 +1,113 @@
+//! The workspace and other mounts, and to whom their files belong.
+
+use crate::Stage;
+use crate::inside::{at, code, files, ok, sh};
+use kennel_core::WriteOptions;
+use kennel_types::{Backing, ErrorCode, Mount, Owner, SandboxSpec, Support};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Both ways, at once. Where nothing can be mounted it is the working directory itself.
+pub async fn the_workspace_is_shared(stage: &Stage) {
+    let workspace = stage.home().workspace();
+    std::fs::write(workspace.join("from-outside"), "out").unwrap();
+    let sandbox = stage.running().await;
+    if stage.mode().backing == Backing::Memory {
+        // There is nothing of the host in it.
+        assert_eq!(code(files(&sandbox).await.read(at(&sandbox, "from-outside"), 10).await), ErrorCode::NotFound);
+        return;
+    }
+    if stage.mode().backing == Backing::Host {
+        assert_eq!(Path::new(&sandbox.info().workdir), workspace);
+    } else {
+        assert_eq!(sandbox.info().workdir, "/workspace");
+    }
+    assert_eq!(ok(&sandbox, "cat from-outside").await, "out");
+    ok(&sandbox, "printf in > from-inside").await;
+    assert_eq!(std::fs::read(workspace.join("from-inside")).unwrap(), b"in");
+    std::fs::write(workspace.join("from-outside"), "changed").unwrap();
+    assert_eq!(ok(&sandbox, "cat from-outside").await, "changed");
+}
+
+/// A spec with one more mount, of a directory that has a file.
+fn mounting(stage: &Stage, target: &str, read_only: bool) -> (SandboxSpec, std::path::PathBuf) {
+    let host = stage.home().path().join("shared");
+    std::fs::create_dir_all(&host).unwrap();
+    std::fs::write(host.join("file"), "shared").unwrap();
+    let mounts = vec![Mount { host: host.clone(), target: target.into(), read_only }];
+    (SandboxSpec { mounts, ..stage.spec() }, host)
+}
+
+/// At a place that need not exist, and a single file as well.
+pub async fn a_directory_is_mounted(stage: &Stage) {
+    let (mut spec, host) = mounting(stage, "/made/for/it", false);
+    if stage.mode().mounts == Support::Refused {
+        return stage.refuses(&spec).await;
+    }
+    spec.mounts.push(Mount { host: host.join("file"), target: "/made/single".into(), read_only: true });
+    let sandbox = stage.started(&spec).await;
+    assert_eq!(ok(&sandbox, "cat /made/for/it/file /made/single").await, "sharedshared");
+    ok(&sandbox, "echo new > /made/for/it/new").await;
+    assert_eq!(std::fs::read(host.join("new")).unwrap(), b"new\n");
+    sandbox.stop(std::time::Duration::ZERO).await.unwrap();
+    sandbox.start().await.unwrap();
+    assert_eq!(ok(&sandbox, "cat /made/for/it/new").await, "new");
+}
+
+/// Not by a command, not by the file calls, not by root.
+pub async fn a_read_only_mount_is_not_written(stage: &Stage) {
+    let (spec, host) = mounting(stage, "/fixed", true);
+    if stage.mode().mounts == Support::Refused {
+        return stage.refuses(&spec).await;
+    }
+    let sandbox = stage.started(&spec).await;
+    assert_eq!(ok(&sandbox, "cat /fixed/file").await, "shared");
+    for script in ["echo x > /fixed/file", "echo x > /fixed/new", "rm /fixed/file", "mount -o remount,rw,bind /fixed"] {
+        assert!(!sh(&sandbox, script).await.status.success(), "{script}");
+    }
+    let files = files(&sandbox).await;
+    assert_ne!(code(files.write("/fixed/file", b"x", WriteOptions::default()).await), ErrorCode::Internal);
+    assert_ne!(code(files.remove("/fixed/file", false).await), ErrorCode::Internal);
+    assert_eq!(std::fs::read(host.join("file")).unwrap(), b"shared");
+    assert_eq!(std::fs::read_dir(host).unwrap().count(), 1);
+}
+
+/// It is not made up.
+pub async fn a_missing_source_is_an_error(stage: &Stage) {
+    let (mut spec, host) = mounting(stage, "/fixed", false);
+    spec.mounts[0].host = host.join("absent");
+    if stage.mode().mounts == Support::Refused {
+        return stage.refuses(&spec).await;
+    }
+    let error = match stage.try_create(&spec).await {
+        Ok(sandbox) => sandbox.start().await.expect_err("it is not there"),
+        Err(error) => error,
+    };
+    assert!(error.to_string().contains("absent"), "{error}");
+    assert!(!host.join("absent").exists());
+}
+
+/// Whoever made them inside.
+pub async fn files_belong_to_the_owner(stage: &Stage) {
+    let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    let own = std::fs::metadata(stage.home().workspace()).unwrap();
+    // Only root can give files away.
+    let owner = if root { Owner { uid: 12345, gid: 12346 } } else { Owner { uid: own.uid(), gid: own.gid() } };
+    let spec = SandboxSpec { owner: Some(owner), ..stage.spec() };
+    if stage.mode().mounts == Support::Refused {
+        return stage.refuses(&SandboxSpec { owner: Some(Owner { uid: 12345, gid: 12346 }), ..spec }).await;
+    }
+    let workspace = stage.home().workspace();
+    std::os::unix::fs::chown(&workspace, Some(owner.uid), Some(owner.gid)).unwrap();
+    std::fs::write(workspace.join("theirs"), "t").unwrap();
+    std::os::unix::fs::chown(workspace.join("theirs"), Some(owner.uid), Some(owner.gid)).unwrap();
+    let sandbox = stage.started(&spec).await;
+    ok(&sandbox, "echo x > by-command; mkdir dir; echo x > dir/below; echo more >> theirs").await;
+    files(&sandbox).await.write(at(&sandbox, "deep/by-call"), b"x", WriteOptions::default()).await.unwrap();
+    for name in ["by-command", "dir", "dir/below", "deep", "deep/by-call", "theirs"] {
+        let found = std::fs::metadata(workspace.join(name)).unwrap();
+        assert_eq!((found.uid(), found.gid()), (owner.uid, owner.gid), "{name}");
+    }
+    // It has a home it can write to, and a name.
+    ok(&sandbox, "cd \"$HOME\" && echo x > file && whoami").await;
+}

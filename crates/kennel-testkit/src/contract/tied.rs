@@ -1,0 +1,47 @@
+//! A sandbox that lives as long as its maker.
+
+use crate::inside::{code, ok};
+use crate::{Stage, eventually, host};
+use kennel_types::{ErrorCode, ExecSpec, SandboxSpec, Support};
+
+fn tied(stage: &Stage) -> SandboxSpec {
+    SandboxSpec { tied: true, ..stage.spec() }
+}
+
+/// Cut off without a word: everything is gone, and quickly.
+pub async fn it_goes_with_its_owner(stage: &Stage) {
+    let wire = stage.wire();
+    let sandbox = kennel_core::Sandbox::create(wire.clone(), &tied(stage)).await.unwrap();
+    stage.note(sandbox.id());
+    sandbox.start().await.unwrap();
+    let mut spec = ExecSpec { detached: true, ..ExecSpec::argv(["sleep", "1000"]) };
+    let mark = stage.mark(&mut spec, "tied");
+    let _exec = sandbox.exec(&spec).await.unwrap();
+    if stage.mode().processes == Support::Given {
+        eventually("its command runs", async || !host::marked(&mark).is_empty()).await;
+    }
+    wire.cut();
+    eventually("its processes are gone", async || host::marked(&mark).is_empty()).await;
+    let provider = stage.provider();
+    eventually("it is gone", async || {
+        provider.get(sandbox.id().as_str()).await.is_err_and(|error| error.code() == ErrorCode::NotFound)
+    })
+    .await;
+    assert_eq!(provider.list().await.unwrap(), []);
+}
+
+/// Another's connection is not its owner's.
+pub async fn it_stays_for_others(stage: &Stage) {
+    let sandbox = stage.started(&tied(stage)).await;
+    assert_eq!(ok(&sandbox, "echo mine").await, "mine");
+    let later = stage.again(stage.reopen(), &sandbox).await;
+    assert_eq!(ok(&later, "echo theirs").await, "theirs");
+    later.hang_up().await;
+    drop(later);
+    for _ in 0..20 {
+        assert_eq!(ok(&sandbox, "echo mine").await, "mine");
+    }
+    sandbox.hang_up().await;
+    eventually("it is gone", async || sandbox.inspect().await.is_err()).await;
+    assert_eq!(code(sandbox.exec(&ExecSpec::argv(["true"])).await), ErrorCode::NotFound);
+}

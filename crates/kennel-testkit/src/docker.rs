@@ -1,0 +1,230 @@
+//! A Docker engine to test on, and a small image. A missing engine is a failure that says what to do, never a skip.
+//!
+//! Blocking, and fit to be called by programs that prepare a test run as well as by tests.
+
+use crate::within_blocking;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// The variable that names the socket of the engine to use.
+pub const SOCKET_VARIABLE: &str = "KENNEL_TEST_DOCKER_SOCKET";
+
+/// Where engines usually listen.
+const USUAL_SOCKET: &str = "/var/run/docker.sock";
+
+/// A program in the image that connects to a unix socket, or listens at one.
+const KNOCK: &str = include_str!("../programs/knock.rs");
+
+/// The socket of an engine that answers: the one named by [`SOCKET_VARIABLE`], the usual one, or one started here.
+pub fn socket() -> PathBuf {
+    if let Some(named) = std::env::var_os(SOCKET_VARIABLE) {
+        let named = PathBuf::from(named);
+        assert!(answers(&named), "{SOCKET_VARIABLE} names {}, and no Docker engine answers there", named.display());
+        return named;
+    }
+    let usual = PathBuf::from(USUAL_SOCKET);
+    if answers(&usual) { usual } else { start() }
+}
+
+/// Starts an engine of our own, one per machine, unless it runs already. It needs root and `dockerd`.
+pub fn start() -> PathBuf {
+    let dir = engine_dir();
+    let socket = dir.join("docker.sock");
+    if answers(&socket) {
+        return socket;
+    }
+    assert!(
+        std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0),
+        "no Docker engine answers at {USUAL_SOCKET}, and only root can start one: \
+         start Docker, or name an engine's socket in {SOCKET_VARIABLE}"
+    );
+    let _only_one = lock("dockerd");
+    if answers(&socket) {
+        return socket;
+    }
+    let log = File::create(dir.join("dockerd.log")).expect("make a log for dockerd");
+    let mut command = Command::new("dockerd");
+    command
+        .arg("--data-root")
+        .arg(dir.join("data"))
+        .arg("--exec-root")
+        .arg(dir.join("exec"))
+        .arg("--pidfile")
+        .arg(dir.join("dockerd.pid"))
+        .arg("-H")
+        .arg(format!("unix://{}", socket.display()))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("a second handle on the log"))
+        .stderr(log)
+        // Not in the group of the test, which may be ended as a whole.
+        .process_group(0);
+    let mut child = command.spawn().unwrap_or_else(|error| {
+        panic!("start dockerd: {error}; install it (apt-get install docker.io), or name a socket in {SOCKET_VARIABLE}")
+    });
+    let up = within_blocking(Duration::from_mins(1), || {
+        answers(&socket) || child.try_wait().is_ok_and(|ended| ended.is_some())
+    });
+    if !up || !answers(&socket) {
+        let _ = child.kill();
+        let log = std::fs::read_to_string(dir.join("dockerd.log")).unwrap_or_default();
+        let last: Vec<&str> = log.lines().rev().take(20).collect();
+        panic!(
+            "dockerd did not come up; the end of its log:\n{}",
+            last.into_iter().rev().collect::<Vec<_>>().join("\n")
+        );
+    }
+    socket
+}
+
+/// Ends the engine that [`start`] has started, and removes what it kept.
+pub fn stop() {
+    let dir = engine_dir();
+    let _only_one = lock("dockerd");
+    let Ok(pid) = std::fs::read_to_string(dir.join("dockerd.pid")) else { return };
+    let Some(pid) = pid.trim().parse().ok().and_then(rustix::process::Pid::from_raw) else { return };
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    let gone = within_blocking(Duration::from_mins(1), || rustix::process::test_kill_process(pid).is_err());
+    assert!(gone, "dockerd ({}) does not end", pid.as_raw_nonzero());
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+/// A small image on the engine [`socket`] finds: busybox, the programs of this kit, `nobody`, and nothing else.
+pub fn image() -> String {
+    image_on(&socket())
+}
+
+/// The same on a given engine. It is made once, and is named by what is in it.
+pub fn image_on(socket: &Path) -> String {
+    let busybox = busybox();
+    let mut hash = Sha256::new();
+    for part in [std::fs::read(&busybox).expect("read busybox").as_slice(), KNOCK.as_bytes(), PASSWD.as_bytes()] {
+        hash.update(part);
+    }
+    let hash = hash.finalize();
+    let name = format!("kennel-test/busybox:{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3]);
+    if !has_image(socket, &name) {
+        let _only_one = lock("image");
+        if !has_image(socket, &name) {
+            make_image(socket, &name, &busybox);
+        }
+    }
+    name
+}
+
+/// Runs the engine's own command line, which must succeed, and answers what it prints.
+pub fn docker(socket: &Path, arguments: &[&str]) -> String {
+    let output = command(socket).args(arguments).output().unwrap_or_else(|error| panic!("run docker: {error}"));
+    assert!(output.status.success(), "docker {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Containers of an installation that still exist, in words.
+pub fn leftovers(socket: &Path, label: &str) -> Vec<String> {
+    let filter = format!("label={label}");
+    let format = "container {{.Names}} ({{.Status}})";
+    let list = docker(socket, &["ps", "--all", "--filter", &filter, "--format", format]);
+    list.lines().map(ToOwned::to_owned).collect()
+}
+
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
+
+fn command(socket: &Path) -> Command {
+    let mut command = Command::new("docker");
+    command.arg("--host").arg(format!("unix://{}", socket.display())).stdin(Stdio::null());
+    command
+}
+
+fn engine_dir() -> PathBuf {
+    let dir = std::env::temp_dir().join("kennel-test-docker");
+    std::fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("make {}: {error}", dir.display()));
+    dir
+}
+
+/// One at a time, across all processes that test.
+fn lock(what: &str) -> File {
+    let path = std::env::temp_dir().join(format!("kennel-test-{what}.lock"));
+    let file = File::create(&path).unwrap_or_else(|error| panic!("make {}: {error}", path.display()));
+    file.lock().unwrap_or_else(|error| panic!("lock {}: {error}", path.display()));
+    file
+}
+
+/// Whether an engine answers a ping at this socket.
+pub fn answers(socket: &Path) -> bool {
+    let ping = || -> std::io::Result<Vec<u8>> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(b"GET /_ping HTTP/1.0\r\n\r\n")?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(answer)
+    };
+    ping().is_ok_and(|answer| answer.starts_with(b"HTTP/1.") && answer.ends_with(b"OK"))
+}
+
+fn has_image(socket: &Path, name: &str) -> bool {
+    let inspect = command(socket).args(["image", "inspect", name]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    inspect.is_ok_and(|status| status.success())
+}
+
+/// A busybox that needs no libraries.
+fn busybox() -> PathBuf {
+    let found =
+        ["/bin/busybox", "/usr/bin/busybox", "/bin/busybox-static"].map(PathBuf::from).into_iter().find(|path| {
+            // A static program names no interpreter.
+            std::fs::read(path).is_ok_and(|bytes| !bytes.windows(7).take(4096).any(|window| window == b"/ld-lin"))
+        });
+    found.expect("no static busybox to make an image of: apt-get install busybox-static")
+}
+
+fn make_image(socket: &Path, name: &str, busybox: &Path) {
+    let dir = tempfile::tempdir().expect("a directory for the image");
+    let root = dir.path().join("root");
+    for sub in ["bin", "dev", "etc", "home", "mnt", "proc", "root", "run", "sys", "tmp", "usr", "var"] {
+        std::fs::create_dir_all(root.join(sub)).expect("make a directory of the image");
+    }
+    std::fs::copy(busybox, root.join("bin/busybox")).expect("copy busybox");
+    std::fs::write(root.join("etc/passwd"), PASSWD).expect("write the image's users");
+    std::fs::write(root.join("etc/group"), "root:x:0:\nnogroup:x:65534:\n").expect("write the image's groups");
+    let list = Command::new(busybox).arg("--list").output().expect("ask busybox for its programs");
+    for program in String::from_utf8_lossy(&list.stdout).lines().filter(|program| *program != "busybox") {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(program)).expect("link a program");
+    }
+    compile(KNOCK, dir.path(), &root.join("bin/knock"));
+    Command::new("chmod").arg("1777").arg(root.join("tmp")).status().expect("open the image's /tmp");
+    let mut tar = Command::new("tar")
+        .args(["--create", "--owner=0", "--group=0", "--numeric-owner", "--directory"])
+        .arg(&root)
+        .arg(".")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("run tar");
+    let archive = tar.stdout.take().expect("it is piped");
+    let import = command(socket)
+        .args(["import", "--change", "CMD [\"sh\"]", "--change", "ENV FROM_IMAGE=yes", "-", name])
+        .stdin(archive)
+        .stdout(Stdio::null())
+        .status();
+    let packed = tar.wait().is_ok_and(|status| status.success());
+    assert!(packed && import.is_ok_and(|status| status.success()), "the image {name} could not be made");
+}
+
+/// Compiles one of this kit's programs so that it runs anywhere.
+fn compile(source: &str, dir: &Path, to: &Path) {
+    let file = dir.join("program.rs");
+    std::fs::write(&file, source).expect("write the program");
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let status = Command::new(rustc)
+        .args(["--edition=2024", "-Copt-level=s", "-Cstrip=symbols", "-Cpanic=abort", "-Ctarget-feature=+crt-static"])
+        .arg("-o")
+        .arg(to)
+        .arg(&file)
+        .status();
+    assert!(status.is_ok_and(|status| status.success()), "rustc could not make {}", to.display());
+}

@@ -1,0 +1,155 @@
+//! `kennel cp`, both ways.
+
+use crate::support::{Kennel, finish, on_every_provider};
+use rustix::fs::{CWD, FileType, Mode};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+on_every_provider!(
+    files_go_in_and_out,
+    streams_go_in_and_out,
+    any_name_is_a_name,
+    directories_with_all_in_them,
+    what_cannot_be_copied_is_said,
+    nothing_is_written_through_links,
+);
+
+/// A directory inside that is this test's own: on `local` the inside is the host.
+fn inside(kennel: &Kennel) -> String {
+    format!("/tmp/{}-inside", kennel.home.mark())
+}
+
+fn clean(kennel: &Kennel, id: &str) {
+    kennel.kennel(&["exec", id, "--", "rm", "-rf", &inside(kennel)]).ok();
+}
+
+fn files_go_in_and_out(kennel: &Kennel) {
+    let (id, dir) = (kennel.sandbox(), inside(kennel));
+    let bytes: Vec<u8> = (0..2_000_000u32).map(|number| (number * 31 >> 3) as u8).collect();
+    let file = kennel.home.path().join("file");
+    std::fs::write(&file, &bytes).unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o751)).unwrap();
+    let source = file.display().to_string();
+    kennel.kennel(&["cp", &source, &format!("{id}:{dir}/")]).ok();
+    assert_eq!(kennel.kennel(&["exec", &id, "--", "stat", "-c", "%a %s", &format!("{dir}/file")]).ok(), "751 2000000");
+    kennel.kennel(&["cp", &source, &format!("{id}:{dir}/other")]).ok();
+    let back = kennel.home.path().join("back");
+    kennel.kennel(&["cp", &format!("{id}:{dir}/other"), &back.display().to_string()]).ok();
+    assert!(std::fs::read(&back).unwrap() == bytes);
+    assert_eq!(std::fs::metadata(&back).unwrap().permissions().mode() & 0o777, 0o751);
+    // Into a directory that is there, under its own name; an older file is replaced.
+    std::fs::write(kennel.home.path().join("other"), "older").unwrap();
+    kennel.kennel(&["cp", &format!("{id}:{dir}/other"), &kennel.home.path().display().to_string()]).ok();
+    assert!(std::fs::read(kennel.home.path().join("other")).unwrap() == bytes);
+    clean(kennel, &id);
+}
+
+fn streams_go_in_and_out(kennel: &Kennel) {
+    let (id, dir) = (kennel.sandbox(), inside(kennel));
+    let path = format!("{id}:{dir}/stream");
+    let bytes: Vec<u8> = (0..600_000u32).map(|number| (number >> 4) as u8).collect();
+    kennel.kennel_with(&["cp", "-", &path], &bytes).ok();
+    let out = kennel.kennel(&["cp", &path, "-"]);
+    assert!(out.status == 0 && out.stdout == bytes);
+    kennel.kennel(&["cp", "-", &format!("{id}:{dir}")]).fails(125);
+    kennel.kennel(&["cp", &format!("{id}:{dir}/nothing"), "-"]).fails(125);
+    kennel.kennel(&["cp", "-", "-"]).fails(125);
+    kennel.kennel(&["cp", "here", "there"]).fails(125);
+    clean(kennel, &id);
+}
+
+fn any_name_is_a_name(kennel: &Kennel) {
+    let (id, dir) = (kennel.sandbox(), inside(kennel));
+    let from = kennel.home.path().join("from");
+    std::fs::create_dir(&from).unwrap();
+    let names = [&b"new\nline"[..], b" space ", b"-dash", b"\xff\xfe", b"a:b", b"'\"$(x)\x1b[31m"];
+    for name in names {
+        std::fs::write(from.join(OsStr::from_bytes(name)), name).unwrap();
+    }
+    kennel.kennel(&["cp", &from.display().to_string(), &format!("{id}:{dir}")]).ok();
+    let back = kennel.home.path().join("back");
+    kennel.kennel(&["cp", &format!("{id}:{dir}"), &back.display().to_string()]).ok();
+    for name in names {
+        assert_eq!(std::fs::read(back.join(OsStr::from_bytes(name))).unwrap(), name);
+        // One by one, named on the command line.
+        let one = kennel.home.path().join("one");
+        let mut source = format!("{id}:{dir}/").into_bytes();
+        source.extend_from_slice(name);
+        let mut call = kennel.call(&["cp"]);
+        call.arg(OsStr::from_bytes(&source)).arg(&one);
+        finish(call, None).ok();
+        assert_eq!(std::fs::read(one).unwrap(), name);
+    }
+    clean(kennel, &id);
+}
+
+fn directories_with_all_in_them(kennel: &Kennel) {
+    let (id, dir) = (kennel.sandbox(), inside(kennel));
+    let tree = kennel.home.path().join("tree");
+    std::fs::create_dir_all(tree.join("a/b/c")).unwrap();
+    std::fs::create_dir(tree.join("empty")).unwrap();
+    std::fs::write(tree.join("a/b/c/deep"), "deep").unwrap();
+    std::fs::write(tree.join("top"), "top").unwrap();
+    symlink("a/b/c/deep", tree.join("link")).unwrap();
+    symlink("/nowhere/at all", tree.join("a/dangling")).unwrap();
+    let source = tree.display().to_string();
+    kennel.kennel(&["cp", &source, &format!("{id}:{dir}")]).ok();
+    assert_eq!(kennel.kennel(&["exec", &id, "--", "cat", &format!("{dir}/link")]).ok(), "deep");
+    // It is there now, so a second copy goes into it; with /. only what is in the source does.
+    kennel.kennel(&["cp", &source, &format!("{id}:{dir}")]).ok();
+    assert_eq!(kennel.kennel(&["exec", &id, "--", "cat", &format!("{dir}/tree/top")]).ok(), "top");
+    kennel.kennel(&["exec", &id, "--", "rm", "-r", &format!("{dir}/tree")]).ok();
+    kennel.kennel(&["cp", &format!("{source}/."), &format!("{id}:{dir}")]).ok();
+    let back = kennel.home.path().join("back");
+    for _ in 0..2 {
+        // The second time it goes over what is there.
+        kennel.kennel(&["cp", &format!("{id}:{dir}/."), &back.display().to_string()]).ok();
+    }
+    assert_eq!(std::fs::read(back.join("a/b/c/deep")).unwrap(), b"deep");
+    assert_eq!(std::fs::read(back.join("top")).unwrap(), b"top");
+    assert!(back.join("empty").is_dir());
+    assert_eq!(std::fs::read_link(back.join("link")).unwrap(), Path::new("a/b/c/deep"));
+    assert_eq!(std::fs::read_link(back.join("a/dangling")).unwrap(), Path::new("/nowhere/at all"));
+    assert_eq!(std::fs::read_dir(&back).unwrap().count(), 4, "and nothing else");
+    clean(kennel, &id);
+}
+
+fn what_cannot_be_copied_is_said(kennel: &Kennel) {
+    let (id, dir) = (kennel.sandbox(), inside(kennel));
+    let make = format!("mkdir {dir}; mkfifo {dir}/fifo; echo x > {dir}/file");
+    kennel.kennel(&["exec", &id, "-c", &make]).ok();
+    let back = kennel.home.path().join("back");
+    let stderr = kennel.kennel(&["cp", &format!("{id}:{dir}"), &back.display().to_string()]).fails(125);
+    assert!(stderr.contains("/fifo is left out") && stderr.contains("1 of 2"), "{stderr}");
+    assert_eq!(std::fs::read(back.join("file")).unwrap(), b"x\n");
+    let from = kennel.home.path().join("from");
+    std::fs::create_dir(&from).unwrap();
+    rustix::fs::mknodat(CWD, from.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let stderr = kennel.kennel(&["cp", &from.display().to_string(), &format!("{id}:{dir}/from")]).fails(125);
+    assert!(stderr.contains("/fifo is left out"), "{stderr}");
+    clean(kennel, &id);
+}
+
+fn nothing_is_written_through_links(kennel: &Kennel) {
+    let (id, dir) = (kennel.sandbox(), inside(kennel));
+    let victim = kennel.home.path().join("victim");
+    std::fs::create_dir(&victim).unwrap();
+    std::fs::write(victim.join("file"), "theirs").unwrap();
+    let back = kennel.home.path().join("back");
+    std::fs::create_dir(&back).unwrap();
+    symlink(&victim, back.join("sub")).unwrap();
+    symlink(victim.join("file"), back.join("file")).unwrap();
+    let make = format!("mkdir -p {dir}/sub; echo ours > {dir}/sub/file; echo ours > {dir}/file");
+    kennel.kennel(&["exec", &id, "-c", &make]).ok();
+    let stderr = kennel.kennel(&["cp", &format!("{id}:{dir}/."), &back.display().to_string()]).fails(125);
+    assert!(stderr.contains("/sub is left out"), "{stderr}");
+    assert_eq!(std::fs::read(victim.join("file")).unwrap(), b"theirs");
+    assert_eq!(std::fs::read(back.join("file")).unwrap(), b"ours\n", "the link was replaced");
+    symlink(victim.join("file"), kennel.home.path().join("named")).unwrap();
+    let named = kennel.home.path().join("named").display().to_string();
+    kennel.kennel(&["cp", &format!("{id}:{dir}/file"), &named]).fails(125);
+    assert_eq!(std::fs::read(victim.join("file")).unwrap(), b"theirs");
+    clean(kennel, &id);
+}

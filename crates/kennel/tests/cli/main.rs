@@ -1,0 +1,8 @@
+//! The command line as a user meets it: the real program, in a home of its own, on every provider.
+
+mod copy;
+mod life;
+mod run;
+mod support;
+mod terminal;
+mod usage;

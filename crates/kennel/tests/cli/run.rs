@@ -1,0 +1,254 @@
+//! `kennel run`: streams, exit codes, signals, the JSON object, and nothing left whatever happens.
+
+use crate::support::{Kennel, finish, hear, on_every_provider, signal, wait};
+use kennel_testkit::{host, within_blocking};
+use rustix::process::Signal;
+use std::process::Stdio;
+use std::time::Duration;
+
+on_every_provider!(
+    exit_codes,
+    streams_stay_apart,
+    standard_input_is_passed,
+    settings_reach_the_command,
+    the_workspace_is_here,
+    one_json_object,
+    json_says_what_was_cut,
+    json_keeps_every_byte,
+    errors_are_in_the_object_too,
+    a_timeout_ends_it,
+    signals_are_passed_on,
+    a_second_interrupt_kills,
+    an_ignored_hangup_stays_ignored,
+    killing_kennel_leaves_nothing,
+    a_reader_that_leaves_ends_it,
+    a_slow_reader_does_not_make_it_deaf,
+    a_kept_sandbox_stays,
+    no_command_is_an_error_where_nobody_can_type,
+);
+
+fn exit_codes(kennel: &Kennel) {
+    std::fs::write(kennel.here().join("plain"), "not a program").unwrap();
+    kennel.kennel(&["run", "--", "true"]).ok();
+    kennel.kennel(&["run", "--", "sh", "-c", "exit 3"]).fails(3);
+    kennel.kennel(&["run", "-c", "exit 4"]).fails(4);
+    kennel.kennel(&["run", "-c", "kill -9 $$"]).fails(137);
+    let stderr = kennel.kennel(&["run", "--", "./plain"]).fails(126);
+    assert!(stderr.starts_with("kennel: run ./plain"), "{stderr}");
+    let stderr = kennel.kennel(&["run", "--", "no-such-program"]).fails(127);
+    assert!(stderr.starts_with("kennel: run no-such-program"), "{stderr}");
+    let stderr = kennel.kennel(&["run", "--", "echo two words"]).fails(127);
+    assert!(stderr.contains("try: kennel run -c 'echo two words'"), "{stderr}");
+    let stderr = kennel.kennel(&["run", "-v", "/no/such/place:/data", "--", "true"]).fails(125);
+    assert!(stderr.contains("/no/such/place"), "{stderr}");
+    kennel.kennel(&["run", "--no-such-option", "--", "true"]).fails(125);
+}
+
+fn streams_stay_apart(kennel: &Kennel) {
+    let done = kennel.kennel(&["run", "-c", "printf 'a\\000\\377b'; echo oops >&2; exit 5"]);
+    assert_eq!((done.status, done.stdout.as_slice()), (5, &b"a\0\xffb"[..]));
+    assert_eq!(done.stderr, "oops\n");
+}
+
+fn standard_input_is_passed(kennel: &Kennel) {
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|number| (number * number >> 7) as u8).collect();
+    let done = kennel.kennel_with(&["run", "--", "cat"], &bytes);
+    assert!(done.status == 0 && done.stdout == bytes, "{} bytes came back: {}", done.stdout.len(), done.stderr);
+    // Without any, a reader is at the end at once; and who reads nothing is not waited for.
+    assert_eq!(kennel.kennel(&["run", "--", "cat"]).ok(), "");
+    assert_eq!(kennel.kennel_with(&["run", "--", "echo", "x"], &bytes).ok(), "x");
+    let file = kennel.here().join("file");
+    std::fs::write(&file, "from a file").unwrap();
+    let mut call = kennel.call(&["run", "--", "cat"]);
+    call.stdin(std::fs::File::open(file).unwrap());
+    assert_eq!(finish(call, None).ok(), "from a file");
+}
+
+fn settings_reach_the_command(kennel: &Kennel) {
+    let mut call = kennel.call(&["run", "-e", "A=1", "-e", "FROM_HERE", "-w", "/tmp", "-c", "echo $A $FROM_HERE; pwd"]);
+    call.env("FROM_HERE", "two words");
+    assert_eq!(finish(call, None).ok(), "1 two words\n/tmp");
+    let stderr = kennel.kennel(&["run", "-e", "NOT_SET_ANYWHERE", "--", "true"]).fails(125);
+    assert!(stderr.contains("NOT_SET_ANYWHERE"), "{stderr}");
+    let id = kennel.kennel(&["run", "--keep", "--label", "a=b", "--name", "kept", "--json", "--", "true"]).json();
+    let info = kennel.kennel(&["inspect", "kept"]).json();
+    assert_eq!(info[0]["labels"]["a"], "b");
+    assert_eq!(info[0]["id"], id["sandboxId"]);
+}
+
+fn the_workspace_is_here(kennel: &Kennel) {
+    std::fs::write(kennel.here().join("given"), "content").unwrap();
+    assert_eq!(kennel.kennel(&["run", "-c", "cat given; echo new > made"]).ok(), "content");
+    assert_eq!(std::fs::read(kennel.here().join("made")).unwrap(), b"new\n");
+    if kennel.provider == "local" {
+        return;
+    }
+    assert_eq!(kennel.kennel(&["run", "-c", "pwd; cat /workspace/given"]).ok(), "/workspace\ncontent");
+    let other = kennel.home.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("file"), "theirs").unwrap();
+    let mount = format!("{}:/data:ro", other.display());
+    assert_eq!(kennel.kennel(&["run", "-v", &mount, "-c", "cat /data/file"]).ok(), "theirs");
+    assert_ne!(kennel.kennel(&["run", "-v", &mount, "-c", "echo x > /data/file"]).status, 0);
+    let given = other.display().to_string();
+    assert_eq!(kennel.kennel(&["run", "--workspace", &given, "--", "cat", "file"]).ok(), "theirs");
+    assert_ne!(kennel.kennel(&["run", "--no-workspace", "--", "cat", "/workspace/given"]).status, 0);
+}
+
+fn one_json_object(kennel: &Kennel) {
+    let done = kennel.kennel_with(&["run", "--json", "-c", "cat; echo oops >&2; exit 3"], b"typed");
+    assert_eq!((done.status, done.stderr.as_str()), (3, ""));
+    let object = done.json();
+    assert_eq!(object["exitCode"], 3);
+    assert_eq!(object["signal"], serde_json::Value::Null);
+    assert_eq!((object["stdout"].as_str(), object["stderr"].as_str()), (Some("typed"), Some("oops\n")));
+    assert_eq!(object["truncated"], false);
+    assert_eq!(object["provider"], kennel.provider);
+    assert_eq!(object["error"], serde_json::Value::Null);
+    assert!(object["sandboxId"].as_str().is_some_and(|id| !id.is_empty()), "{object}");
+    let timings = object["timings"].as_object().unwrap();
+    let phases = ["create", "start", "connect", "exec", "remove"].map(|phase| timings[phase].as_f64().unwrap());
+    let total = timings["total"].as_f64().unwrap();
+    assert!(phases.iter().all(|phase| *phase >= 0.0) && phases.iter().sum::<f64>() <= total + 0.1, "{timings:?}");
+    let killed = kennel.kennel(&["run", "--json", "-c", "kill -9 $$"]);
+    assert_eq!(killed.status, 137);
+    assert_eq!((killed.json()["signal"].as_i64(), killed.json()["exitCode"].as_i64()), (Some(9), Some(137)));
+}
+
+fn json_says_what_was_cut(kennel: &Kennel) {
+    const CAP: usize = 10 * 1024 * 1024;
+    let script = format!("head -c {} /dev/zero | tr '\\0' x; echo whole >&2", CAP + 12345);
+    let object = kennel.kennel(&["run", "--json", "-c", &script]).json();
+    assert_eq!(object["truncated"], true);
+    assert_eq!((object["cut"]["stdout"].as_u64(), object["cut"]["stderr"].as_u64()), (Some(12345), Some(0)));
+    let stdout = object["stdout"].as_str().unwrap();
+    assert_eq!(stdout.bytes().filter(|byte| *byte == b'x').count(), CAP);
+    assert!(stdout[CAP..].contains("12345"), "the text says it too: {}", &stdout[CAP..]);
+    assert_eq!(object["stderr"], "whole\n");
+    // Without the object nothing is cut.
+    assert_eq!(kennel.kennel(&["run", "-c", &script]).stdout.len(), CAP + 12345);
+}
+
+fn json_keeps_every_byte(kennel: &Kennel) {
+    let object = kennel.kennel(&["run", "--json", "-c", "printf '\\377'; echo text >&2"]).json();
+    assert_eq!(object["stdoutBase64"], "/w==");
+    assert_eq!(object.get("stderrBase64"), None);
+}
+
+fn errors_are_in_the_object_too(kennel: &Kennel) {
+    let done = kennel.kennel(&["run", "--json", "--", "no-such-program"]);
+    assert_eq!(done.status, 127);
+    assert_eq!(done.json()["exitCode"], 127);
+    assert_eq!(done.json()["error"]["code"], "exec_failed");
+    assert!(done.json()["error"]["message"].as_str().unwrap().contains("no-such-program"));
+    let done = kennel.kennel(&["run", "--json", "--timeout", "200ms", "-c", "echo before; sleep 1000"]);
+    assert_eq!(done.status, 124);
+    assert_eq!((done.json()["stdout"].as_str(), done.json()["timedOut"].as_bool()), (Some("before\n"), Some(true)));
+    assert_eq!(done.json()["error"]["code"], "timeout");
+    let done = kennel.kennel(&["run", "--json", "-e", "NOT_SET_ANYWHERE", "--", "true"]);
+    assert_eq!(done.status, 125);
+    assert_eq!(done.json()["error"]["code"], "invalid_config");
+    assert_eq!(done.json()["sandboxId"], serde_json::Value::Null);
+}
+
+fn a_timeout_ends_it(kennel: &Kennel) {
+    let script = "trap '' TERM; (trap '' TERM; sleep 1000) & echo up; wait; sleep 1000";
+    let done = kennel.kennel(&["run", "--timeout", "300ms", "-c", script]);
+    assert_eq!((done.status, done.text().as_str()), (124, "up\n"));
+    assert!(done.stderr.contains("300ms") && done.stderr.contains("--timeout"), "{}", done.stderr);
+    assert!(kennel.is_gone());
+}
+
+fn signals_are_passed_on(kennel: &Kennel) {
+    for (number, name, code) in [(Signal::TERM, "TERM", 9), (Signal::USR1, "USR1", 10), (Signal::INT, "INT", 11)] {
+        let script = format!("trap 'echo heard {name}; exit {code}' {name}; echo up; while :; do sleep 0.02; done");
+        let mut child = kennel.call(&["run", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = child.stdout.take().unwrap();
+        hear(&mut out, "up\n");
+        signal(&child, number);
+        hear(&mut out, &format!("heard {name}\n"));
+        assert_eq!(wait(&mut child, name), code);
+    }
+    let mut child = kennel.call(&["run", "-c", "echo up; exec sleep 1000"]).stdout(Stdio::piped()).spawn().unwrap();
+    hear(&mut child.stdout.take().unwrap(), "up\n");
+    signal(&child, Signal::TERM);
+    assert_eq!(wait(&mut child, "a command ended by TERM"), 128 + 15);
+}
+
+fn a_second_interrupt_kills(kennel: &Kennel) {
+    let script = "trap 'echo ignored' INT; echo up; while :; do sleep 0.02; done";
+    let mut child = kennel.call(&["run", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    hear(&mut out, "up\n");
+    signal(&child, Signal::INT);
+    hear(&mut out, "ignored\n");
+    signal(&child, Signal::INT);
+    assert_eq!(wait(&mut child, "a command that ignores INT"), 128 + 9);
+    assert!(kennel.is_gone());
+}
+
+fn an_ignored_hangup_stays_ignored(kennel: &Kennel) {
+    let program = kennel.call(&["run", "-c", "echo up; read line; echo got $line"]);
+    let mut call = std::process::Command::new("nohup");
+    call.arg(program.get_program()).args(program.get_args()).current_dir(kennel.here()).env_clear();
+    call.envs(program.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let mut child = call.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    hear(&mut out, "up\n");
+    signal(&child, Signal::HUP);
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"on\n").unwrap();
+    hear(&mut out, "got on\n");
+    assert_eq!(wait(&mut child, "a call under nohup"), 0);
+}
+
+fn killing_kennel_leaves_nothing(kennel: &Kennel) {
+    let mark = format!("{}-victim", kennel.home.mark());
+    let entry = format!("KENNEL_TEST_COMMAND={mark}");
+    let script = "trap '' TERM HUP; (trap '' TERM HUP; setsid sleep 1000 &) ; echo up; while :; do sleep 1; done";
+    let mut child = kennel.call(&["run", "-e", &entry, "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    hear(&mut child.stdout.take().unwrap(), "up\n");
+    assert!(!host::marked(&mark).is_empty(), "the command can be seen from outside");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let gone = within_blocking(Duration::from_secs(1), || host::marked(&mark).is_empty());
+    assert!(gone, "still there a second later: {:?}", host::marked(&mark));
+    // Engines may take a moment longer to forget the container.
+    assert!(within_blocking(Duration::from_secs(10), || kennel.is_gone()));
+}
+
+fn a_reader_that_leaves_ends_it(kennel: &Kennel) {
+    let mut child = kennel.call(&["run", "--", "yes"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    hear(&mut child.stdout.take().unwrap(), "y\n");
+    assert_eq!(wait(&mut child, "yes"), 141);
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+    assert_eq!(said, "", "it ends quietly");
+    assert!(kennel.is_gone());
+}
+
+fn a_slow_reader_does_not_make_it_deaf(kennel: &Kennel) {
+    let mut child = kennel.call(&["run", "--", "yes"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    hear(&mut out, "y\n");
+    // Nobody reads on: the pipe is full by the time the signal comes, or soon after.
+    signal(&child, Signal::TERM);
+    // What was printed before is still owed to us.
+    let drained = std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()).unwrap());
+    assert_eq!(wait(&mut child, "yes, ended by TERM"), 128 + 15);
+    assert!(drained.join().unwrap() > 0);
+}
+
+fn a_kept_sandbox_stays(kennel: &Kennel) {
+    let done = kennel.kennel(&["run", "--keep", "--name", "kept", "-c", "echo here > /tmp/kept-file; exit 3"]);
+    assert_eq!(done.status, 3, "{done:?}");
+    assert_eq!(kennel.kennel(&["exec", "kept", "--", "cat", "/tmp/kept-file"]).ok(), "here");
+    kennel.kennel(&["exec", "kept", "--", "rm", "/tmp/kept-file"]).ok();
+    kennel.kennel(&["run", "--name", "kept", "--", "true"]).fails(125);
+    kennel.kennel(&["rm", "--force", "kept"]).ok();
+}
+
+fn no_command_is_an_error_where_nobody_can_type(kennel: &Kennel) {
+    let stderr = kennel.kennel(&["run"]).fails(125);
+    assert!(stderr.contains("there is no command to run") && stderr.contains("try: "), "{stderr}");
+    assert!(kennel.is_gone());
+}

@@ -1,0 +1,206 @@
+//! The program under test in a home of its own, and a sweep afterwards that finds what was left.
+
+use kennel_testkit::{Home, host, within_blocking};
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Longest time one call may take; one that hangs fails instead.
+const CALL: Duration = Duration::from_secs(60);
+
+/// Makes a test of each case for each provider.
+macro_rules! on_every_provider {
+    ($($case:ident),* $(,)?) => {
+        mod local {
+            $(#[test] fn $case() { super::$case(&$crate::support::Kennel::on("local")); })*
+        }
+        mod native {
+            $(#[test] fn $case() { super::$case(&$crate::support::Kennel::on("native")); })*
+        }
+        mod docker {
+            $(#[test] fn $case() { super::$case(&$crate::support::Kennel::on("docker")); })*
+        }
+    };
+}
+pub(crate) use on_every_provider;
+
+/// The program on one provider.
+pub(crate) struct Kennel {
+    pub(crate) home: Home,
+    pub(crate) provider: &'static str,
+    image: Option<String>,
+    docker_host: Option<String>,
+}
+
+/// A call that is over.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) status: i32,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl Finished {
+    /// Standard output as text.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// It must have worked; answers standard output without the last newline.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert_eq!(self.status, 0, "{self:?}");
+        self.text().trim_end_matches('\n').to_owned()
+    }
+
+    /// It must have failed with this status; answers standard error.
+    #[track_caller]
+    pub(crate) fn fails(self, status: i32) -> String {
+        assert_eq!(self.status, status, "{self:?}");
+        self.stderr
+    }
+
+    /// Standard output as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+impl Kennel {
+    pub(crate) fn on(provider: &'static str) -> Self {
+        if provider == "native" {
+            assert!(rustix::process::geteuid().is_root(), "the tests of native need root");
+        }
+        Self { home: Home::new(), provider, image: None, docker_host: None }
+    }
+
+    /// The directory the program is called in, and the workspace.
+    pub(crate) fn here(&self) -> PathBuf {
+        self.home.workspace()
+    }
+
+    /// A call that is not made yet. Nothing of the caller's environment but what it needs.
+    pub(crate) fn call(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
+        command.current_dir(self.here()).env_clear().stdin(Stdio::null());
+        command.env("PATH", std::env::var_os("PATH").expect("PATH is set")).env("KENNEL_HOME", self.home.path());
+        command.env("HOME", self.home.path());
+        if let Some(host) = &self.docker_host {
+            command.env("DOCKER_HOST", host);
+        }
+        command.args(["--provider", self.provider]).args(&args[..1]);
+        if let (Some(image), "run" | "create") = (&self.image, args[0]) {
+            command.args(["--image", image]);
+        }
+        command.args(&args[1..]);
+        command
+    }
+
+    /// A call from beginning to end.
+    #[track_caller]
+    pub(crate) fn kennel(&self, args: &[&str]) -> Finished {
+        finish(self.call(args), None)
+    }
+
+    /// The same with something on standard input.
+    #[track_caller]
+    pub(crate) fn kennel_with(&self, args: &[&str], stdin: &[u8]) -> Finished {
+        finish(self.call(args), Some(stdin.to_vec()))
+    }
+
+    /// A sandbox that waits for commands; answers its id.
+    #[track_caller]
+    pub(crate) fn sandbox(&self) -> String {
+        self.kennel(&["create", "--start"]).ok()
+    }
+
+    /// Whether nothing of this home is left on the machine.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.left().is_empty()
+    }
+
+    fn left(&self) -> Vec<String> {
+        let mut left = host::leftovers(&self.home.mark(), &[], &self.home.state());
+        let listed = self.kennel(&["ls", "--all", "-q"]);
+        assert_eq!(listed.status, 0, "{listed:?}");
+        left.extend(listed.text().lines().map(|id| format!("sandbox {id}")));
+        left
+    }
+}
+
+impl Drop for Kennel {
+    fn drop(&mut self) {
+        let ids = self.kennel(&["ls", "--all", "-q"]).text();
+        for id in ids.lines() {
+            let removed = self.kennel(&["rm", "--force", "--volumes", id]);
+            assert!(removed.status == 0 || std::thread::panicking(), "{removed:?}");
+        }
+        if !std::thread::panicking() {
+            within_blocking(Duration::from_secs(5), || self.is_gone());
+            assert!(self.is_gone(), "left behind:\n{}", self.left().join("\n"));
+        }
+    }
+}
+
+/// Makes a call and waits for its end, not for ever.
+#[track_caller]
+pub(crate) fn finish(mut command: Command, stdin: Option<Vec<u8>>) -> Finished {
+    if stdin.is_some() {
+        command.stdin(Stdio::piped());
+    }
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start kennel");
+    if let Some(bytes) = stdin {
+        let mut pipe = child.stdin.take().expect("standard input is a pipe");
+        // A command that does not read everything is no error.
+        std::thread::spawn(move || drop(pipe.write_all(&bytes)));
+    }
+    let out = collect(child.stdout.take().expect("standard output is a pipe"));
+    let err = collect(child.stderr.take().expect("standard error is a pipe"));
+    let status = wait(&mut child, &format!("{command:?}"));
+    let stdout = out.join().expect("standard output was read");
+    let stderr = String::from_utf8_lossy(&err.join().expect("standard error was read")).into_owned();
+    Finished { status, stdout, stderr }
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut all = Vec::new();
+        from.read_to_end(&mut all).expect("read from kennel");
+        all
+    })
+}
+
+/// Waits for the end of a call; answers its exit status.
+#[track_caller]
+pub(crate) fn wait(child: &mut Child, what: &str) -> i32 {
+    let mut status = None;
+    within_blocking(CALL, || {
+        status = child.try_wait().expect("wait for kennel");
+        status.is_some()
+    });
+    let Some(status) = status else {
+        let _ = child.kill();
+        panic!("{what} took longer than {CALL:?}");
+    };
+    status.code().unwrap_or_else(|| panic!("{what} ended by {status}"))
+}
+
+/// Reads from a call until it said this much.
+#[track_caller]
+pub(crate) fn hear(from: &mut impl Read, word: &str) {
+    let mut heard = Vec::new();
+    let mut byte = [0];
+    while !heard.ends_with(word.as_bytes()) {
+        let count = from.read(&mut byte).expect("read from kennel");
+        assert!(count == 1, "{word:?} never came: {:?}", String::from_utf8_lossy(&heard));
+        heard.push(byte[0]);
+    }
+}
+
+/// Sends a signal to a call.
+pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, signal).expect("kennel is there to get a signal");
+}

@@ -1,0 +1,275 @@
+//! What only this provider has: an engine that others use too, that may be down, and that can be asked behind our back.
+//! What it shares with the other providers is in the contract suite.
+
+use futures_util::TryStreamExt;
+use kennel_core::{LogChunk, LogOptions, Provider, RemoveOptions, Sandbox};
+use kennel_docker::{Docker, DockerOptions};
+use kennel_testkit::{Home, docker};
+use kennel_types::{ErrorCode, ExecSpec, Mount, NetworkMode, Owner, SandboxSpec, Status};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+const FORCE: RemoveOptions = RemoveOptions { volumes: true, force: true };
+
+/// A provider in a home of its own.
+struct Fixture {
+    home: Home,
+    provider: Arc<Docker>,
+    socket: PathBuf,
+    image: String,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let home = Home::new();
+        let socket = docker::socket();
+        let image = docker::image_on(&socket);
+        let provider = Arc::new(Docker::new(DockerOptions {
+            state_dir: home.state(),
+            program_dir: home.path().join("programs"),
+            socket: socket.clone(),
+            installation: home.mark(),
+        }));
+        Self { home, provider, socket, image }
+    }
+
+    fn spec(&self) -> SandboxSpec {
+        SandboxSpec { image: Some(self.image.clone()), network: Some(NetworkMode::None), ..SandboxSpec::default() }
+    }
+
+    async fn started(&self, spec: &SandboxSpec) -> Sandbox {
+        let sandbox = Sandbox::create(self.provider.clone(), spec).await.unwrap();
+        sandbox.start().await.unwrap();
+        sandbox
+    }
+
+    /// Asks the engine behind the provider's back.
+    fn docker(&self, arguments: &[&str]) -> String {
+        docker::docker(&self.socket, arguments)
+    }
+
+    async fn clean(&self) {
+        for info in self.provider.list().await.unwrap() {
+            self.provider.remove(&info.id, FORCE).await.unwrap();
+        }
+        assert_eq!(run_dirs(&self.home), [""; 0]);
+    }
+}
+
+fn run_dirs(home: &Home) -> Vec<String> {
+    let entries = std::fs::read_dir(home.state()).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| name != ".swept").collect()
+}
+
+async fn run(sandbox: &Sandbox, script: &str) -> String {
+    let output = sandbox.run(&ExecSpec::shell(script), None, 100_000).await.unwrap();
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)).trim().to_owned()
+}
+
+#[tokio::test]
+async fn an_engine_that_is_not_there_is_told_with_what_to_do() {
+    let home = tempfile::tempdir().unwrap();
+    let socket = home.path().join("docker.sock");
+    let provider = |socket: &Path| {
+        Docker::new(DockerOptions {
+            state_dir: home.path().join("state"),
+            program_dir: home.path().join("programs"),
+            socket: socket.to_owned(),
+            installation: "x".into(),
+        })
+    };
+    let error = provider(&socket).list().await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotAvailable);
+    assert_eq!(error.to_string(), format!("Cannot connect to Docker at {}. Is it running?", socket.display()));
+    assert_eq!(error.next_step(), Some(format!("docker -H unix://{} ps", socket.display()).as_str()));
+    let probed = provider(&socket).probe().await;
+    assert!(!probed.available && probed.fix.is_some(), "{probed:?}");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    drop(listener);
+    assert_eq!(provider(&socket).list().await.unwrap_err().code(), ErrorCode::NotAvailable);
+}
+
+#[tokio::test]
+async fn an_engine_that_talks_nonsense_is_an_error() {
+    let home = tempfile::tempdir().unwrap();
+    let socket = home.path().join("docker.sock");
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    let answer = tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt;
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").await.unwrap();
+    });
+    let provider = Docker::new(DockerOptions {
+        state_dir: home.path().join("state"),
+        program_dir: home.path().join("programs"),
+        socket,
+        installation: "x".into(),
+    });
+    assert_eq!(provider.list().await.unwrap_err().code(), ErrorCode::NotAvailable);
+    answer.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_missing_image_is_told_with_what_to_do() {
+    let fixture = Fixture::new();
+    let spec = SandboxSpec { image: Some("kennel-test/no-such-image".into()), ..fixture.spec() };
+    let error = fixture.provider.create(&spec).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::ImageNotFound);
+    assert_eq!(error.next_step(), Some("docker pull kennel-test/no-such-image"));
+    fixture.clean().await;
+}
+
+#[tokio::test]
+async fn what_happens_behind_our_back_is_seen_at_once() {
+    let fixture = Fixture::new();
+    let sandbox = fixture.started(&SandboxSpec { name: Some("behind-our-back".into()), ..fixture.spec() }).await;
+    let container = "kennel-behind-our-back";
+    assert_eq!(run(&sandbox, "echo hello").await, "hello");
+    fixture.docker(&["kill", container]);
+    let info = sandbox.inspect().await.unwrap();
+    assert_eq!((info.status, info.exit_code), (Status::Stopped, Some(137)));
+    assert_eq!(sandbox.exec(&ExecSpec::argv(["true"])).await.err().unwrap().code(), ErrorCode::Stopped);
+    sandbox.start().await.unwrap();
+    assert_eq!(run(&sandbox, "echo again").await, "again");
+    fixture.docker(&["rename", container, "renamed-behind-our-back"]);
+    assert_eq!(fixture.provider.get("behind-our-back").await.unwrap().id, *sandbox.id());
+    fixture.docker(&["rm", "-f", "renamed-behind-our-back"]);
+    assert_eq!(sandbox.inspect().await.unwrap_err().code(), ErrorCode::NotFound);
+    assert_eq!(sandbox.exec(&ExecSpec::argv(["true"])).await.err().unwrap().code(), ErrorCode::NotFound);
+    // What it left on disk still goes.
+    sandbox.remove(FORCE).await.unwrap();
+    fixture.clean().await;
+}
+
+#[tokio::test]
+async fn another_installation_sees_and_touches_nothing() {
+    let (ours, theirs) = (Fixture::new(), Fixture::new());
+    let sandbox = ours.started(&ours.spec()).await;
+    assert_eq!(theirs.provider.list().await.unwrap(), []);
+    assert_eq!(theirs.provider.get(sandbox.id().as_str()).await.unwrap_err().code(), ErrorCode::NotFound);
+    assert_eq!(theirs.provider.remove(sandbox.id(), FORCE).await.unwrap_err().code(), ErrorCode::NotFound);
+    assert_eq!(run(&sandbox, "echo alive").await, "alive");
+    ours.clean().await;
+}
+
+#[tokio::test]
+async fn an_early_end_shows_the_last_lines() {
+    let fixture = Fixture::new();
+    let script = "for i in $(seq 60); do echo line $i; done; exit 127";
+    let spec = SandboxSpec { command: Some(vec!["sh".into(), "-c".into(), script.into()]), ..fixture.spec() };
+    let sandbox = Sandbox::create(fixture.provider.clone(), &spec).await.unwrap();
+    // Whether the keeper is reached before its main process is over is a matter of luck; both are right.
+    if let Err(error) = sandbox.start().await {
+        assert_eq!(error.code(), ErrorCode::StartFailed);
+        let text = error.to_string();
+        assert!(
+            text.contains("exit code 127") && text.contains("\nline 11\n") && text.ends_with("\nline 60"),
+            "{text}"
+        );
+        assert!(!text.contains("line 10\n"), "{text}");
+    }
+    let options = LogOptions { tail: None, follow: true };
+    let chunks: Vec<LogChunk> = sandbox.logs(options).await.unwrap().try_collect().await.unwrap();
+    let text: Vec<u8> = chunks.into_iter().flat_map(|chunk| chunk.bytes).collect();
+    assert!(text.ends_with(b"line 60\n"));
+    fixture.clean().await;
+}
+
+#[tokio::test]
+async fn commands_run_as_the_owner_with_a_name_and_a_home() {
+    let fixture = Fixture::new();
+    let spec = SandboxSpec { owner: Some(Owner { uid: 4321, gid: 4322 }), ..fixture.spec() };
+    let sandbox = fixture.started(&spec).await;
+    assert_eq!(
+        run(&sandbox, "id -u; id -g; echo $HOME; test -w $HOME && echo mine").await,
+        "4321\n4322\n/home/kennel\nmine"
+    );
+    assert_eq!(run(&sandbox, "pwd; touch file && stat -c %u:%g file .").await, "/workspace\n4321:4322\n4321:4322");
+    let mut root = ExecSpec::shell("id -u; echo $HOME");
+    root.user = Some("root".into());
+    let output = sandbox.run(&root, None, 1000).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n/root\n");
+    fixture.clean().await;
+}
+
+#[tokio::test]
+async fn workspace_files_belong_to_the_owner() {
+    let fixture = Fixture::new();
+    let workspace = fixture.home.workspace();
+    std::os::unix::fs::chown(&workspace, Some(4321), Some(4322)).unwrap();
+    let owner = Some(Owner { uid: 4321, gid: 4322 });
+    let spec = SandboxSpec { owner, workspace: Some(workspace.clone()), ..fixture.spec() };
+    let sandbox = fixture.started(&spec).await;
+    assert_eq!(run(&sandbox, "echo x > made && pwd").await, "/workspace");
+    let meta = std::fs::metadata(workspace.join("made")).unwrap();
+    assert_eq!((meta.uid(), meta.gid()), (4321, 4322));
+    fixture.clean().await;
+}
+
+#[tokio::test]
+async fn our_own_files_are_covered_in_a_mount_above_them() {
+    let fixture = Fixture::new();
+    let spec = SandboxSpec { workspace: Some(fixture.home.path().to_owned()), ..fixture.spec() };
+    let sandbox = fixture.started(&spec).await;
+    assert!(!run_dirs(&fixture.home).is_empty());
+    assert_eq!(run(&sandbox, "ls -A state programs").await, "programs:\n\nstate:");
+    assert!(run(&sandbox, "touch state/x").await.contains("Read-only"));
+    fixture.clean().await;
+}
+
+#[tokio::test]
+async fn the_engines_socket_is_refused() {
+    let fixture = Fixture::new();
+    for host in [fixture.socket.clone(), fixture.socket.parent().unwrap().to_owned(), "/".into()] {
+        let mounts = vec![Mount { host, target: "/host".into(), read_only: true }];
+        let error = fixture.provider.create(&SandboxSpec { mounts, ..fixture.spec() }).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
+    }
+    fixture.clean().await;
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_engine_is_passed_on() {
+    let fixture = Fixture::new();
+    let mut spec = fixture.spec();
+    spec.limits.millicpus = Some(1_000_000);
+    let error = fixture.provider.create(&spec).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("Docker says"), "{error}");
+    fixture.clean().await;
+}
+
+#[tokio::test]
+async fn leftovers_of_containers_that_are_gone_are_swept() {
+    let fixture = Fixture::new();
+    let sandbox = fixture.started(&fixture.spec()).await;
+    let gone = fixture.home.state().join("gone-long-ago");
+    std::fs::create_dir(&gone).unwrap();
+    let past = std::time::SystemTime::now() - Duration::from_mins(5);
+    for dir in [&gone, &fixture.home.state().join(sandbox.id().as_str())] {
+        std::fs::File::open(dir).unwrap().set_modified(past).unwrap();
+    }
+    fixture.provider.list().await.unwrap();
+    assert_eq!(run_dirs(&fixture.home), [sandbox.id().as_str()]);
+    assert_eq!(run(&sandbox, "echo alive").await, "alive");
+    fixture.clean().await;
+}
+
+#[tokio::test]
+async fn stopping_goes_on_without_the_keepers_help() {
+    let fixture = Fixture::new();
+    let sandbox = fixture.started(&fixture.spec()).await;
+    sandbox.hang_up().await;
+    let socket = fixture.home.state().join(sandbox.id().as_str()).join("sock");
+    std::fs::remove_file(&socket).unwrap();
+    std::os::unix::fs::symlink(&fixture.socket, &socket).unwrap();
+    let error = sandbox.exec(&ExecSpec::argv(["true"])).await.err().unwrap();
+    assert_eq!(error.code(), ErrorCode::PermissionDenied, "{error}");
+    sandbox.stop(Duration::from_secs(2)).await.unwrap();
+    assert_eq!(sandbox.inspect().await.unwrap().status, Status::Stopped);
+    sandbox.start().await.unwrap();
+    assert_eq!(run(&sandbox, "echo well again").await, "well again");
+    fixture.clean().await;
+}

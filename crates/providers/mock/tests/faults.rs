@@ -1,0 +1,154 @@
+//! What a test can tell the mock to do, and that the library above it stands it: an error in good time, never a panic
+//! or a hang.
+
+use kennel_core::{Error, ExecEvent, Provider, Sandbox};
+use kennel_mock::{Answer, Fault, Gate, Mock};
+use kennel_proto::Channel;
+use kennel_types::{ErrorCode, ExecSpec, SandboxSpec, Status};
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+async fn running(mock: &Mock) -> Sandbox {
+    let sandbox = Sandbox::create(Arc::new(mock.clone()), &SandboxSpec::default()).await.unwrap();
+    sandbox.start().await.unwrap();
+    sandbox
+}
+
+/// In paused time this passes at once when nothing else can happen.
+async fn in_time<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_mins(1), future).await.expect("an answer in good time")
+}
+
+#[tokio::test]
+async fn answers_are_scripted() {
+    let mock = Mock::new();
+    let gate = Gate::new();
+    mock.on(["git"], Answer::exit(1).stderr("git: no\n"));
+    mock.on(["git", "status"], Answer::exit(0).stdout("clean\n").hold(&gate).stdout("after\n"));
+    mock.script(|argv| argv.contains(&"gone".to_owned()).then(|| Answer::fails(ErrorCode::NotFound)));
+    let sandbox = running(&mock).await;
+
+    let output = sandbox.run(&ExecSpec::argv(["git", "push"]), None, 100).await.unwrap();
+    assert_eq!((output.status.code, output.stderr_text().as_str()), (Some(1), "git: no\n"));
+    let mut exec = sandbox.exec(&ExecSpec::argv(["git", "status", "-s"])).await.unwrap();
+    assert_eq!(exec.next().await.unwrap(), ExecEvent::Output(Channel::Stdout, b"clean\n".to_vec()));
+    gate.open();
+    let output = exec.collect(100).await.unwrap();
+    assert_eq!((output.status.code, output.stdout_text().as_str()), (Some(0), "after\n"));
+    let error = sandbox.exec(&ExecSpec::argv(["x", "gone"])).await.err().unwrap();
+    assert_eq!((error.code(), error.exit_status()), (ErrorCode::ExecFailed, 127));
+    let output = sandbox.run(&ExecSpec::argv(["echo", "toy"]), None, 100).await.unwrap();
+    assert_eq!(output.stdout_text(), "toy\n");
+    assert_eq!(mock.ran()[0], ["git", "push"]);
+    assert_eq!(mock.ran().len(), 4);
+}
+
+#[tokio::test]
+async fn lifecycle_calls_fail_once() {
+    let mock = Mock::new();
+    mock.fault(Fault::CreateFails(ErrorCode::NotAvailable));
+    mock.fault(Fault::StartFails);
+    mock.fault(Fault::ListFails(ErrorCode::NotAvailable));
+    mock.fault(Fault::DialFails(ErrorCode::PermissionDenied));
+    let code = |error: Option<Error>| error.map(|error| error.code());
+    let spec = SandboxSpec::default();
+    assert_eq!(code(mock.create(&spec).await.err()), Some(ErrorCode::NotAvailable));
+    let id = mock.create(&spec).await.unwrap().id;
+    assert_eq!(code(mock.start(&id).await.err()), Some(ErrorCode::StartFailed));
+    assert_eq!(mock.get(id.as_str()).await.unwrap().status, Status::Created);
+    mock.start(&id).await.unwrap();
+    assert_eq!(code(mock.list().await.err()), Some(ErrorCode::NotAvailable));
+    assert_eq!(mock.list().await.unwrap().len(), 1);
+    assert_eq!(code(mock.dial(&id).await.err()), Some(ErrorCode::PermissionDenied));
+    mock.dial(&id).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keeper_that_never_answers_is_given_up() {
+    let mock = Mock::new();
+    let sandbox = running(&mock).await;
+    mock.fault(Fault::NeverAnswers);
+    assert_eq!(in_time(sandbox.keeper()).await.err().unwrap().code(), ErrorCode::Timeout);
+    sandbox.keeper().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keeper_that_hangs_up_is_told_at_every_frame() {
+    let mock = Mock::new();
+    let sandbox = running(&mock).await;
+    // Welcome, running, output, two ends, exit.
+    for frames in 0..6 {
+        mock.fault(Fault::HangUpAfter(frames));
+        let error = in_time(sandbox.run(&ExecSpec::argv(["echo", "x"]), None, 100)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Stopped, "after {frames}: {error}");
+    }
+    mock.fault(Fault::HangUpAfter(6));
+    in_time(sandbox.run(&ExecSpec::argv(["echo", "x"]), None, 100)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_new_connection_is_made_after_a_lost_one() {
+    let mock = Mock::new();
+    let sandbox = running(&mock).await;
+    mock.fault(Fault::HangUpAfter(2));
+    let mut exec =
+        sandbox.exec(&ExecSpec { detached: true, ..ExecSpec::shell("echo kept; sleep 1000") }).await.unwrap();
+    assert_eq!(exec.next().await.unwrap_err().code(), ErrorCode::Stopped);
+    let mut exec = sandbox.attach(exec.process(), exec.position(), None).await.unwrap();
+    assert_eq!(exec.next().await.unwrap(), ExecEvent::Output(Channel::Stdout, b"kept\n".to_vec()));
+}
+
+/// Whatever a keeper says, everything that was asked of it ends with an error or an answer.
+async fn stands(garbage: Vec<u8>) {
+    let mock = Mock::new();
+    let sandbox = running(&mock).await;
+    mock.fault(Fault::Garbage(garbage));
+    let keeper = in_time(sandbox.keeper()).await.unwrap();
+    let spec = ExecSpec { stdin: true, ..ExecSpec::argv(["cat"]) };
+    let ask = async {
+        // Garbage may be no frame yet: then nothing comes any more, and the caller's own patience ends it.
+        let limit = Duration::from_secs(5);
+        let _ = tokio::time::timeout(limit, sandbox.run(&spec, Some(&vec![0; 200_000]), 1000)).await;
+        let files = sandbox.files(None).await;
+        if let Ok(files) = files {
+            let _ = tokio::time::timeout(limit, files.read("/x", 1000)).await;
+            let _ = tokio::time::timeout(limit, files.list("/")).await;
+            let _ = tokio::time::timeout(limit, files.write("/x", b"y", kennel_core::WriteOptions::default())).await;
+        }
+        let _ = tokio::time::timeout(limit, sandbox.stats()).await;
+    };
+    in_time(ask).await;
+    drop(keeper);
+    // The sandbox itself is as it was.
+    sandbox.hang_up().await;
+    assert_eq!(in_time(sandbox.run(&ExecSpec::argv(["echo", "x"]), None, 100)).await.unwrap().stdout, b"x\n");
+}
+
+fn paused<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(future)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn any_bytes_after_the_welcome_are_stood(garbage in proptest::collection::vec(any::<u8>(), 0..2000)) {
+        paused(stands(garbage));
+    }
+
+    /// Frames with a proper header, on streams that are open.
+    #[test]
+    fn any_frames_after_the_welcome_are_stood(
+        frames in proptest::collection::vec(
+            (0u8..30, 0u32..6, proptest::collection::vec(any::<u8>(), 0..100)), 1..20)
+    ) {
+        let mut bytes = Vec::new();
+        for (kind, stream, payload) in frames {
+            bytes.extend((payload.len() as u32 | u32::from(kind) << 24).to_le_bytes());
+            bytes.extend(stream.to_le_bytes());
+            bytes.extend(payload);
+        }
+        paused(stands(bytes));
+    }
+}

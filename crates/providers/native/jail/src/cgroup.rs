@@ -1,0 +1,192 @@
+//! Limits: a control group of the sandbox's own, version 2 or 1, whichever the machine has.
+//!
+//! A limit that cannot be set is an error: a sandbox is never weaker than asked.
+
+use kennel_jail::Cgroup;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// The directories of one sandbox's group, one per hierarchy. They are removed when this is dropped.
+pub(crate) struct Group {
+    dirs: Vec<PathBuf>,
+    oom_events: Option<PathBuf>,
+}
+
+impl Group {
+    /// Makes the group and sets its limits.
+    pub(crate) fn make(plan: &Cgroup) -> Result<Self, String> {
+        Self::make_below(Path::new("/sys/fs/cgroup"), plan)
+    }
+
+    fn make_below(mount: &Path, plan: &Cgroup) -> Result<Self, String> {
+        if mount.join("cgroup.controllers").exists() { Self::make_v2(mount, plan) } else { Self::make_v1(mount, plan) }
+    }
+
+    fn make_v2(mount: &Path, plan: &Cgroup) -> Result<Self, String> {
+        let wanted = [("memory", plan.memory.is_some()), ("cpu", plan.millicpus.is_some()), ("pids", plan.pids.is_some())];
+        let parent = mount.join("kennel");
+        make_dir(&parent)?;
+        for dir in [mount, parent.as_path()] {
+            let on = fs::read_to_string(dir.join("cgroup.subtree_control")).unwrap_or_default();
+            for (controller, _) in wanted.iter().filter(|(_, wanted)| *wanted) {
+                if !on.split_whitespace().any(|word| word == *controller) {
+                    write(&dir.join("cgroup.subtree_control"), &format!("+{controller}"))?;
+                }
+            }
+        }
+        let dir = parent.join(&plan.name);
+        let mut group = Self { dirs: Vec::new(), oom_events: Some(dir.join("memory.events")) };
+        make_dir(&dir)?;
+        group.dirs.push(dir.clone());
+        if let Some(memory) = plan.memory {
+            write(&dir.join("memory.max"), &memory.to_string())?;
+            write_if_there(&dir.join("memory.swap.max"), "0")?;
+        }
+        if let Some(millicpus) = plan.millicpus {
+            write(&dir.join("cpu.max"), &format!("{} 100000", u64::from(millicpus) * 100))?;
+        }
+        if let Some(pids) = plan.pids {
+            write(&dir.join("pids.max"), &pids.to_string())?;
+        }
+        Ok(group)
+    }
+
+    fn make_v1(mount: &Path, plan: &Cgroup) -> Result<Self, String> {
+        let mut group = Self { dirs: Vec::new(), oom_events: None };
+        if let Some(memory) = plan.memory {
+            let dir = group.add_hierarchy(mount, "memory", plan)?;
+            write(&dir.join("memory.limit_in_bytes"), &memory.to_string())?;
+            write_if_there(&dir.join("memory.memsw.limit_in_bytes"), &memory.to_string())?;
+            group.oom_events = Some(dir.join("memory.oom_control"));
+        }
+        if let Some(millicpus) = plan.millicpus {
+            let dir = group.add_hierarchy(mount, "cpu", plan)?;
+            write(&dir.join("cpu.cfs_period_us"), "100000")?;
+            write(&dir.join("cpu.cfs_quota_us"), &(u64::from(millicpus) * 100).to_string())?;
+        }
+        if let Some(pids) = plan.pids {
+            let dir = group.add_hierarchy(mount, "pids", plan)?;
+            write(&dir.join("pids.max"), &pids.to_string())?;
+        }
+        Ok(group)
+    }
+
+    fn add_hierarchy(&mut self, mount: &Path, controller: &str, plan: &Cgroup) -> Result<PathBuf, String> {
+        let hierarchy = mount.join(controller);
+        if !hierarchy.join("cgroup.procs").exists() {
+            return Err(format!("limit {controller}: this machine has no {controller} control group"));
+        }
+        let dir = hierarchy.join("kennel").join(&plan.name);
+        make_dir(&dir)?;
+        self.dirs.push(dir.clone());
+        Ok(dir)
+    }
+
+    /// Puts a process into the group, with all it starts.
+    pub(crate) fn add(&self, pid: i32) -> Result<(), String> {
+        self.dirs.iter().try_for_each(|dir| write(&dir.join("cgroup.procs"), &pid.to_string()))
+    }
+
+    /// The file that counts kills for memory.
+    pub(crate) fn oom_events(&self) -> Option<OwnedFd> {
+        let path = self.oom_events.as_ref()?;
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for dir in &self.dirs {
+            // The last process may still be on its way out.
+            for _ in 0..2000 {
+                match fs::remove_dir(dir) {
+                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                        std::thread::sleep(std::time::Duration::from_micros(500));
+                    }
+                    _ => break,
+                }
+            }
+            // The last one turns off the light; it is refused while others are there.
+            if let Some(parent) = dir.parent() {
+                let _ = fs::remove_dir(parent);
+            }
+        }
+    }
+}
+
+/// Makes a directory, also if its parent is removed by someone else in the same moment.
+fn make_dir(dir: &Path) -> Result<(), String> {
+    for _ in 0..100 {
+        match fs::create_dir(dir) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                if let Some(parent) = dir.parent() {
+                    let _ = fs::create_dir(parent);
+                }
+            }
+            Err(error) => return Err(format!("make the control group {}: {error}", dir.display())),
+        }
+    }
+    Err(format!("make the control group {}: its parent comes and goes", dir.display()))
+}
+
+fn write(path: &Path, value: &str) -> Result<(), String> {
+    fs::write(path, value).map_err(|error| format!("set {} to {value}: {error}", path.display()))
+}
+
+fn write_if_there(path: &Path, value: &str) -> Result<(), String> {
+    if path.exists() { write(path, value) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Cgroup {
+        Cgroup { name: "box".into(), memory: Some(1 << 20), millicpus: Some(1500), pids: Some(7) }
+    }
+
+    /// A directory that stands in for cgroupfs: files appear when they are written.
+    fn read(path: PathBuf) -> String {
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    #[test]
+    fn version_2() {
+        let mount = tempfile::tempdir().unwrap();
+        fs::write(mount.path().join("cgroup.controllers"), "cpu memory pids").unwrap();
+        let group = Group::make_below(mount.path(), &plan()).unwrap();
+        let dir = mount.path().join("kennel/box");
+        assert_eq!(read(dir.join("memory.max")), "1048576");
+        assert_eq!(read(dir.join("cpu.max")), "150000 100000");
+        assert_eq!(read(dir.join("pids.max")), "7");
+        group.add(42).unwrap();
+        assert_eq!(read(dir.join("cgroup.procs")), "42");
+    }
+
+    #[test]
+    fn version_1() {
+        let mount = tempfile::tempdir().unwrap();
+        for controller in ["memory", "cpu", "pids"] {
+            fs::create_dir(mount.path().join(controller)).unwrap();
+            fs::write(mount.path().join(controller).join("cgroup.procs"), "").unwrap();
+        }
+        let group = Group::make_below(mount.path(), &plan()).unwrap();
+        assert_eq!(read(mount.path().join("memory/kennel/box/memory.limit_in_bytes")), "1048576");
+        assert_eq!(read(mount.path().join("cpu/kennel/box/cpu.cfs_quota_us")), "150000");
+        assert_eq!(read(mount.path().join("pids/kennel/box/pids.max")), "7");
+        group.add(42).unwrap();
+        assert_eq!(read(mount.path().join("cpu/kennel/box/cgroup.procs")), "42");
+    }
+
+    #[test]
+    fn a_missing_controller_is_an_error() {
+        let mount = tempfile::tempdir().unwrap();
+        let Err(error) = Group::make_below(mount.path(), &plan()) else { panic!("a limit was ignored") };
+        assert!(error.contains("memory"), "{error}");
+    }
+}

@@ -1,0 +1,115 @@
+//! The plan, as it goes from the provider to the jail.
+
+use kennel_proto::KeeperConfig;
+use minicbor::bytes::ByteVec;
+use minicbor::{Decode, Encode};
+
+/// Everything the jail needs to know. All decisions are made; what cannot be carried out is an error.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct Plan {
+    /// The sandbox's directory (see `kennel_core::Records`).
+    #[n(0)]
+    pub dir: String,
+    /// Read-only layers below the root, topmost first. Their ids are shifted by [`Plan::ids`] if so marked.
+    #[n(1)]
+    pub lower: Vec<Lower>,
+    /// The sandbox's users as the host sees them.
+    #[n(2)]
+    pub ids: IdMap,
+    /// The host's paths shown inside.
+    #[n(3)]
+    pub binds: Vec<Bind>,
+    /// The network.
+    #[n(4)]
+    pub network: Network,
+    /// Limits.
+    #[n(5)]
+    pub cgroup: Option<Cgroup>,
+    /// The host name inside.
+    #[n(6)]
+    pub hostname: String,
+    /// Capabilities of root inside, as bits.
+    #[n(7)]
+    pub capabilities: u64,
+    /// The keeper's settings.
+    #[n(8)]
+    pub keeper: KeeperConfig,
+    /// The sandbox's directory goes with it.
+    #[n(9)]
+    pub remove_dir: bool,
+    /// Content of `/etc/resolv.conf` inside, if it is to be another than below.
+    #[n(10)]
+    pub resolv_conf: Option<ByteVec>,
+}
+
+/// A read-only layer.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Lower {
+    /// Its directory.
+    #[n(0)]
+    pub path: String,
+    /// Whether its ids are the host's and must be shifted into the sandbox's range.
+    #[n(1)]
+    pub shift: bool,
+}
+
+/// A range of ids: `inside` and the following `count - 1` are `outside` and the following.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct IdMap {
+    /// First id inside.
+    #[n(0)]
+    pub inside: u32,
+    /// First id outside.
+    #[n(1)]
+    pub outside: u32,
+    /// How many.
+    #[n(2)]
+    pub count: u32,
+}
+
+/// A host path shown inside.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Bind {
+    /// Outside.
+    #[n(0)]
+    pub host: ByteVec,
+    /// Inside.
+    #[n(1)]
+    pub target: ByteVec,
+    /// Whether it can only be read.
+    #[n(2)]
+    pub read_only: bool,
+    /// How the files' owners on disk (`inside`) are shown to the kernel (`outside`): users, groups. Without it, as the
+    /// sandbox's own ids are shifted.
+    #[n(3)]
+    pub owners: Option<(IdMap, IdMap)>,
+}
+
+/// The network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Network {
+    /// Loopback only.
+    #[n(0)]
+    None,
+    /// The host's.
+    #[n(1)]
+    Host,
+}
+
+/// Limits, and the name of the group that holds them.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Cgroup {
+    /// Name below `kennel` in every hierarchy.
+    #[n(0)]
+    pub name: String,
+    /// Bytes.
+    #[n(1)]
+    pub memory: Option<u64>,
+    /// Thousandths of a CPU.
+    #[n(2)]
+    pub millicpus: Option<u32>,
+    /// Processes and threads.
+    #[n(3)]
+    pub pids: Option<u32>,
+}

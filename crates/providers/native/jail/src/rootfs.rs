@@ -1,0 +1,232 @@
+//! What needs the host's root: the overlay, the devices and the shifted mounts, made but attached nowhere. The process
+//! inside puts them in their places.
+
+use crate::{ids, sys};
+use kennel_jail::Plan;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
+use std::ffi::CStr;
+
+/// Mounts, by descriptor.
+pub(crate) struct Mounts {
+    pub(crate) root: OwnedFd,
+    pub(crate) dev: OwnedFd,
+    /// A mount and the place in the root that it goes to.
+    pub(crate) binds: Vec<(OwnedFd, OwnedFd)>,
+}
+
+/// Name, major and minor number.
+const DEVICES: [(&str, u32, u32); 6] =
+    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+
+const LINKS: [(&str, &str); 5] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
+
+/// Makes all mounts. The working directory is the sandbox's; `namespace` is its user namespace.
+pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Mounts, String> {
+    let root = overlay(plan, namespace)?;
+    let dev = devices(plan)?;
+    for place in ["dev", "proc", "sys", "tmp"] {
+        make_place(&root, place.as_bytes(), true, plan)?;
+    }
+    if let Some(text) = &plan.resolv_conf {
+        write_resolv_conf(&root, text)?;
+    }
+    let binds = plan.binds.iter().map(|bind| {
+        let shown = String::from_utf8_lossy(&bind.host);
+        let step = |what: &str, error: Errno| format!("mount {shown}: {what}: {error}");
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+        let mount = rustix::mount::open_tree(CWD, &bind.host[..], flags).map_err(|error| step("open", error))?;
+        match &bind.owners {
+            Some((users, groups)) => sys::shift_ids(&mount, &ids::namespace(users, groups)?, true),
+            None => sys::shift_ids(&mount, namespace, true),
+        }
+        .map_err(|error| step("show its files as those of the user inside", error))?;
+        let mut attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+        if bind.read_only {
+            attributes |= libc::MOUNT_ATTR_RDONLY;
+        }
+        sys::set_mount_flags(&mount, attributes, true).map_err(|error| step("set its flags", error))?;
+        let stat = rustix::fs::fstat(&mount).map_err(|error| step("look at it", error))?;
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        Ok((mount, make_place(&root, &bind.target, is_dir, plan)?))
+    });
+    let binds = binds.collect::<Result<_, String>>()?;
+    Ok(Mounts { root, dev, binds })
+}
+
+/// The layers below, the sandbox's own on top.
+fn overlay(plan: &Plan, namespace: &OwnedFd) -> Result<OwnedFd, String> {
+    for dir in ["upper", "work"] {
+        match rustix::fs::mkdir(dir, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(format!("make {}/{dir}: {error}", plan.dir)),
+        }
+    }
+    // The top layer's own directory is what `/` looks like inside.
+    let owner = (Uid::from_raw(plan.ids.outside), Gid::from_raw(plan.ids.outside));
+    rustix::fs::chown("upper", Some(owner.0), Some(owner.1)).map_err(|error| format!("give away upper: {error}"))?;
+    let mut layers = Vec::new();
+    for lower in &plan.lower {
+        let step = |what: &str, error: Errno| format!("layer {}: {what}: {error}", lower.path);
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let layer = rustix::mount::open_tree(CWD, &lower.path, flags).map_err(|error| step("open", error))?;
+        if lower.shift {
+            sys::shift_ids(&layer, namespace, false).map_err(|error| step("shift its ids", error))?;
+        }
+        layers.push(layer);
+    }
+    match overlay_of(&layers, Layers::Detached) {
+        Err(error) if error.0 == "add a layer" || error.1 == Errno::INVAL => {
+            // Kernels before 6.15 take only layers that are attached somewhere.
+            overlay_of(&layers, Layers::Attached)
+        }
+        done => done,
+    }
+    .map_err(|(what, error)| format!("overlay: {what}: {error}"))
+}
+
+#[derive(Clone, Copy)]
+enum Layers {
+    Detached,
+    Attached,
+}
+
+fn overlay_of(layers: &[OwnedFd], how: Layers) -> Result<OwnedFd, (&'static str, Errno)> {
+    let step = |what: &'static str| move |error: Errno| (what, error);
+    let filesystem =
+        rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(step("open the file system"))?;
+    let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(&filesystem, key, value);
+    match how {
+        Layers::Detached => {
+            for layer in layers {
+                sys::overlay_fd(&filesystem, c"lowerdir+", layer).map_err(step("add a layer"))?;
+            }
+        }
+        Layers::Attached => {
+            let dirs = attach(layers).map_err(step("attach the layers"))?;
+            set("lowerdir", &dirs.join(":")).map_err(step("name the layers"))?;
+        }
+    }
+    set("upperdir", "upper").map_err(step("set the upper directory"))?;
+    set("workdir", "work").map_err(step("set the work directory"))?;
+    rustix::mount::fsconfig_create(&filesystem).map_err(step("create"))?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    rustix::mount::fsmount(&filesystem, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(step("mount"))
+}
+
+/// Attaches layers in a mount namespace of this process's own; answers where.
+fn attach(layers: &[OwnedFd]) -> Result<Vec<String>, Errno> {
+    use rustix::mount::{MountPropagationFlags, MoveMountFlags};
+    // SAFETY-free wrapper: this process has one thread, which is what unsharing the file system view asks for.
+    kennel_keeper::sys::unshare_mounts()?;
+    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    let mut dirs = Vec::new();
+    for (index, layer) in layers.iter().enumerate() {
+        let dir = format!("layer{index}");
+        match rustix::fs::mkdir(&*dir, Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+        rustix::mount::move_mount(layer, "", CWD, &*dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        dirs.push(dir);
+    }
+    Ok(dirs)
+}
+
+/// A `/dev` with the few devices that every program may have. Made here: inside, no device can be made.
+fn devices(plan: &Plan) -> Result<OwnedFd, String> {
+    let failed = |what: &str, error: Errno| format!("make /dev: {what}: {error}");
+    let id = plan.ids.outside.to_string();
+    let options = [("mode", "0755"), ("size", "65536"), ("nr_inodes", "64"), ("uid", &*id), ("gid", &*id)];
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let dev = filesystem("tmpfs", &options, attributes).map_err(|error| failed("mount", error))?;
+    for (name, major, minor) in DEVICES {
+        let number = rustix::fs::makedev(major, minor);
+        rustix::fs::mknodat(&dev, name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), number)
+            .map_err(|error| failed(name, error))?;
+    }
+    for (name, target) in LINKS {
+        rustix::fs::symlinkat(target, &dev, name).map_err(|error| failed(name, error))?;
+    }
+    for name in ["pts", "shm"] {
+        rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755)).map_err(|error| failed(name, error))?;
+    }
+    Ok(dev)
+}
+
+/// A new file system, attached nowhere.
+pub(crate) fn filesystem(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    let filesystem = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        rustix::mount::fsconfig_set_string(&filesystem, *key, *value)?;
+    }
+    rustix::mount::fsconfig_create(&filesystem)?;
+    rustix::mount::fsmount(&filesystem, FsMountFlags::FSMOUNT_CLOEXEC, flags)
+}
+
+const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
+
+/// A directory or file in the sandbox's root to mount onto, made if it is not there. The root may hold what a sandbox
+/// left in it: links lead to places inside only.
+fn make_place(root: &OwnedFd, target: &[u8], is_dir: bool, plan: &Plan) -> Result<OwnedFd, String> {
+    let shown = String::from_utf8_lossy(target);
+    let failed = |error: Errno| format!("make the place {shown} to mount at: {error}");
+    let open = |path: &[u8]| rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE);
+    let owner = (Uid::from_raw(plan.ids.outside), Gid::from_raw(plan.ids.outside));
+    let mut parent = open(b".").map_err(failed)?;
+    let names: Vec<&[u8]> = target.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
+    if names.is_empty() || names.contains(&&b".."[..]) {
+        return Err(format!("{shown} is no place to mount at"));
+    }
+    let mut path = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        path.push(b'/');
+        path.extend_from_slice(name);
+        let found = match open(&path) {
+            Err(Errno::NOENT) => {
+                if is_dir || index + 1 < names.len() {
+                    rustix::fs::mkdirat(&parent, *name, Mode::from_raw_mode(0o755)).map_err(failed)?;
+                } else {
+                    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                    rustix::fs::openat(&parent, *name, flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
+                }
+                rustix::fs::chownat(&parent, *name, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW)
+                    .map_err(failed)?;
+                open(&path)
+            }
+            found => found,
+        };
+        parent = found.map_err(failed)?;
+    }
+    Ok(parent)
+}
+
+/// The host's own is often a link into a directory that is not there inside.
+fn write_resolv_conf(root: &OwnedFd, text: &[u8]) -> Result<(), String> {
+    const NAME: &CStr = c"resolv.conf";
+    let failed = |error: Errno| format!("write /etc/resolv.conf: {error}");
+    let etc = rustix::fs::openat2(root, c"/etc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE).map_err(failed)?;
+    match rustix::fs::unlinkat(&etc, NAME, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(&etc, NAME, flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
+    rustix::io::write(&file, text).map_err(failed).map(drop)
+}
+
+impl Mounts {
+    /// The descriptors as numbers, for the process that shares our table of them.
+    pub(crate) fn numbers(&self) -> Vec<i32> {
+        let binds = self.binds.iter().flat_map(|(mount, place)| [mount, place]);
+        [&self.root, &self.dev].into_iter().chain(binds).map(AsRawFd::as_raw_fd).collect()
+    }
+}

@@ -1,0 +1,130 @@
+//! The calls that rustix has no words for. All `unsafe` of the jail is here.
+
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::io::Errno;
+
+fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    if result < 0 {
+        // SAFETY: returns the address of this thread's errno, which is always valid to read.
+        Err(Errno::from_raw_os_error(unsafe { *libc::__errno_location() }))
+    } else {
+        Ok(result)
+    }
+}
+
+/// Forks into new namespaces. The child shares the table of descriptors with its parent: what one opens, both have.
+/// Answers the child's pid, or `None` in the child. Only for single-threaded programs.
+pub(crate) fn fork_into(namespaces: libc::c_int) -> Result<Option<i32>, Errno> {
+    let flags = libc::c_long::from(namespaces | libc::CLONE_FILES | libc::SIGCHLD);
+    // SAFETY: without CLONE_VM and a stack this is a fork; the program has one thread, so the child is a whole copy.
+    let pid = check(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })?;
+    Ok((pid != 0).then_some(pid as i32))
+}
+
+/// Shows the ids of the files below a mount that is nowhere attached yet as `user_namespace` maps them.
+pub(crate) fn shift_ids(mount: &OwnedFd, user_namespace: &OwnedFd, recursive: bool) -> Result<(), Errno> {
+    let attributes = MountAttributes {
+        set: libc::MOUNT_ATTR_IDMAP,
+        clear: 0,
+        propagation: 0,
+        user_namespace: user_namespace.as_raw_fd() as u64,
+    };
+    set_attributes(mount, &attributes, recursive)
+}
+
+/// Sets attributes (`MOUNT_ATTR_*`) of a mount.
+pub(crate) fn set_mount_flags(mount: impl AsFd, flags: u64, recursive: bool) -> Result<(), Errno> {
+    set_attributes(mount, &MountAttributes { set: flags, clear: 0, propagation: 0, user_namespace: 0 }, recursive)
+}
+
+/// `struct mount_attr` of the kernel.
+#[repr(C)]
+struct MountAttributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+fn set_attributes(mount: impl AsFd, attributes: &MountAttributes, recursive: bool) -> Result<(), Errno> {
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is an empty C string, the attributes are valid for their size.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            std::ptr::from_ref(attributes),
+            size_of::<MountAttributes>(),
+        )
+    })
+    .map(drop)
+}
+
+/// Puts `mount` below whatever descriptor setting of an overlay `key` names.
+pub(crate) fn overlay_fd(filesystem: &OwnedFd, key: &std::ffi::CStr, fd: &OwnedFd) -> Result<(), Errno> {
+    const FSCONFIG_SET_FD: libc::c_uint = 5;
+    // SAFETY: the key is a C string, the value must be null for this command.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_fsconfig,
+            filesystem.as_raw_fd(),
+            FSCONFIG_SET_FD,
+            key.as_ptr(),
+            std::ptr::null::<u8>(),
+            fd.as_raw_fd(),
+        )
+    })
+    .map(drop)
+}
+
+/// Closes all descriptors but these, in a table of its own from here on.
+pub(crate) fn own_descriptors(keep: &[i32]) -> Result<(), Errno> {
+    // SAFETY: gives this process its own copy of the table; nothing is closed by it.
+    check(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_FILES) })?;
+    kennel_keeper::sys::close_all_but(keep);
+    Ok(())
+}
+
+/// Loads the system call filter for this process and all it starts. Needs no-new-privileges.
+pub(crate) fn load_filter() -> Result<(), Errno> {
+    static FILTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/filter.bpf"));
+    const SIZE: usize = size_of::<libc::sock_filter>();
+    let steps: Vec<libc::sock_filter> = FILTER
+        .as_chunks::<SIZE>()
+        .0
+        .iter()
+        .map(|step| libc::sock_filter {
+            code: u16::from_ne_bytes([step[0], step[1]]),
+            jt: step[2],
+            jf: step[3],
+            k: u32::from_ne_bytes([step[4], step[5], step[6], step[7]]),
+        })
+        .collect();
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_ptr().cast_mut() };
+    // SAFETY: `program` points at `steps`, which outlive the call; the kernel copies and checks them.
+    check(unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, std::ptr::from_ref(&program))
+    })
+    .map(drop)
+}
+
+/// Ends this process with its parent.
+pub(crate) fn die_with_parent() {
+    // SAFETY: plain numbers.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// Turns the loopback interface of this network namespace on.
+pub(crate) fn loopback_up() -> Result<(), Errno> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    // SAFETY: plain data, zeroed, then filled with the name and flags of the request.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l' as libc::c_char;
+    request.ifr_name[1] = b'o' as libc::c_char;
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: `request` is a valid request of this kind.
+    check(libc::c_long::from(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) })).map(drop)
+}

@@ -1,0 +1,177 @@
+//! The process inside: puts up the walls around itself, then is the keeper.
+//!
+//! It starts in new namespaces, with every capability in them and none outside, and shares the table of descriptors with
+//! its parent, who hands over the mounts that need the host's root. When the walls stand it has the few capabilities of
+//! the plan, a filter on system calls, and no descriptor but the keeper's own.
+
+use crate::rootfs::filesystem;
+use crate::sys;
+use kennel_jail::{Network, Plan};
+use kennel_keeper::place::Place;
+use kennel_proto::LogSink;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_change, move_mount,
+    open_tree, unmount,
+};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+const NO_EFFECTS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
+    .union(MountAttrFlags::MOUNT_ATTR_NODEV)
+    .union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+
+/// Files of the kernel that nobody inside has a use for.
+const MASKED: [&str; 4] = ["proc/kcore", "proc/keys", "proc/sysrq-trigger", "proc/timer_list"];
+/// Parts of it that can be read, not changed.
+const READ_ONLY: [&str; 4] = ["proc/sys", "proc/irq", "proc/bus", "proc/fs"];
+
+/// Is the process inside. Never returns.
+pub(crate) fn raise(plan: Plan, place: Place, mounts: &OwnedFd, up: &OwnedFd) -> ! {
+    sys::die_with_parent();
+    let Some(numbers) = receive(mounts) else { kennel_keeper::sys::exit_now(125) };
+    let Plan { network, hostname, capabilities, mut keeper, .. } = plan;
+    keeper.bounding = Some(capabilities);
+    let result = mount_all(&numbers, network)
+        .and_then(|()| name(&hostname, network))
+        .and_then(|()| keep_only(&place, &keeper, up))
+        .and_then(|()| give_up_rights(capabilities));
+    match result {
+        Ok(()) => {
+            tell(up, b"ok");
+            // SAFETY-free: `up` is ours alone now and is closed by its number going out of use in the keeper's table.
+            kennel_keeper::sys::close(up);
+            let Place { listener, .. } = place;
+            let code = kennel_keeper::keep(listener, keeper);
+            kennel_keeper::sys::exit_now(code)
+        }
+        Err(message) => {
+            tell(up, message.as_bytes());
+            kennel_keeper::sys::exit_now(125)
+        }
+    }
+}
+
+/// The numbers of the mounts' descriptors, once they are made. `None` if the parent gave up.
+fn receive(pipe: &OwnedFd) -> Option<Vec<i32>> {
+    let mut buffer = [0; 4096];
+    let count = rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut buffer)).ok()?;
+    let (numbers, _) = buffer[..count].as_chunks::<4>();
+    (!numbers.is_empty()).then(|| numbers.iter().map(|number| i32::from_le_bytes(*number)).collect())
+}
+
+fn tell(pipe: &OwnedFd, message: &[u8]) {
+    let _ = rustix::io::write(pipe, message);
+}
+
+fn mount_all(numbers: &[i32], network: Network) -> Result<(), String> {
+    let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
+    let [root, dev, binds @ ..] = numbers else { return Err("too few mounts".into()) };
+    let (root, dev) = (kennel_keeper::sys::borrow(*root), kennel_keeper::sys::borrow(*dev));
+    // While the host's own are still in sight: the kernel gives new ones only to those who can see these.
+    let proc = filesystem("proc", &[], NO_EFFECTS).map_err(step("mount /proc"))?;
+    let sysfs = match network {
+        Network::None => {
+            let flags = NO_EFFECTS | MountAttrFlags::MOUNT_ATTR_RDONLY;
+            Some(filesystem("sysfs", &[], flags).map_err(step("mount /sys"))?)
+        }
+        // It shows the network it belongs to, and that is not ours.
+        Network::Host => None,
+    };
+    let terminals = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")];
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let pts = filesystem("devpts", &terminals[1..], flags).map_err(step("mount /dev/pts"))?;
+    let shared = [("mode", "1777"), ("size", "67108864")];
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let shm = filesystem("tmpfs", &shared, flags).map_err(step("mount /dev/shm"))?;
+
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(step("keep mounts private"))?;
+    let from = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    // The working directory is the sandbox's own on the host: any place would do, and nobody looks here.
+    move_mount(root, "", CWD, ".", from).map_err(step("attach the root"))?;
+    let put = |mount: BorrowedFd<'_>, at: &str| {
+        move_mount(mount, "", root, at, from).map_err(|error| format!("mount /{at}: {error}"))
+    };
+    use rustix::fd::AsFd;
+    put(dev, "dev")?;
+    put(pts.as_fd(), "dev/pts")?;
+    put(shm.as_fd(), "dev/shm")?;
+    put(proc.as_fd(), "proc")?;
+    if let Some(sysfs) = &sysfs {
+        put(sysfs.as_fd(), "sys")?;
+    }
+    for file in MASKED {
+        let null = copy(root, "dev/null")?;
+        match move_mount(&null, "", root, file, from) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(format!("mask /{file}: {error}")),
+        }
+    }
+    for dir in READ_ONLY {
+        match open_tree(root, dir, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC) {
+            Ok(copy) => {
+                let flags = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+                sys::set_mount_flags(&copy, flags, false).map_err(|error| format!("make /{dir} read-only: {error}"))?;
+                put(copy.as_fd(), dir)?;
+            }
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(format!("make /{dir} read-only: {error}")),
+        }
+    }
+    for pair in binds.as_chunks::<2>().0 {
+        let [mount, place] = pair.map(kennel_keeper::sys::borrow);
+        let flags = from | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        move_mount(mount, "", place, "", flags).map_err(step("attach a mount"))?;
+    }
+    rustix::process::fchdir(root).map_err(step("enter the root"))?;
+    // The new root on top of the old one, then the old one away: no directory inside is needed for it.
+    rustix::process::pivot_root(".", ".").map_err(step("make it the root"))?;
+    unmount(".", UnmountFlags::DETACH).map_err(step("let go of the host's root"))?;
+    rustix::process::chdir("/").map_err(step("enter the root"))
+}
+
+fn copy(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, String> {
+    open_tree(root, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
+        .map_err(|error| format!("copy /{path}: {error}"))
+}
+
+fn name(hostname: &str, network: Network) -> Result<(), String> {
+    rustix::system::sethostname(hostname.as_bytes()).map_err(|error| format!("set the host name: {error}"))?;
+    match network {
+        Network::None => sys::loopback_up().map_err(|error| format!("turn on loopback: {error}")),
+        Network::Host => Ok(()),
+    }
+}
+
+/// A table of descriptors of its own, with the keeper's in it and nothing else.
+fn keep_only(place: &Place, keeper: &kennel_proto::KeeperConfig, up: &OwnedFd) -> Result<(), String> {
+    use rustix::fd::AsRawFd;
+    let mut keep = vec![place.listener.as_raw_fd(), up.as_raw_fd()];
+    if let LogSink::Files { first, second, .. } = keeper.log {
+        keep.extend([first, second]);
+    }
+    keep.extend(keeper.oom_fd);
+    sys::own_descriptors(&keep).map_err(|error| format!("close descriptors: {error}"))?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty())
+        .map_err(|error| format!("open /dev/null: {error}"))?;
+    for fd in 0..3 {
+        kennel_keeper::sys::put_at(&null, fd).map_err(|error| format!("set up standard streams: {error}"))?;
+    }
+    if null.as_raw_fd() <= 2 {
+        std::mem::forget(null);
+    }
+    Ok(())
+}
+
+/// Root inside with the plan's capabilities, and with the system calls of the list, from here on for ever.
+fn give_up_rights(capabilities: u64) -> Result<(), String> {
+    let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
+    kennel_keeper::sys::become_user(0, 0, &[]).map_err(step("become root inside"))?;
+    kennel_keeper::sys::limit_bounding_set(capabilities).map_err(step("limit capabilities"))?;
+    let set = CapabilitySet::from_bits_retain(capabilities);
+    let sets = CapabilitySets { effective: set, permitted: set, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets).map_err(step("give up capabilities"))?;
+    kennel_keeper::sys::no_new_privileges().map_err(step("set no-new-privileges"))?;
+    sys::load_filter().map_err(step("load the system call filter"))
+}

@@ -1,0 +1,44 @@
+//! The control group of a sandbox, as seen from outside: what it uses, and what is left of it after a crash.
+
+use kennel_core::Record;
+use kennel_types::{SandboxId, Stats};
+use std::path::{Path, PathBuf};
+
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// What the sandbox uses, where it has a control group for each of these. Without, the keeper counts.
+pub(crate) fn stats(record: &Record) -> Option<Stats> {
+    let limits = record.spec.limits;
+    if limits.is_empty() || !Path::new(MOUNT).join("cgroup.controllers").exists() {
+        return None; // version 1 has a group only for what is limited: the keeper's sum is better
+    }
+    let dir = Path::new(MOUNT).join("kennel").join(record.id.as_str());
+    let text = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
+    let field = |name: &str, key: &str| {
+        text(name)?.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok())
+    };
+    Some(Stats {
+        cpu_micros: field("cpu.stat", "usage_usec ")?,
+        memory_bytes: text("memory.current")?.trim().parse().ok()?,
+        memory_limit_bytes: limits.memory.map(|size| size.0),
+        pids: text("pids.current")?.trim().parse().ok()?,
+        read_bytes: None,
+        written_bytes: None,
+        oom_kills: field("memory.events", "oom_kill "),
+    })
+}
+
+/// Removes groups that a killed jail left. They are empty: everything inside died with it.
+pub(crate) fn sweep(id: &SandboxId) {
+    let groups = ["", "memory", "cpu", "pids"].map(|hierarchy| -> PathBuf {
+        Path::new(MOUNT).join(hierarchy).join("kennel").join(id.as_str())
+    });
+    for group in groups {
+        if group.exists() {
+            let _ = std::fs::remove_dir(&group);
+            if let Some(parent) = group.parent() {
+                let _ = std::fs::remove_dir(parent);
+            }
+        }
+    }
+}

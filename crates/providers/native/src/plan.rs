@@ -1,0 +1,163 @@
+//! From what was asked for to what the jail will do. No I/O but looking at what is there.
+
+use kennel_core::{Error, Record, Result};
+use kennel_jail::{Bind, Cgroup, IdMap, Lower, Network, Plan};
+use kennel_proto::{KeeperConfig, LogSink, Spawn, SpawnCommand};
+use kennel_types::{ErrorCode, Mount, NetworkMode, Owner, SandboxSpec};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Where the workspace is inside.
+pub(crate) const WORKSPACE: &str = "/workspace";
+/// The first of the ids outside that users inside have. High, so that they are nobody's.
+pub(crate) const FIRST_ID: u32 = 100_000;
+/// How many.
+const IDS: u32 = 65_536;
+
+/// What root inside may do to what is inside: what packages need to be installed, and servers to be run.
+const CAPABILITIES: u64 = 1 << 0 // CHOWN
+    | 1 << 1 // DAC_OVERRIDE
+    | 1 << 3 // FOWNER
+    | 1 << 4 // FSETID
+    | 1 << 5 // KILL
+    | 1 << 6 // SETGID
+    | 1 << 7 // SETUID
+    | 1 << 8 // SETPCAP
+    | 1 << 10 // NET_BIND_SERVICE
+    | 1 << 18 // SYS_CHROOT
+    | 1 << 29 // AUDIT_WRITE
+    | 1 << 31; // SETFCAP
+
+/// Places that mounts must not cover: the walls are made of them.
+const TAKEN: [&str; 4] = ["/", "/dev", "/proc", "/sys"];
+
+/// Refuses what cannot be carried out, before anything is made.
+pub(crate) fn check(spec: &SandboxSpec) -> Result<()> {
+    if let Some(workspace) = &spec.workspace
+        && !workspace.is_dir()
+    {
+        return Err(Error::new(
+            ErrorCode::InvalidConfig,
+            format!("the workspace {} is not a directory", workspace.display()),
+        ));
+    }
+    for mount in &spec.mounts {
+        if !mount.host.exists() {
+            return Err(Error::new(
+                ErrorCode::InvalidConfig,
+                format!("mount {}: there is no such file or directory", mount.host.display()),
+            ));
+        }
+        let below = |taken: &&str| **taken != *"/" && mount.target.starts_with(&format!("{taken}/"));
+        let target = mount.target.trim_end_matches('/');
+        if TAKEN.contains(&target) || target.is_empty() || TAKEN.iter().any(below) {
+            return Err(Error::new(
+                ErrorCode::InvalidConfig,
+                format!("mount {}: nothing can be mounted at {}", mount.host.display(), mount.target),
+            ));
+        }
+    }
+    inside_user(spec).map(drop)
+}
+
+/// The plan for a sandbox in `dir`, with `base` above the host's root.
+pub(crate) fn of(record: &Record, dir: &Path, base: &Path) -> Result<Plan> {
+    let spec = &record.spec;
+    let path = |path: &Path| {
+        path.to_str().map(ToOwned::to_owned).ok_or_else(|| {
+            Error::new(ErrorCode::InvalidConfig, format!("{} is not valid UTF-8", path.display()))
+        })
+    };
+    let owner = spec.owner.unwrap_or(Owner {
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+    });
+    let user = inside_user(spec)?;
+    let workspace = spec.workspace.as_ref().map(|host| Mount {
+        host: host.clone(),
+        target: WORKSPACE.to_owned(),
+        read_only: false,
+    });
+    let binds = workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owner, user)).collect();
+    let network = match record.network {
+        NetworkMode::Host => Network::Host,
+        NetworkMode::None | NetworkMode::Bridge => Network::None,
+    };
+    let limits = spec.limits;
+    Ok(Plan {
+        dir: path(dir)?,
+        lower: vec![Lower { path: path(base)?, shift: false }, Lower { path: "/".into(), shift: true }],
+        ids: IdMap { inside: 0, outside: FIRST_ID, count: IDS },
+        binds,
+        network,
+        cgroup: (!limits.is_empty()).then(|| Cgroup {
+            name: record.id.to_string(),
+            memory: limits.memory.map(|size| size.0),
+            millicpus: limits.millicpus,
+            pids: limits.pids,
+        }),
+        hostname: record.name.clone(),
+        capabilities: CAPABILITIES,
+        keeper: keeper_config(record),
+        remove_dir: spec.tied,
+        resolv_conf: match network {
+            Network::Host => std::fs::read("/etc/resolv.conf").ok().map(Into::into),
+            Network::None => None,
+        },
+    })
+}
+
+fn keeper_config(record: &Record) -> KeeperConfig {
+    let bytes = |text: &str| text.as_bytes().to_vec().into();
+    let spec = &record.spec;
+    let main = spec.command.as_ref().map(|argv| Spawn {
+        command: SpawnCommand::Argv(argv.iter().map(|word| bytes(word)).collect()),
+        env: Vec::new(),
+        cwd: None,
+        user: None,
+        stdin: false,
+        tty: None,
+        timeout_ms: None,
+        grace_ms: None,
+        detached: true,
+    });
+    KeeperConfig {
+        tied: spec.tied,
+        owner_within_ms: Some(10_000),
+        idle_ms: spec.idle_seconds.map(|seconds| seconds.saturating_mul(1000)),
+        env: spec.env.iter().map(|(key, value)| (bytes(key), bytes(value))).collect(),
+        cwd: Some(bytes(&record.workdir)),
+        user: Some(spec.user.clone().unwrap_or_else(|| "0".into())),
+        main,
+        log: LogSink::Nowhere,
+        ..KeeperConfig::default()
+    }
+}
+
+/// Shows the owner's files as those of the user inside. Root's own go through the sandbox's map: all of them keep their
+/// owners, and what root inside makes is root's outside.
+fn bind(mount: &Mount, owner: Owner, user: u32) -> Bind {
+    let one = |disk, inside: u32| IdMap { inside: disk, outside: FIRST_ID + inside, count: 1 };
+    let plain = owner.uid == 0 && owner.gid == 0 && user == 0;
+    Bind {
+        host: mount.host.as_os_str().as_bytes().to_vec().into(),
+        target: mount.target.as_bytes().to_vec().into(),
+        read_only: mount.read_only,
+        owners: (!plain).then(|| (one(owner.uid, user), one(owner.gid, user))),
+    }
+}
+
+/// The number of the user that commands run as. Names are the host's: its `/etc/passwd` is what is inside.
+fn inside_user(spec: &SandboxSpec) -> Result<u32> {
+    let Some(user) = &spec.user else { return Ok(0) };
+    let name = user.split(':').next().unwrap_or_default();
+    let uid = name.parse().ok().or_else(|| {
+        let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
+        let entry = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
+        entry.split(':').nth(2)?.parse().ok()
+    });
+    match uid {
+        Some(uid) if uid < IDS => Ok(uid),
+        _ => Err(Error::new(ErrorCode::InvalidConfig, format!("there is no user {user:?}"))),
+    }
+}

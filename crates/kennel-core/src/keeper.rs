@@ -200,9 +200,14 @@ fn lost(reason: &str) -> Error {
 pub async fn shut_down(dialed: Result<Dialed>, grace: Duration) -> Result<()> {
     let keeper = match dialed {
         // Whoever stops a sandbox does not own it.
-        Ok(dialed) => Keeper::connect(Dialed { owner: false, ..dialed }).await?,
-        Err(error) if matches!(error.code(), ErrorCode::Stopped | ErrorCode::NotFound) => return Ok(()),
-        Err(error) => return Err(error),
+        Ok(dialed) => Keeper::connect(Dialed { owner: false, ..dialed }).await,
+        Err(error) => Err(error),
+    };
+    let keeper = match keeper {
+        Ok(keeper) => keeper,
+        Err(error) if matches!(error.code(), ErrorCode::Timeout | ErrorCode::PermissionDenied) => return Err(error),
+        // It is ending in this moment, and whoever asked waits for that anyway.
+        Err(_) => return Ok(()),
     };
     let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
     let hung_up = async {

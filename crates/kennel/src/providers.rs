@@ -37,7 +37,7 @@ impl ProviderName {
         let places = Places::find()?;
         let (state, programs) = (places.provider_state(self.as_str()), places.programs());
         Ok(match self {
-            Self::Native => return Err(Error::unsupported("native", "anything yet")),
+            Self::Native => Arc::new(kennel_native::Native::new(state, programs)),
             Self::Local => Arc::new(kennel_local::Local::new(state, programs)),
             Self::Docker => Arc::new(kennel_docker::Docker::new(kennel_docker::DockerOptions {
                 state_dir: state,

@@ -27,7 +27,7 @@ fn clean(kennel: &Kennel, id: &str) {
 
 fn files_go_in_and_out(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
-    let bytes: Vec<u8> = (0..2_000_000u32).map(|number| (number * 31 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..2_000_000u32).map(|number| ((number * 31) >> 3) as u8).collect();
     let file = kennel.home.path().join("file");
     std::fs::write(&file, &bytes).unwrap();
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o751)).unwrap();

@@ -44,7 +44,8 @@ fn a_whole_life(kennel: &Kennel) {
 fn the_main_process_and_its_log(kennel: &Kennel) {
     let script = "echo one; echo two >&2; read line < /dev/null; echo three; while [ ! -e go ]; do sleep 0.02; done; echo last; exit 3";
     kennel.kennel(&["create", "--name", "main", "--start", "--", "sh", "-c", script]).ok();
-    let mut follow = kennel.call(&["logs", "-f", "main"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut follow =
+        kennel.call(&["logs", "-f", "main"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut out = follow.stdout.take().unwrap();
     hear(&mut out, "one\nthree\n");
     let log = kennel.kennel(&["logs", "main"]);
@@ -63,7 +64,8 @@ fn the_main_process_and_its_log(kennel: &Kennel) {
 
 fn exec_is_run_in_a_sandbox_that_is_there(kennel: &Kennel) {
     let id = kennel.sandbox();
-    let done = kennel.kennel_with(&["exec", &id, "-w", "/tmp", "-e", "A=b", "-c", "pwd; echo $A; cat; exit 4"], b"typed");
+    let done =
+        kennel.kennel_with(&["exec", &id, "-w", "/tmp", "-e", "A=b", "-c", "pwd; echo $A; cat; exit 4"], b"typed");
     assert_eq!((done.status, done.text().as_str()), (4, "/tmp\nb\ntyped"));
     let object = kennel.kennel(&["exec", "--json", &id, "--", "echo", "-n", "hi"]).json();
     assert_eq!((object["stdout"].as_str(), object["sandboxId"].as_str()), (Some("hi"), Some(id.as_str())));
@@ -80,8 +82,12 @@ fn a_detached_command_lives_on(kennel: &Kennel) {
     let script = "while [ ! -e go ]; do sleep 0.02; done; echo done; exit 6";
     let process = kennel.kennel(&["exec", "-d", &id, "-c", script]).ok();
     assert!(process.parse::<u64>().is_ok(), "{process}");
-    let mut visit =
-        kennel.call(&["attach", &id, "--process", &process]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut visit = kennel
+        .call(&["attach", &id, "--process", &process])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut out = visit.stdout.take().unwrap();
     // Whoever visits and goes leaves it alone.
     let mut other = kennel.call(&["attach", &id, "--process", &process]).stdout(Stdio::piped()).spawn().unwrap();

@@ -51,7 +51,7 @@ fn streams_stay_apart(kennel: &Kennel) {
 }
 
 fn standard_input_is_passed(kennel: &Kennel) {
-    let bytes: Vec<u8> = (0..3_000_000u32).map(|number| (number * number >> 7) as u8).collect();
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|number| ((number.wrapping_mul(number)) >> 7) as u8).collect();
     let done = kennel.kennel_with(&["run", "--", "cat"], &bytes);
     assert!(done.status == 0 && done.stdout == bytes, "{} bytes came back: {}", done.stdout.len(), done.stderr);
     // Without any, a reader is at the end at once; and who reads nothing is not waited for.

@@ -245,4 +245,16 @@ mod tests {
         assert_eq!(error.code(), ErrorCode::Internal);
         assert_eq!(error.to_string(), "agree on a version: Docker says: no \\u{1b}[31mspace");
     }
+
+    #[test]
+    fn who_may_not_connect_learns_what_to_do() {
+        let engine = Engine::new(Arc::new(UnixDialer::new("/run/docker.sock".into())));
+        let told = |kind: std::io::ErrorKind| engine.error("x", EngineError::IOError { err: kind.into() });
+        let refused = told(std::io::ErrorKind::PermissionDenied);
+        assert_eq!(refused.code(), ErrorCode::PermissionDenied);
+        assert!(refused.to_string().starts_with("Cannot connect to Docker at /run/docker.sock"), "{refused}");
+        assert!(refused.next_step().is_some_and(|hint| hint.contains("usermod")));
+        let lost = told(std::io::ErrorKind::BrokenPipe);
+        assert_eq!((lost.code(), lost.next_step()), (ErrorCode::NotAvailable, Some("docker ps")));
+    }
 }

@@ -6,7 +6,6 @@ use kennel_core::{LogChunk, LogOptions, Provider, RemoveOptions, Sandbox};
 use kennel_docker::{Docker, DockerOptions};
 use kennel_testkit::{Home, docker};
 use kennel_types::{ErrorCode, ExecSpec, Mount, NetworkMode, Owner, SandboxSpec, Status};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -191,20 +190,6 @@ async fn commands_run_as_the_owner_with_a_name_and_a_home() {
     root.user = Some("root".into());
     let output = sandbox.run(&root, None, 1000).await.unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n/root\n");
-    fixture.clean().await;
-}
-
-#[tokio::test]
-async fn workspace_files_belong_to_the_owner() {
-    let fixture = Fixture::new();
-    let workspace = fixture.home.workspace();
-    std::os::unix::fs::chown(&workspace, Some(4321), Some(4322)).unwrap();
-    let owner = Some(Owner { uid: 4321, gid: 4322 });
-    let spec = SandboxSpec { owner, workspace: Some(workspace.clone()), ..fixture.spec() };
-    let sandbox = fixture.started(&spec).await;
-    assert_eq!(run(&sandbox, "echo x > made && pwd").await, "/workspace");
-    let meta = std::fs::metadata(workspace.join("made")).unwrap();
-    assert_eq!((meta.uid(), meta.gid()), (4321, 4322));
     fixture.clean().await;
 }
 

@@ -1,7 +1,7 @@
 //! Sandboxes in memory: a provider for tests of everything above providers.
 //!
 //! It speaks the real protocol over a pipe in memory, runs toy commands (`echo`, `cat`, `true`, `false`, `pwd`,
-//! `printenv`, `sleep`, and strings of them), holds files, and does what a test tells it to: scripted answers and
+//! `env`, `printenv`, `sleep`, and strings of them), holds files, and does what a test tells it to: scripted answers and
 //! faults. It runs nothing, isolates nothing and touches nothing outside this process.
 
 mod keeper;

@@ -27,7 +27,7 @@ struct Simple {
     to_stderr: bool,
 }
 
-const KNOWN: [&str; 8] = ["echo", "cat", "true", "false", "pwd", "printenv", "sleep", "sh"];
+const KNOWN: [&str; 9] = ["echo", "cat", "true", "false", "pwd", "env", "printenv", "sleep", "sh"];
 
 /// The words of a request, as a script sees them.
 pub(crate) fn argv(spawn: &Spawn) -> Result<Vec<String>, Failure> {
@@ -118,6 +118,11 @@ impl Program {
             "true" => {}
             "false" => return 1,
             "pwd" => process.print(out, format!("{}\n", self.cwd).as_bytes()).await,
+            "env" => {
+                for (name, value) in &self.env {
+                    process.print(out, &[name, b"=".as_slice(), value, b"\n"].concat()).await;
+                }
+            }
             "printenv" => match words.get(1).and_then(|name| self.env.get(name.as_bytes())) {
                 Some(value) => process.print(out, &[value.as_slice(), b"\n"].concat()).await,
                 None => return 1,

@@ -6,7 +6,7 @@
 //!
 //! So far: as root, on the host's own root file system (the row `native, root, host` of the mode table).
 
-mod base;
+mod cover;
 mod limits;
 mod plan;
 
@@ -84,8 +84,8 @@ impl Provider for Native {
         let jail = JAIL
             .install(&self.programs)
             .map_err(|error| Error::io(format!("put the jail into {}", self.programs.display()), error))?;
-        let base = base::layer(self.records.root(), &self.programs)?;
-        let plan = plan::of(&record, &self.records.dir(id), &base)?;
+        let cover = cover::of(&[self.records.root(), &self.programs]);
+        let plan = plan::of(&record, &self.records.dir(id), cover)?;
         let plan = minicbor::to_vec(&plan)
             .map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))?;
         let answer = start_program(&jail, &[], &plan).await?;

@@ -1,7 +1,7 @@
 //! From what was asked for to what the jail will do. No I/O but looking at what is there.
 
 use kennel_core::{Error, Record, Result};
-use kennel_jail::{Bind, Cgroup, IdMap, Lower, Network, Plan};
+use kennel_jail::{Bind, Cgroup, Cover, IdMap, Network, Plan};
 use kennel_proto::{KeeperConfig, LogSink, Spawn, SpawnCommand};
 use kennel_types::{ErrorCode, Mount, NetworkMode, Owner, SandboxSpec};
 use std::os::unix::ffi::OsStrExt;
@@ -60,14 +60,12 @@ pub(crate) fn check(spec: &SandboxSpec) -> Result<()> {
     inside_user(spec).map(drop)
 }
 
-/// The plan for a sandbox in `dir`, with `base` above the host's root.
-pub(crate) fn of(record: &Record, dir: &Path, base: &Path) -> Result<Plan> {
+/// The plan for a sandbox in `dir`, with `cover` over the host's root.
+pub(crate) fn of(record: &Record, dir: &Path, cover: Vec<Cover>) -> Result<Plan> {
     let spec = &record.spec;
-    let path = |path: &Path| {
-        path.to_str().map(ToOwned::to_owned).ok_or_else(|| {
-            Error::new(ErrorCode::InvalidConfig, format!("{} is not valid UTF-8", path.display()))
-        })
-    };
+    let dir = dir.to_str().map(ToOwned::to_owned).ok_or_else(|| {
+        Error::new(ErrorCode::InvalidConfig, format!("{} is not valid UTF-8", dir.display()))
+    })?;
     let owner = spec.owner.unwrap_or(Owner {
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
@@ -85,8 +83,9 @@ pub(crate) fn of(record: &Record, dir: &Path, base: &Path) -> Result<Plan> {
     };
     let limits = spec.limits;
     Ok(Plan {
-        dir: path(dir)?,
-        lower: vec![Lower { path: path(base)?, shift: false }, Lower { path: "/".into(), shift: true }],
+        dir,
+        lower: vec!["/".into()],
+        cover,
         ids: IdMap { inside: 0, outside: FIRST_ID, count: IDS },
         binds,
         network,

@@ -5,4 +5,4 @@
 
 mod plan;
 
-pub use plan::{Bind, Cgroup, IdMap, Lower, Network, Plan};
+pub use plan::{Bind, Cgroup, Cover, CoverKind, IdMap, Network, Plan};

@@ -10,9 +10,9 @@ pub struct Plan {
     /// The sandbox's directory (see `kennel_core::Records`).
     #[n(0)]
     pub dir: String,
-    /// Read-only layers below the root, topmost first. Their ids are shifted by [`Plan::ids`] if so marked.
+    /// Read-only directories below the root, topmost first. Their ids are shifted by [`Plan::ids`].
     #[n(1)]
-    pub lower: Vec<Lower>,
+    pub lower: Vec<String>,
     /// The sandbox's users as the host sees them.
     #[n(2)]
     pub ids: IdMap,
@@ -40,17 +40,37 @@ pub struct Plan {
     /// Content of `/etc/resolv.conf` inside, if it is to be another than below.
     #[n(10)]
     pub resolv_conf: Option<ByteVec>,
+    /// What lies over the layers below, in order: parents first.
+    #[n(11)]
+    pub cover: Vec<Cover>,
 }
 
-/// A read-only layer.
+/// Something that lies over what is below it, and hides it.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Lower {
-    /// Its directory.
+pub struct Cover {
+    /// Where, without a leading slash.
     #[n(0)]
     pub path: String,
-    /// Whether its ids are the host's and must be shifted into the sandbox's range.
+    /// What.
     #[n(1)]
-    pub shift: bool,
+    pub kind: CoverKind,
+}
+
+/// What lies over something.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum CoverKind {
+    /// A directory through which the one below is seen.
+    #[n(0)]
+    Through(#[n(0)] u32),
+    /// An empty directory.
+    #[n(1)]
+    Empty(#[n(0)] u32),
+    /// Nothing.
+    #[n(2)]
+    Nothing,
+    /// A file: permissions, content.
+    #[n(3)]
+    File(#[n(0)] u32, #[n(1)] ByteVec),
 }
 
 /// A range of ids: `inside` and the following `count - 1` are `outside` and the following.

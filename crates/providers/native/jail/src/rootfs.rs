@@ -2,9 +2,9 @@
 //! inside puts them in their places.
 
 use crate::{ids, sys};
-use kennel_jail::Plan;
+use kennel_jail::{Cover, CoverKind, Plan};
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
 use std::ffi::CStr;
@@ -73,14 +73,12 @@ fn overlay(plan: &Plan, namespace: &OwnedFd) -> Result<OwnedFd, String> {
     // The top layer's own directory is what `/` looks like inside.
     let owner = (Uid::from_raw(plan.ids.outside), Gid::from_raw(plan.ids.outside));
     rustix::fs::chown("upper", Some(owner.0), Some(owner.1)).map_err(|error| format!("give away upper: {error}"))?;
-    let mut layers = Vec::new();
+    let mut layers = vec![cover(plan)?];
     for lower in &plan.lower {
-        let step = |what: &str, error: Errno| format!("layer {}: {what}: {error}", lower.path);
+        let step = |what: &str, error: Errno| format!("layer {lower}: {what}: {error}");
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let layer = rustix::mount::open_tree(CWD, &lower.path, flags).map_err(|error| step("open", error))?;
-        if lower.shift {
-            sys::shift_ids(&layer, namespace, false).map_err(|error| step("shift its ids", error))?;
-        }
+        let layer = rustix::mount::open_tree(CWD, lower, flags).map_err(|error| step("open", error))?;
+        sys::shift_ids(&layer, namespace, false).map_err(|error| step("shift its ids", error))?;
         layers.push(layer);
     }
     match overlay_of(&layers, Layers::Detached) {
@@ -91,6 +89,37 @@ fn overlay(plan: &Plan, namespace: &OwnedFd) -> Result<OwnedFd, String> {
         done => done,
     }
     .map_err(|(what, error)| format!("overlay: {what}: {error}"))
+}
+
+/// The layer that hides what is the host's alone. In memory: it is small, and must not lie within a layer below it.
+fn cover(plan: &Plan) -> Result<OwnedFd, String> {
+    let layer = filesystem("tmpfs", &[("mode", "0755"), ("size", "4194304")], MountAttrFlags::empty())
+        .map_err(|error| format!("make the covering layer: {error}"))?;
+    let owner = (Uid::from_raw(plan.ids.outside), Gid::from_raw(plan.ids.outside));
+    for Cover { path, kind } in &plan.cover {
+        let put = || {
+            match kind {
+                CoverKind::Through(mode) => rustix::fs::mkdirat(&layer, path, Mode::from_raw_mode(*mode))?,
+                CoverKind::Empty(mode) => {
+                    rustix::fs::mkdirat(&layer, path, Mode::from_raw_mode(*mode))?;
+                    let dir = rustix::fs::openat(&layer, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+                    rustix::fs::fsetxattr(&dir, c"trusted.overlay.opaque", b"y", XattrFlags::CREATE)?;
+                }
+                CoverKind::Nothing => {
+                    let number = rustix::fs::makedev(0, 0);
+                    return rustix::fs::mknodat(&layer, path, FileType::CharacterDevice, Mode::empty(), number);
+                }
+                CoverKind::File(mode, content) => {
+                    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                    let file = rustix::fs::openat(&layer, path, flags, Mode::from_raw_mode(*mode))?;
+                    rustix::io::write(&file, content)?;
+                }
+            }
+            rustix::fs::chownat(&layer, path, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW)
+        };
+        put().map_err(|error| format!("cover /{path}: {error}"))?;
+    }
+    Ok(layer)
 }
 
 #[derive(Clone, Copy)]

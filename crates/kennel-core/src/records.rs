@@ -12,14 +12,16 @@
 //!
 //! Nothing in here can be reached from inside a sandbox.
 
-use crate::{Error, EventStream, LOG_FILES, Result};
+use crate::{Dialed, Error, EventStream, LOG_FILES, Result};
 use kennel_types::{Enforcement, ErrorCode, Event, EventKind, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Status};
 use rustix::fs::FlockOperation;
+use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,6 +30,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct Records {
     provider: &'static str,
     root: PathBuf,
+    /// Tied sandboxes that were made by this one: they live as long as its connection.
+    made: Arc<Mutex<HashSet<SandboxId>>>,
 }
 
 /// One sandbox, as it was made.
@@ -58,7 +62,7 @@ pub struct Starting {
 impl Records {
     /// The sandboxes below `root`, which need not exist yet.
     pub fn new(provider: &'static str, root: PathBuf) -> Self {
-        Self { provider, root }
+        Self { provider, root, made: Arc::default() }
     }
 
     /// The directory of a sandbox.
@@ -95,6 +99,9 @@ impl Records {
         if let Err(error) = written {
             let _ = std::fs::remove_dir_all(&dir);
             return Err(error);
+        }
+        if spec.tied {
+            self.made.lock().unwrap_or_else(PoisonError::into_inner).insert(record.id.clone());
         }
         Ok(record)
     }
@@ -188,10 +195,38 @@ impl Records {
         Ok(records)
     }
 
+    /// Whether it lives as long as our connection: whether it is tied, and we are the one who made it. Others may look
+    /// in and leave again.
+    pub fn is_owned(&self, id: &SandboxId) -> bool {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+    }
+
     /// Whether it runs: whether someone holds its lock.
     pub fn is_running(&self, id: &SandboxId) -> bool {
         let Ok(lock) = std::fs::File::open(self.dir(id).join("lock")) else { return false };
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
+    }
+
+    /// Ends it: by its keeper, or if that cannot be reached, by killing whoever holds its lock. Returns when it has ended.
+    pub async fn end(&self, id: &SandboxId, dialed: Result<Dialed>, grace: Duration) -> Result<()> {
+        if let Err(error) = crate::shut_down(dialed, grace).await {
+            self.kill_holder(id).map_err(|_| error)?;
+        }
+        self.wait_until_ended(id).await
+    }
+
+    /// Kills the process that keeps it alive. Everything inside dies with that one.
+    fn kill_holder(&self, id: &SandboxId) -> Result<()> {
+        let what = || format!("end sandbox {id}");
+        let text = std::fs::read_to_string(self.dir(id).join("lock")).map_err(|error| Error::io(what(), error))?;
+        let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| Error::new(ErrorCode::Internal, format!("{}: nobody holds its lock", what())))?;
+        let holder = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::io(what(), error))?;
+        // The lock is held and names this process: it cannot have become another's number since.
+        if self.is_running(id) {
+            rustix::process::pidfd_send_signal(holder, Signal::KILL).map_err(|error| Error::io(what(), error))?;
+        }
+        Ok(())
     }
 
     /// Waits until nobody holds its lock.
@@ -270,6 +305,7 @@ impl Records {
         if self.named(&record.name).as_ref() == Some(&record.id) {
             let _ = std::fs::remove_file(self.root.join("names").join(&record.name));
         }
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).remove(&record.id);
         // The record goes first: what is left after a crash is no sandbox any more, and can be swept.
         let dir = self.dir(&record.id);
         let _ = std::fs::remove_file(dir.join("sandbox.json"));

@@ -6,6 +6,7 @@
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A program for the inside.
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +49,10 @@ impl Program {
             return Ok(path);
         }
         std::fs::create_dir_all(dir)?;
-        // Two processes may do this at once: each renames a whole file into place.
-        let partial = dir.join(format!(".{}-{}", self.name, std::process::id()));
+        // Two processes or threads may do this at once: each renames a whole file into place.
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let mine = LAST.fetch_add(1, Ordering::Relaxed);
+        let partial = dir.join(format!(".{}-{}-{mine}", self.name, std::process::id()));
         let _ = std::fs::remove_file(&partial);
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
         file.write_all(self.bytes)?;

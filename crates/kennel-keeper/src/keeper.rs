@@ -375,6 +375,10 @@ impl Keeper {
     // ---- requests ----------------------------------------------------------------------------------------------
 
     fn open(&mut self, id: u64, stream: u32, request: &Request) -> Result<(), Failure> {
+        if self.config.one_user && names_a_user(request) {
+            let message = "this sandbox cannot run anything as another user".into();
+            return Err(Failure { kind: FailureKind::Unsupported, message });
+        }
         match request {
             Request::Spawn(spawn) => {
                 self.start_command(spawn, Some((id, stream)))?;
@@ -459,9 +463,6 @@ impl Keeper {
     fn attach(&mut self, id: u64, stream: u32, attach: &Attach) -> Result<(), Failure> {
         let task = self.tasks.get_mut(&attach.process).filter(|task| matches!(task.kind, Kind::Command { .. }));
         let task = task.ok_or_else(|| no_process(attach.process))?;
-        if !task.ready {
-            return Err(invalid("the command is still starting"));
-        }
         for (output, from) in task.outputs.iter_mut().zip([attach.stdout, attach.stderr]) {
             if from > output.ring.end() {
                 return Err(invalid("output is not that far yet"));
@@ -472,7 +473,8 @@ impl Keeper {
         if let Some(size) = attach.size {
             task.resize(size);
         }
-        let reply = running(task);
+        // One that is still starting is answered when it runs, as its first viewer would have been.
+        let reply = task.ready.then(|| running(task));
         let before = task.viewer.replace((id, stream));
         if let Some((connection, stream)) = before
             && let Some(connection) = self.connections.get_mut(&connection)
@@ -482,7 +484,9 @@ impl Keeper {
         }
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.streams.insert(stream, attach.process);
-            connection.send(stream, Body::Reply(reply));
+            if let Some(reply) = reply {
+                connection.send(stream, Body::Reply(reply));
+            }
         }
         self.pump(attach.process);
         Ok(())
@@ -703,7 +707,7 @@ impl Keeper {
                 Report::Exited(mut exit) => {
                     let oom_after = stats::oom_kills(self.oom_fd.as_ref());
                     exit.timed_out = task.timed_out;
-                    exit.oom_killed = oom_after > task.oom_before && exit.code != Some(0) && !exit.timed_out;
+                    exit.oom_killed = oom_after > task.oom_before;
                     task.end = Some(End::Exited(exit));
                 }
                 Report::Done(outcome) => task.end = Some(End::Done(outcome)),
@@ -884,6 +888,22 @@ fn check_spawn(spawn: &Spawn) -> Result<(), Failure> {
         return Err(limit("the working directory's path is too long"));
     }
     Ok(())
+}
+
+fn names_a_user(request: &Request) -> bool {
+    let user = match request {
+        Request::Spawn(spawn) => &spawn.user,
+        Request::Read { user, .. }
+        | Request::Write { user, .. }
+        | Request::List { user, .. }
+        | Request::Stat { user, .. }
+        | Request::Mkdir { user, .. }
+        | Request::Move { user, .. }
+        | Request::Remove { user, .. }
+        | Request::Watch { user, .. } => user,
+        _ => &None,
+    };
+    user.is_some()
 }
 
 fn check_paths(request: &Request) -> Result<(), Failure> {

@@ -38,6 +38,7 @@ fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio) -> Result<Progra
     }
     let asked = spawn.user.as_deref().or(config.user.as_deref());
     let user = asked.map(users::find).transpose().map_err(|why| invalid(&why))?;
+    let me = || users::find(&rustix::process::geteuid().as_raw().to_string()).ok();
     for (fd, target) in [(&stdio.stdin, 0), (&stdio.stdout, 1), (&stdio.stderr, 2)] {
         if let Some(user) = &user {
             // So that the command can reopen /dev/stdout. On what is not ours to give it fails, and that is fine.
@@ -62,9 +63,10 @@ fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio) -> Result<Progra
         let _ = rustix::process::chdir(&base[..]);
     }
     rustix::process::chdir(cwd).map_err(|error| {
-        invalid(&format!("working directory {}: {}", String::from_utf8_lossy(cwd), reason(error)))
+        let message = format!("working directory {}: {}", String::from_utf8_lossy(cwd), reason(error));
+        Failure { kind: FailureKind::NotExecutable, message }
     })?;
-    let env = environment(config, spawn, user.as_ref(), stdio.tty);
+    let env = environment(config, spawn, user.or_else(me).as_ref(), stdio.tty);
     let program = Program::find(spawn, env)?;
     sys::close_on_exec_from(3);
     Ok(program)

@@ -10,11 +10,13 @@ const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGIC
 
 /// Opens a path below the sandbox's root.
 pub(crate) fn open(path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    // openat2 refuses flags that a mere look at a path has no use for.
+    let extra = if flags.contains(OFlags::PATH) { OFlags::CLOEXEC } else { OFlags::CLOEXEC | OFlags::NOCTTY };
     let root = rustix::fs::openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     // RESOLVE_IN_ROOT can ask to be called again when something was renamed meanwhile.
     let mut tries = 0;
     loop {
-        match rustix::fs::openat2(&root, path, flags | OFlags::CLOEXEC | OFlags::NOCTTY, mode, RESOLVE) {
+        match rustix::fs::openat2(&root, path, flags | extra, mode, RESOLVE) {
             Err(Errno::AGAIN | Errno::INTR) if tries < 100 => tries += 1,
             other => return other,
         }

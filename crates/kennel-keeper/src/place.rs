@@ -38,6 +38,10 @@ impl Place {
         rustix::process::chdir(dir).map_err(|error| failed("enter", dir, error))?;
         let lock = open("lock", OFlags::RDWR)?;
         lock_soon(&lock).map_err(|error| failed("lock", "lock", error))?;
+        // Who holds it, for those who cannot reach the keeper by its socket.
+        let pid = rustix::process::getpid().to_string();
+        rustix::fs::ftruncate(&lock, 0).map_err(|error| failed("write", "lock", error))?;
+        rustix::io::write(&lock, pid.as_bytes()).map_err(|error| failed("write", "lock", error))?;
         let exit = open("exit", OFlags::WRONLY | OFlags::TRUNC)?;
         let listener = listen("sock").map_err(|error| failed("listen at", "sock", error))?;
         Ok(Self { lock, listener, exit })

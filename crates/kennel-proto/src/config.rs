@@ -52,6 +52,9 @@ pub struct KeeperConfig {
     /// An open descriptor to which the keeper writes its exit code, as text, where no one waits for it.
     #[n(14)]
     pub exit_fd: Option<i32>,
+    /// Whether everything runs as the keeper's own user, and naming another is refused.
+    #[n(15)]
+    pub one_user: bool,
 }
 
 /// Where the main process's output is kept.

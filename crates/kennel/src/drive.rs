@@ -4,7 +4,7 @@
 //! up. Signals are heard all the while.
 
 mod feed;
-pub(crate) mod renew;
+mod renew;
 
 use crate::output::Stream;
 use crate::signals::{INTERRUPT, Signals, WINDOW, interrupted};

@@ -3,6 +3,7 @@
 use kennel_core::{Error, Result};
 use kennel_types::ErrorCode;
 use std::future::poll_fn;
+use std::io::Read;
 use std::task::Poll;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -83,11 +84,10 @@ pub(crate) fn interrupted(signal: i32) -> Error {
 
 /// Signals that were ignored when this process began, as bits. The standard library only ever adds SIGPIPE.
 fn ignored() -> u64 {
-    std::fs::read_to_string("/proc/self/status")
-        .ok()
-        .and_then(|status| {
-            let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
-            u64::from_str_radix(line.trim(), 16).ok()
-        })
-        .unwrap_or(0)
+    // One read: the file is short, and this is on the way of every `run`.
+    let mut buffer = [0; 4096];
+    let count = std::fs::File::open("/proc/self/status").and_then(|mut file| file.read(&mut buffer)).unwrap_or(0);
+    let status = String::from_utf8_lossy(&buffer[..count]);
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok()).unwrap_or(0)
 }

@@ -51,6 +51,11 @@ fn restore() {
     }
 }
 
+/// Whether there is someone at a terminal who types and reads.
+pub(crate) fn is_here() -> bool {
+    isatty(rustix::stdio::stdin()) && isatty(rustix::stdio::stdout())
+}
+
 /// The terminal's size now; what a terminal of old had if it does not say.
 pub(crate) fn size() -> TermSize {
     let asked = [rustix::stdio::stdout(), rustix::stdio::stdin(), rustix::stdio::stderr()];

@@ -4,7 +4,7 @@ use crate::inside::{SOON, at, code, files, ok};
 use crate::{Stage, eventually};
 use futures_util::StreamExt;
 use kennel_core::{LogOptions, RemoveOptions, Sandbox, WriteOptions};
-use kennel_types::{ErrorCode, EventKind, ExecSpec, SandboxId, SandboxSpec, Status};
+use kennel_types::{ErrorCode, Event, EventKind, ExecSpec, SandboxId, SandboxSpec, Status};
 use std::time::Duration;
 
 const GRACE: Duration = Duration::from_secs(2);
@@ -184,17 +184,24 @@ pub async fn stopping_ends_its_commands(stage: &Stage) {
 /// Events of its life come in order.
 pub async fn its_life_is_told(stage: &Stage) {
     let mut events = stage.provider().watch().await.unwrap();
-    let sandbox = stage.running().await;
+    // Step by step: a provider without a daemon sees only what lasts a moment.
+    let mut next = async || {
+        let event = tokio::time::timeout(SOON, events.next()).await.expect("an event comes");
+        event.expect("the stream goes on").unwrap()
+    };
+    let sandbox = stage.create(&stage.spec()).await;
+    let told = |kind| Event { sandbox: sandbox.id().clone(), kind };
+    assert_eq!(next().await, told(EventKind::Created));
+    sandbox.start().await.unwrap();
+    assert_eq!(next().await, told(EventKind::Started));
     sandbox.stop(GRACE).await.unwrap();
-    sandbox.remove(RemoveOptions::default()).await.unwrap();
-    for expected in [EventKind::Created, EventKind::Started, EventKind::Stopped, EventKind::Removed] {
-        let event = tokio::time::timeout(SOON, events.next())
-            .await
-            .unwrap_or_else(|_| panic!("no event {expected:?}"))
-            .expect("the stream goes on")
-            .unwrap();
-        assert_eq!((event.kind, event.sandbox), (expected, sandbox.id().clone()));
-    }
+    assert_eq!(next().await, told(EventKind::Stopped));
+    sandbox.start().await.unwrap();
+    assert_eq!(next().await, told(EventKind::Started));
+    // Removed while it runs, it is told to have stopped first.
+    sandbox.remove(FORCE).await.unwrap();
+    assert_eq!(next().await, told(EventKind::Stopped));
+    assert_eq!(next().await, told(EventKind::Removed));
 }
 
 /// What was asked for is what `get` shows, now and later.

@@ -1,11 +1,11 @@
 //! `kennel attach`: this terminal on a command that runs already.
 
-use crate::drive::{Ending, Sink, Wiring, drive, renew};
+use crate::drive::{Ending, Sink, Wiring, drive};
+use crate::life::Watch;
 use crate::providers::Providers;
-use crate::signals::Signals;
 use crate::{environment, input, report, terminal};
 use kennel_core::{Error, Exec, Position, Result, Sandbox, printable};
-use kennel_types::{Command, ErrorCode, ExecSpec};
+use kennel_types::{Command, ErrorCode, ExecSpec, TermSize};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +17,7 @@ Ctrl-P Ctrl-Q leaves it running.";
 /// Take over the terminal of a running command
 ///
 /// The main process if there is one; else the one shell that was left; else a new one. What it
-/// printed lately is shown first. A lost connection is made again without losing output.
+/// printed while nobody read is shown first. A lost connection is made again without losing output.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Attach {
@@ -42,21 +42,27 @@ impl Attach {
     }
 
     async fn attach(&self, providers: &Providers) -> Result<Ending> {
-        let signals = Signals::listen()?;
+        let mut watch = Watch::begin(None)?;
+        let (sandbox, exec) = watch.unless_ended(self.connect(providers)).await?;
+        let typed = input::kind();
+        let raw = exec.is_tty() && typed == input::Kind::Terminal;
+        let wiring = Wiring { input: typed != input::Kind::Nothing, raw, visiting: true, until: None };
+        let mut signals = if raw { watch.signals.and_window()? } else { watch.signals };
+        drive(&sandbox, exec, wiring, &mut Sink::Pass, &mut signals).await
+    }
+
+    async fn connect(&self, providers: &Providers) -> Result<(Sandbox, Exec)> {
         let sandbox = providers.find(&self.id).await?;
         let exec = match self.choose(&sandbox).await? {
             Some(process) => {
+                // What someone else has read before is not ours to miss.
                 let exec = sandbox.attach(process, Position::default(), Some(terminal::size())).await?;
-                renew::report_lost(exec.lost());
+                redraw(&exec);
                 exec
             }
             None => self.shell(&sandbox).await?,
         };
-        let typed = input::kind();
-        let raw = exec.is_tty() && typed == input::Kind::Terminal;
-        let wiring = Wiring { input: typed != input::Kind::Nothing, raw, visiting: true, until: None };
-        let mut signals = if raw { signals.and_window()? } else { signals };
-        drive(&sandbox, exec, wiring, &mut Sink::Pass, &mut signals).await
+        Ok((sandbox, exec))
     }
 
     /// Which process is meant; none if there is nothing to attach to yet.
@@ -98,5 +104,14 @@ impl Attach {
         spec.detached = true;
         spec.env.extend(environment::term().map(|term| ("TERM".to_owned(), term)));
         sandbox.exec(&spec).await
+    }
+}
+
+/// A program on a terminal draws itself anew when the size changes, so it is changed and changed back.
+fn redraw(exec: &Exec) {
+    if exec.is_tty() {
+        let size = terminal::size();
+        exec.resize(TermSize { rows: size.rows.saturating_add(1), ..size });
+        exec.resize(size);
     }
 }

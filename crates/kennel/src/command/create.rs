@@ -50,7 +50,7 @@ impl Create {
 
     async fn made(&self, providers: &Providers) -> Result<u8> {
         let mut watch = Watch::begin(None)?;
-        let provider = providers.for_new(self.sandbox.image.as_deref()).await?;
+        let provider = watch.unless_ended(providers.for_new(self.sandbox.image.as_deref())).await?;
         let mut spec = self.sandbox.spec(provider.mode())?;
         if !self.command.is_empty() {
             spec.command = Some(self.command.clone());

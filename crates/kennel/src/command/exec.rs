@@ -1,12 +1,12 @@
 //! `kennel exec`: a command in a sandbox that runs already.
 
 use crate::drive::{Ending, drive};
+use crate::life::Watch;
 use crate::options::{Patience, ProgramOptions, environment};
 use crate::output::{print, print_json};
 use crate::providers::Providers;
 use crate::report;
 use crate::result::{Phase, Record};
-use crate::signals::Signals;
 use kennel_core::{Error, Result, Sandbox};
 use kennel_types::{ErrorCode, ExecSpec};
 use std::time::{Duration, Instant};
@@ -69,8 +69,8 @@ impl Exec {
     }
 
     async fn outcome(&self, providers: &Providers, record: &mut Record) -> Result<Ending> {
-        let mut signals = Signals::listen()?;
-        let (sandbox, mut spec) = self.connect(providers, record).await?;
+        let mut watch = Watch::begin(None)?;
+        let (sandbox, mut spec) = watch.unless_ended(self.connect(providers, record)).await?;
         let program = self.program.program(None)?;
         if self.json && program.tty {
             return Err(Error::new(ErrorCode::InvalidConfig, "--json collects the output of a command: there is none")
@@ -79,7 +79,8 @@ impl Exec {
         let own = program.spec();
         spec.env.extend(own.env);
         let spec = ExecSpec { command: own.command, stdin: own.stdin, tty: own.tty, ..spec };
-        let exec = sandbox.exec(&spec).await.map_err(|error| self.explain(error))?;
+        let exec = watch.unless_ended(sandbox.exec(&spec)).await.map_err(|error| self.explain(error))?;
+        let mut signals = watch.signals;
         let mut wiring = program.wiring;
         wiring.until = spec.timeout.and_then(|limit| Instant::now().checked_add(limit + KEEPER_GRACE));
         if wiring.raw {

@@ -32,7 +32,7 @@ const KEEPER_GRACE: Duration = Duration::from_secs(30);
 ///
 /// The sandbox is made for it and removed afterwards, also when this program is killed. The current
 /// directory is at /workspace inside. Signals are passed on; a second Ctrl-C within two seconds
-/// kills. Without a command the image's own is run, or a shell if you can type.
+/// kills. Without a command the image's own is run, or a shell; on a terminal as with -it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
@@ -65,7 +65,7 @@ impl Run {
     async fn outcome(&self, providers: &Providers, record: &mut Record, cleanup: &mut Result<()>) -> Result<Ending> {
         let mut watch = Watch::begin(self.limit())?;
         record.timeout = watch.limit;
-        let provider = providers.for_new(self.sandbox.image.as_deref()).await?;
+        let provider = watch.unless_ended(providers.for_new(self.sandbox.image.as_deref())).await?;
         record.provider = Some(provider.name());
         let mut spec = self.sandbox.spec(provider.mode())?;
         // Whatever becomes of this process, the sandbox does not outlive it.

@@ -28,7 +28,7 @@ impl Start {
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
         each(&self.ids, self.json, async |name| {
             let mut watch = Watch::begin(None)?;
-            let sandbox = providers.find(name).await?;
+            let sandbox = watch.unless_ended(providers.find(name)).await?;
             match watch.unless_ended(sandbox.start()).await {
                 Ok(()) => Ok(sandbox.id().clone()),
                 Err(error) => {

@@ -46,7 +46,7 @@ pub(super) async fn renew(sandbox: &Sandbox, lost: &Exec, size: Option<TermSize>
 }
 
 /// Says how much output nobody held any more.
-pub(crate) fn report_lost(bytes: u64) {
+fn report_lost(bytes: u64) {
     if bytes > 0 {
         report::warning(&format!("{bytes} bytes of older output are no longer there"));
     }

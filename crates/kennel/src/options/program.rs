@@ -31,9 +31,9 @@ pub(crate) struct Program {
 }
 
 impl ProgramOptions {
-    /// Whether it will be on a terminal, as far as the options tell.
+    /// Whether it will be on a terminal: if asked for, or if there is one here and nothing else is said.
     pub(crate) fn wants_tty(&self) -> bool {
-        self.tty || (self.is_empty() && input::kind() == input::Kind::Terminal)
+        self.tty || (self.is_empty() && terminal::is_here())
     }
 
     /// Whether no command was given.
@@ -43,20 +43,20 @@ impl ProgramOptions {
 
     /// What to run: as given, else the image's own command, else a shell where someone can type.
     pub(crate) fn program(&self, image_command: Option<&[String]>) -> Result<Program> {
-        let kind = input::kind();
-        let (command, shell) = if let Some(script) = &self.shell {
-            (Command::Shell(script.clone()), false)
+        let tty = self.wants_tty();
+        let command = if let Some(script) = &self.shell {
+            Command::Shell(script.clone())
         } else if !self.argv.is_empty() {
-            (Command::Argv(self.argv.clone()), false)
+            Command::Argv(self.argv.clone())
         } else if let Some(own) = image_command.filter(|own| !own.is_empty()) {
-            (Command::Argv(own.to_vec()), false)
-        } else if kind == input::Kind::Terminal || self.tty {
-            (Command::LoginShell, true)
+            Command::Argv(own.to_vec())
+        } else if tty {
+            Command::LoginShell
         } else {
             return Err(Error::new(ErrorCode::InvalidConfig, "there is no command to run")
                 .hint("put it after --, as in: -- ls -l; or give a string to the shell with -c"));
         };
-        let tty = self.tty || shell;
+        let kind = input::kind();
         let input = match kind {
             input::Kind::Terminal => self.interactive || tty,
             input::Kind::Content => true,

@@ -1,6 +1,6 @@
 //! The program under test in a home of its own, and a sweep afterwards that finds what was left.
 
-use kennel_testkit::{Home, host, within_blocking};
+use kennel_testkit::{Home, docker, host, within_blocking};
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -73,7 +73,10 @@ impl Kennel {
         if provider == "native" {
             assert!(rustix::process::geteuid().is_root(), "the tests of native need root");
         }
-        Self { home: Home::new(), provider, image: None, docker_host: None }
+        let engine = (provider == "docker").then(docker::socket);
+        let image = engine.as_deref().map(docker::image_on);
+        let docker_host = engine.map(|socket| format!("unix://{}", socket.display()));
+        Self { home: Home::new(), provider, image, docker_host }
     }
 
     /// The directory the program is called in, and the workspace.

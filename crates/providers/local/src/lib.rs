@@ -12,7 +12,7 @@ use kennel_core::{
 use kennel_keeper_bin::KEEPER;
 use kennel_proto::{KeeperConfig, Spawn, SpawnCommand};
 use kennel_types::{
-    Availability, Enforcement, ErrorCode, Mode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec,
+    Availability, Enforcement, ErrorCode, Mode, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -66,9 +66,14 @@ impl Local {
             cwd: Some(bytes(&record.workdir)),
             main: spec.command.as_ref().map(|argv| main_spawn(argv)),
             sweep: Some(self.records.dir(&record.id).as_os_str().as_bytes().to_vec().into()),
+            one_user: true,
             ..KeeperConfig::default()
         }
     }
+}
+
+fn me() -> Owner {
+    Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
 }
 
 /// The main process: detached, so that it can be attached to and left again.
@@ -99,6 +104,9 @@ impl Provider for Local {
     async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
         let mode = self.mode();
         let network = require(mode, spec)?;
+        if spec.owner.is_some_and(|owner| owner != me()) {
+            return Err(Error::unsupported("local", "files of another user"));
+        }
         // Nothing can be mounted, so the workspace is where it is.
         let workspace = spec.workspace.as_ref().and_then(|path| path.to_str()).map(ToOwned::to_owned);
         let workdir = spec.workdir.clone().or(workspace).unwrap_or_else(|| "/".into());
@@ -138,8 +146,7 @@ impl Provider for Local {
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
         self.records.find(id.as_str())?;
         if self.records.is_running(id) {
-            kennel_core::shut_down(self.dial(id).await, grace).await?;
-            self.records.wait_until_ended(id).await?;
+            self.records.end(id, self.dial(id).await, grace).await?;
         }
         Ok(())
     }
@@ -171,7 +178,7 @@ impl Provider for Local {
         let path = self.token_path(id);
         let token = std::fs::read(&path).map_err(|error| Error::io(format!("read {}", path.display()), error))?;
         let stream = connect_socket(&self.records.dir(id).join("sock"), None).await?;
-        Ok(Dialed { stream: Box::new(stream), token: Some(token), owner: record.spec.tied })
+        Ok(Dialed { stream: Box::new(stream), token: Some(token), owner: self.records.is_owned(id) })
     }
 
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream> {

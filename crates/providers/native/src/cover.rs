@@ -52,7 +52,7 @@ pub(crate) fn of(ours: &[&Path]) -> Vec<Cover> {
             covers.insert(file.into(), CoverKind::File(0o640, without_passwords(&text).into_bytes().into()));
         }
     }
-    with_parents(covers)
+    with_parents(&covers)
 }
 
 /// The keys by which this machine proves to others who it is.
@@ -66,9 +66,9 @@ fn host_keys() -> impl Iterator<Item = PathBuf> {
 
 /// Adds the directories above each, as they are on the host: what lies on top decides how they look. What is below an
 /// empty directory is covered already.
-fn with_parents(covers: BTreeMap<PathBuf, CoverKind>) -> Vec<Cover> {
+fn with_parents(covers: &BTreeMap<PathBuf, CoverKind>) -> Vec<Cover> {
     let mut all = BTreeMap::new();
-    for (path, kind) in &covers {
+    for (path, kind) in covers {
         let above: Vec<&Path> = path.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()).collect();
         if above.iter().any(|dir| matches!(covers.get(*dir), Some(CoverKind::Empty(_)))) {
             continue;

@@ -19,7 +19,7 @@ use kennel_keeper_bin::JAIL;
 use kennel_types::{
     Availability, Enforcement, ErrorCode, Mode, SandboxId, SandboxInfo, SandboxSpec, Stats,
 };
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Sandboxes of Linux namespaces.
@@ -33,6 +33,16 @@ impl Native {
     pub fn new(state: PathBuf, programs: PathBuf) -> Self {
         Self { records: Records::new("native", state), programs }
     }
+
+    /// Where Kennel keeps what no sandbox may see: sandboxes and their sockets, and the programs.
+    fn ours(&self) -> Vec<&Path> {
+        vec![self.records.root(), &self.programs]
+    }
+
+    /// The same, with the directory in which other providers keep theirs beside ours.
+    fn hidden(&self) -> Vec<&Path> {
+        self.records.root().parent().into_iter().chain(self.ours()).collect()
+    }
 }
 
 /// What is missing here, if anything.
@@ -40,7 +50,7 @@ fn missing() -> Option<(&'static str, &'static str)> {
     if !rustix::process::geteuid().is_root() {
         return Some(("native sandboxes need root so far", "sudo kennel run -- COMMAND"));
     }
-    if !std::path::Path::new("/proc/self/ns/user").exists() {
+    if !Path::new("/proc/self/ns/user").exists() {
         return Some(("this kernel has no user namespaces", "boot a kernel with CONFIG_USER_NS=y"));
     }
     None
@@ -67,7 +77,7 @@ impl Provider for Native {
         if let Some((what, fix)) = missing() {
             return Err(Error::new(ErrorCode::NotAvailable, what).hint(fix));
         }
-        plan::check(spec)?;
+        plan::check(spec, &self.ours())?;
         let workdir = spec.workdir.clone().unwrap_or_else(|| plan::WORKSPACE.to_owned());
         let enforcement =
             Enforcement { mode: mode.name.to_owned(), layers: mode.layers_with(network), limits: spec.limits };
@@ -84,8 +94,7 @@ impl Provider for Native {
         let jail = JAIL
             .install(&self.programs)
             .map_err(|error| Error::io(format!("put the jail into {}", self.programs.display()), error))?;
-        let cover = cover::of(&[self.records.root(), &self.programs]);
-        let plan = plan::of(&record, &self.records.dir(id), cover)?;
+        let plan = plan::of(&record, &self.records.dir(id), &self.hidden(), cover::of(&self.ours()))?;
         let plan = minicbor::to_vec(&plan)
             .map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))?;
         let answer = start_program(&jail, &[], &plan).await?;
@@ -103,8 +112,7 @@ impl Provider for Native {
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
         self.records.find(id.as_str())?;
         if self.records.is_running(id) {
-            kennel_core::shut_down(self.dial(id).await, grace).await?;
-            self.records.wait_until_ended(id).await?;
+            self.records.end(id, self.dial(id).await, grace).await?;
         }
         Ok(())
     }
@@ -136,7 +144,7 @@ impl Provider for Native {
         }
         // The socket has no path inside: nobody there can put anything in its place.
         let stream = connect_socket(&self.records.dir(id).join("sock"), None).await?;
-        Ok(Dialed { stream: Box::new(stream), token: None, owner: record.spec.tied })
+        Ok(Dialed { stream: Box::new(stream), token: None, owner: self.records.is_owned(id) })
     }
 
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream> {

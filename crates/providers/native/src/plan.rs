@@ -5,7 +5,7 @@ use kennel_jail::{Bind, Cgroup, Cover, IdMap, Network, Plan};
 use kennel_proto::{KeeperConfig, LogSink, Spawn, SpawnCommand};
 use kennel_types::{ErrorCode, Mount, NetworkMode, Owner, SandboxSpec};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where the workspace is inside.
 pub(crate) const WORKSPACE: &str = "/workspace";
@@ -32,7 +32,7 @@ const CAPABILITIES: u64 = 1 << 0 // CHOWN
 const TAKEN: [&str; 4] = ["/", "/dev", "/proc", "/sys"];
 
 /// Refuses what cannot be carried out, before anything is made.
-pub(crate) fn check(spec: &SandboxSpec) -> Result<()> {
+pub(crate) fn check(spec: &SandboxSpec, ours: &[&Path]) -> Result<()> {
     if let Some(workspace) = &spec.workspace
         && !workspace.is_dir()
     {
@@ -40,6 +40,14 @@ pub(crate) fn check(spec: &SandboxSpec) -> Result<()> {
             ErrorCode::InvalidConfig,
             format!("the workspace {} is not a directory", workspace.display()),
         ));
+    }
+    for host in spec.workspace.iter().chain(spec.mounts.iter().map(|mount| &mount.host)) {
+        if ours.iter().any(|dir| real(host).starts_with(real(dir))) {
+            return Err(Error::new(
+                ErrorCode::InvalidConfig,
+                format!("mount {}: Kennel keeps its sandboxes there, and shows them to none", host.display()),
+            ));
+        }
     }
     for mount in &spec.mounts {
         if !mount.host.exists() {
@@ -60,8 +68,8 @@ pub(crate) fn check(spec: &SandboxSpec) -> Result<()> {
     inside_user(spec).map(drop)
 }
 
-/// The plan for a sandbox in `dir`, with `cover` over the host's root.
-pub(crate) fn of(record: &Record, dir: &Path, cover: Vec<Cover>) -> Result<Plan> {
+/// The plan for a sandbox in `dir`, with `cover` over the host's root and `hidden` not to be seen in any mount.
+pub(crate) fn of(record: &Record, dir: &Path, hidden: &[&Path], cover: Vec<Cover>) -> Result<Plan> {
     let spec = &record.spec;
     let dir = dir.to_str().map(ToOwned::to_owned).ok_or_else(|| {
         Error::new(ErrorCode::InvalidConfig, format!("{} is not valid UTF-8", dir.display()))
@@ -76,7 +84,7 @@ pub(crate) fn of(record: &Record, dir: &Path, cover: Vec<Cover>) -> Result<Plan>
         target: WORKSPACE.to_owned(),
         read_only: false,
     });
-    let binds = workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owner, user)).collect();
+    let binds = workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owner, user, hidden)).collect();
     let network = match record.network {
         NetworkMode::Host => Network::Host,
         NetworkMode::None | NetworkMode::Bridge => Network::None,
@@ -135,15 +143,27 @@ fn keeper_config(record: &Record) -> KeeperConfig {
 
 /// Shows the owner's files as those of the user inside. Root's own go through the sandbox's map: all of them keep their
 /// owners, and what root inside makes is root's outside.
-fn bind(mount: &Mount, owner: Owner, user: u32) -> Bind {
+fn bind(mount: &Mount, owner: Owner, user: u32, hidden: &[&Path]) -> Bind {
     let one = |disk, inside: u32| IdMap { inside: disk, outside: FIRST_ID + inside, count: 1 };
     let plain = owner.uid == 0 && owner.gid == 0 && user == 0;
+    // A sandbox that sees another's socket could talk to its keeper.
+    let host = real(&mount.host);
+    let hide = hidden.iter().filter_map(|dir| {
+        let below = real(dir).strip_prefix(&host).ok()?.as_os_str().as_bytes().to_vec();
+        (!below.is_empty()).then(|| below.into())
+    });
     Bind {
+        hide: hide.collect(),
         host: mount.host.as_os_str().as_bytes().to_vec().into(),
         target: mount.target.as_bytes().to_vec().into(),
         read_only: mount.read_only,
         owners: (!plain).then(|| (one(owner.uid, user), one(owner.gid, user))),
     }
+}
+
+/// The path without links, as far as it exists.
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// The number of the user that commands run as. Names are the host's: its `/etc/passwd` is what is inside.

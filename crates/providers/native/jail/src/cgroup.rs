@@ -151,8 +151,9 @@ mod tests {
     }
 
     /// A directory that stands in for cgroupfs: files appear when they are written.
-    fn read(path: PathBuf) -> String {
-        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    fn read(path: impl AsRef<Path>) -> String {
+        let path = path.as_ref();
+        fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
     #[test]

@@ -103,6 +103,9 @@ pub struct Bind {
     /// sandbox's own ids are shifted.
     #[n(3)]
     pub owners: Option<(IdMap, IdMap)>,
+    /// Directories in it, relative to it, that must not be seen inside: Kennel's own.
+    #[n(4)]
+    pub hide: Vec<ByteVec>,
 }
 
 /// The network.

@@ -39,7 +39,8 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Mounts, String> 
     if let Some(text) = &plan.resolv_conf {
         write_resolv_conf(&root, text)?;
     }
-    let binds = plan.binds.iter().map(|bind| {
+    let mut binds = Vec::new();
+    for bind in &plan.binds {
         let shown = String::from_utf8_lossy(&bind.host);
         let step = |what: &str, error: Errno| format!("mount {shown}: {what}: {error}");
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
@@ -56,9 +57,19 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Mounts, String> 
         sys::set_mount_flags(&mount, attributes, true).map_err(|error| step("set its flags", error))?;
         let stat = rustix::fs::fstat(&mount).map_err(|error| step("look at it", error))?;
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        Ok((mount, make_place(&root, &bind.target, is_dir, plan)?))
-    });
-    let binds = binds.collect::<Result<_, String>>()?;
+        // Looked up before the mount is anywhere: nobody inside can have a hand in it.
+        let mut hidden = Vec::new();
+        for path in &bind.hide {
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+            match rustix::fs::openat2(&mount, &path[..], OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+                Ok(place) => hidden.push((empty().map_err(|error| step("hide what is Kennel's own", error))?, place)),
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(step("hide what is Kennel's own", error)),
+            }
+        }
+        binds.push((mount, make_place(&root, &bind.target, is_dir, plan)?));
+        binds.append(&mut hidden);
+    }
     Ok(Mounts { root, dev, binds })
 }
 
@@ -189,6 +200,12 @@ fn devices(plan: &Plan) -> Result<OwnedFd, String> {
         rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755)).map_err(|error| failed(name, error))?;
     }
     Ok(dev)
+}
+
+/// A directory with nothing in it, and nothing to be put into it.
+fn empty() -> Result<OwnedFd, Errno> {
+    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    filesystem("tmpfs", &[("mode", "0555"), ("size", "4096"), ("nr_inodes", "2")], attributes)
 }
 
 /// A new file system, attached nowhere.

@@ -1,1 +1,68 @@
-fn main() {}
+//! Chores of the project. `cargo xtask test` does all set-up and runs all tests; `cargo xtask bench` measures Kennel
+//! beside its peers; `cargo xtask fuzz` feeds garbage to what reads from inside a sandbox.
+//!
+//! Nothing is left out quietly: what cannot be done here is said loudly, and in CI it is a failure.
+
+#[cfg(feature = "bench")]
+mod bench;
+mod engine;
+mod fuzz;
+mod launch;
+mod machine;
+mod stage;
+mod tally;
+mod test;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Chores of the project.
+#[derive(Parser)]
+#[command(name = "cargo xtask", disable_help_subcommand = true)]
+enum Chore {
+    /// Set up what is needed and run all checks and tests
+    Test(test::Test),
+    /// Measure Kennel beside its peers, in one run
+    Bench(Bench),
+    /// The part of it that is built for speed
+    #[cfg(feature = "bench")]
+    #[command(hide = true)]
+    Measure(Bench),
+    /// Feed garbage to what reads from inside a sandbox
+    Fuzz(fuzz::Fuzz),
+}
+
+/// What to measure, and how to tell it.
+#[derive(Debug, clap::Args)]
+struct Bench {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Fail if a promise is not held; what fails is measured a second time, and longer
+    #[arg(long)]
+    check: bool,
+    /// Fewer samples
+    #[arg(long)]
+    quick: bool,
+    /// Only what has this word in its name
+    #[arg(long, value_name = "WORD")]
+    only: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let done = match Chore::parse() {
+        Chore::Test(chore) => chore.run(),
+        Chore::Bench(options) => launch::bench(&options),
+        #[cfg(feature = "bench")]
+        Chore::Measure(options) => bench::run(&options),
+        Chore::Fuzz(chore) => chore.run(),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

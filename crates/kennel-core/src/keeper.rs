@@ -196,19 +196,10 @@ fn lost(reason: &str) -> Error {
     Error::new(ErrorCode::Stopped, format!("the connection to the keeper is lost: {reason}"))
 }
 
-/// Asks a keeper that was dialled to end everything, and waits until it has hung up. One that is gone is fine.
+/// Asks a keeper that was dialled to end everything, and waits until it has hung up.
 pub async fn shut_down(dialed: Result<Dialed>, grace: Duration) -> Result<()> {
-    let keeper = match dialed {
-        // Whoever stops a sandbox does not own it.
-        Ok(dialed) => Keeper::connect(Dialed { owner: false, ..dialed }).await,
-        Err(error) => Err(error),
-    };
-    let keeper = match keeper {
-        Ok(keeper) => keeper,
-        Err(error) if matches!(error.code(), ErrorCode::Timeout | ErrorCode::PermissionDenied) => return Err(error),
-        // It is ending in this moment, and whoever asked waits for that anyway.
-        Err(_) => return Ok(()),
-    };
+    // Whoever stops a sandbox does not own it.
+    let keeper = Keeper::connect(Dialed { owner: false, ..dialed? }).await?;
     let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
     let hung_up = async {
         // Its answer may be lost in its end: both mean the same.

@@ -210,6 +210,11 @@ impl Records {
     /// Ends it: by its keeper, or if that cannot be reached, by killing whoever holds its lock. Returns when it has ended.
     pub async fn end(&self, id: &SandboxId, dialed: Result<Dialed>, grace: Duration) -> Result<()> {
         if let Err(error) = crate::shut_down(dialed, grace).await {
+            // It may just have been ending by itself.
+            const BY_ITSELF: Duration = Duration::from_millis(500);
+            if let Ok(ended) = tokio::time::timeout(BY_ITSELF, self.wait_until_ended(id)).await {
+                return ended;
+            }
             self.kill_holder(id).map_err(|_| error)?;
         }
         self.wait_until_ended(id).await

@@ -3,7 +3,7 @@
 use crate::paths::{self, failure, refused};
 use crate::report::{Report, write_all};
 use crate::worker::Pipes;
-use kennel_proto::{Entry, Failure, FileKind, Outcome, Stat};
+use kennel_proto::{Entry, Failure, FailureKind, FileKind, Outcome, Stat};
 use minicbor::Encode;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, Uid};
@@ -42,6 +42,9 @@ pub(crate) fn write(path: &[u8], mode: Option<u32>, parents: bool, pipes: &Pipes
     let temporary = Temporary::create(&dir, path)?;
     Report::Ready.send(&pipes.status);
     copy(path, &pipes.input, &temporary.file, &mut u64::MAX.clone())?;
+    if rustix::io::retry_on_intr(|| rustix::io::read(&pipes.control, &mut [0; 1])) != Ok(1) {
+        return Err(Failure { kind: FailureKind::Other, message: "the write was given up".into() });
+    }
     let bits = mode.or(before.map(|stat| stat.st_mode)).unwrap_or(0o644) & 0o7777;
     if let Some(stat) = before {
         // Only root can, and only root changes whose file it is.

@@ -399,8 +399,9 @@ impl Keeper {
                 self.done(id, stream, Outcome::Nothing);
             }
             Request::Stats => {
-                let outcome = Outcome::Stats(stats::read(self.oom_fd.as_ref()));
-                self.done(id, stream, outcome);
+                let mut stats = stats::read(self.oom_fd.as_ref());
+                stats.memory_limit_bytes = stats.memory_limit_bytes.or(self.config.memory_limit);
+                self.done(id, stream, Outcome::Stats(stats));
             }
             Request::Shutdown { grace_ms } => {
                 self.done(id, stream, Outcome::Nothing);
@@ -516,6 +517,7 @@ impl Keeper {
         }
         task.stdin.polled = false;
         let moved = task.stdin.flush();
+        task.commit_input();
         if let (true, Some(pipe)) = (task.stdin.is_waiting(), &task.stdin.pipe) {
             let added = epoll::add(&self.epoll, pipe, Token::Input(id).data(), epoll::EventFlags::OUT);
             task.stdin.polled = added.is_ok();

@@ -23,7 +23,7 @@ pub(crate) struct Task {
     pub(crate) kind: Kind,
     /// The shim or worker.
     pub(crate) pid: i32,
-    /// Orders for the shim.
+    /// Orders for the shim; for a worker that writes a file, the word that all of it has come.
     control: Option<OwnedFd>,
     pub(crate) status: Option<OwnedFd>,
     reports: Vec<u8>,
@@ -67,6 +67,8 @@ pub(crate) struct Input {
     /// Bytes the task has taken, or never will.
     pub(crate) consumed: u64,
     eof: bool,
+    /// Everything came, and was passed on.
+    complete: bool,
     tty: bool,
     pub(crate) window: u64,
     /// Whether the event loop waits for it to take more.
@@ -159,6 +161,7 @@ impl Task {
         let (status, their_status) = pipe(true)?;
         let (out, their_output) = pipe(true)?;
         let mut stdin = Input { window: FILE_WINDOW, ..Input::default() };
+        let (their_control, control) = pipe(false)?;
         let their_input = if matches!(request, Request::Write { .. }) {
             let (theirs, mine) = pipe(false)?;
             let _ = fcntl_setpipe_size(&mine, 256 * 1024);
@@ -175,10 +178,18 @@ impl Task {
         outputs[1].eof = true;
         match sys::fork().map_err(|error| system("start a process", error))? {
             sys::Fork::Child => {
-                let pipes = Pipes { input: their_input, output: their_output, status: their_status };
+                let pipes = Pipes {
+                    input: their_input,
+                    control: their_control,
+                    output: their_output,
+                    status: their_status,
+                };
                 worker::run(config, request, &pipes)
             }
-            sys::Fork::Parent(pid) => Ok(Self::new(id, Kind::Worker, pid, None, status, stdin, outputs)),
+            sys::Fork::Parent(pid) => {
+                let control = matches!(request, Request::Write { .. }).then_some(control);
+                Ok(Self::new(id, Kind::Worker, pid, control, status, stdin, outputs))
+            }
         }
     }
 
@@ -257,20 +268,36 @@ impl Task {
         reports
     }
 
-    /// Tells the shim something; a worker is simply killed.
+    /// Tells the shim something.
     pub(crate) fn order(&mut self, order: Order) {
-        if let Some(control) = &self.control {
+        if let (Kind::Command { .. }, Some(control)) = (&self.kind, &self.control) {
             let _ = rustix::io::write(control, &order.to_bytes());
-        } else if let (Order::Kill(_), true) = (order, self.status.is_some()) {
-            sys::kill(self.pid, libc::SIGKILL);
+        }
+    }
+
+    /// Tells a worker that the whole file has come. Without this word it throws away what it has.
+    pub(crate) fn commit_input(&mut self) {
+        if let (Kind::Worker, true) = (&self.kind, self.stdin.complete)
+            && let Some(control) = self.control.take()
+        {
+            let _ = rustix::io::write(&control, b"k");
         }
     }
 
     /// Ends it and everything it started.
     pub(crate) fn end_tree(&mut self) {
-        if !std::mem::replace(&mut self.ending, true) {
-            let grace = if let Kind::Command { grace_ms, .. } = self.kind { grace_ms } else { 0 };
-            self.order(Order::Kill(grace));
+        if std::mem::replace(&mut self.ending, true) {
+            return;
+        }
+        match self.kind {
+            Kind::Command { grace_ms, .. } => self.order(Order::Kill(grace_ms)),
+            // It clears away after itself.
+            Kind::Worker if self.control.is_some() => {
+                self.control = None;
+                self.stdin.discard();
+            }
+            Kind::Worker if self.status.is_some() => sys::kill(self.pid, libc::SIGKILL),
+            Kind::Worker => {}
         }
     }
 
@@ -319,7 +346,7 @@ impl Input {
             }
         }
         if self.eof && self.waiting.is_empty() && !self.tty {
-            self.pipe = None;
+            self.complete |= self.pipe.take().is_some();
         }
         self.consumed != before
     }

@@ -7,7 +7,7 @@ use crate::worker::Pipes;
 use kennel_proto::{Failure, FailureKind, Outcome, WatchItem, WatchKind};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -17,7 +17,8 @@ const DIRECTORIES: usize = 10_000;
 
 struct Watch {
     inotify: OwnedFd,
-    top: OwnedFd,
+    /// By name: a descriptor would keep alive what is watched, and its end would not be told.
+    top: Vec<u8>,
     /// The path of each watched thing, relative to the first.
     paths: HashMap<i32, Vec<u8>>,
     recursive: bool,
@@ -26,9 +27,9 @@ struct Watch {
 pub(crate) fn run(path: &[u8], recursive: bool, pipes: &Pipes) -> Result<Outcome, Failure> {
     let top = paths::open(path, OFlags::PATH, Mode::empty()).map_err(|error| failure(path, error))?;
     let inotify = inotify::init(CreateFlags::CLOEXEC).map_err(|error| failure(path, error))?;
-    let copy = rustix::io::fcntl_dupfd_cloexec(&top, 3).map_err(|error| failure(path, error))?;
-    let mut watch = Watch { inotify, top, paths: HashMap::new(), recursive };
-    watch.add(&copy, &[], &mut None)?;
+    let mut watch = Watch { inotify, top: path.to_vec(), paths: HashMap::new(), recursive };
+    watch.add(&top, &[], &mut None)?;
+    drop(top);
     Report::Ready.send(&pipes.status);
     let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
     loop {
@@ -46,9 +47,8 @@ pub(crate) fn run(path: &[u8], recursive: bool, pipes: &Pipes) -> Result<Outcome
 impl Watch {
     /// Watches a directory that has just appeared, and tells of what came into it before it was watched.
     fn add_made(&mut self, relative: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        match rustix::fs::openat2(&self.top, relative, flags, Mode::empty(), resolve) {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        match paths::open(&join(&self.top, relative), flags, Mode::empty()) {
             Ok(directory) => self.add(&directory, relative, &mut Some(out)),
             Err(_) => Ok(()), // gone again
         }

@@ -10,13 +10,15 @@ use rustix::fd::{AsRawFd, OwnedFd};
 /// The worker's ends of its pipes.
 pub(crate) struct Pipes {
     pub(crate) input: OwnedFd,
+    /// Says after the end of the input whether that was all of it.
+    pub(crate) control: OwnedFd,
     pub(crate) output: OwnedFd,
     pub(crate) status: OwnedFd,
 }
 
 /// Is the worker. Called in a fresh fork of the keeper; never returns.
 pub(crate) fn run(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> ! {
-    sys::close_all_but(&[&pipes.input, &pipes.output, &pipes.status].map(AsRawFd::as_raw_fd));
+    sys::close_all_but(&[&pipes.input, &pipes.control, &pipes.output, &pipes.status].map(AsRawFd::as_raw_fd));
     let report = match work(config, request, pipes) {
         Ok(outcome) => Report::Done(outcome),
         Err(failure) => Report::Failed(failure),

@@ -55,6 +55,9 @@ pub struct KeeperConfig {
     /// Whether everything runs as the keeper's own user, and naming another is refused.
     #[n(15)]
     pub one_user: bool,
+    /// The memory limit, for those who ask what the sandbox uses, where the keeper cannot see it.
+    #[n(16)]
+    pub memory_limit: Option<u64>,
 }
 
 /// Where the main process's output is kept.

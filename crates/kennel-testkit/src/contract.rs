@@ -57,6 +57,7 @@ macro_rules! contract_suite {
                 a_timeout_keeps_what_was_printed,
                 two_hundred_at_once,
                 an_unread_stream_stops_no_other,
+                a_gibibyte_takes_little_memory,
                 collected_output_is_capped,
                 large_arguments_pass_and_huge_ones_are_refused,
                 thousands_of_requests_on_one_connection,
@@ -159,6 +160,8 @@ macro_rules! contract_suite {
             hostile {
                 the_inside_cannot_talk_to_its_keeper,
                 a_secret_is_wanted_where_there_is_one,
+                garbage_ends_its_own_connection_only,
+                too_many_connections_are_refused,
                 a_swapped_socket_is_refused,
                 a_socket_swapped_from_inside_is_refused,
                 the_keeper_outlives_a_massacre,

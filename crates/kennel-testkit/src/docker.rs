@@ -2,7 +2,7 @@
 //!
 //! Blocking, and fit to be called by programs that prepare a test run as well as by tests.
 
-use crate::within_blocking;
+use crate::{host, within_blocking};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The variable that names the socket of the engine to use.
@@ -37,6 +38,7 @@ pub fn socket() -> PathBuf {
 pub fn start() -> PathBuf {
     let dir = engine_dir();
     let socket = dir.join("docker.sock");
+    use_it();
     if answers(&socket) {
         return socket;
     }
@@ -83,16 +85,40 @@ pub fn start() -> PathBuf {
     socket
 }
 
-/// Ends the engine that [`start`] has started, and removes what it kept.
-pub fn stop() {
+/// Ends the engine that [`start`] has started, here or in another process, and removes what it kept. While another
+/// process uses it, it is left alone; answers whether it is gone.
+pub fn stop() -> bool {
     let dir = engine_dir();
     let _only_one = lock("dockerd");
-    let Ok(pid) = std::fs::read_to_string(dir.join("dockerd.pid")) else { return };
-    let Some(pid) = pid.trim().parse().ok().and_then(rustix::process::Pid::from_raw) else { return };
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-    let gone = within_blocking(Duration::from_mins(1), || rustix::process::test_kill_process(pid).is_err());
-    assert!(gone, "dockerd ({}) does not end", pid.as_raw_nonzero());
-    let _ = std::fs::remove_dir_all(dir);
+    in_use().take();
+    // Held to the end: whoever comes meanwhile waits, finds no engine and starts one.
+    let users = lock_file("dockerd-users");
+    if users.try_lock().is_err() {
+        return false;
+    }
+    let pid = std::fs::read_to_string(dir.join("dockerd.pid")).ok().and_then(|pid| pid.trim().parse().ok());
+    if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        // One that has ended runs no program, also while nobody has asked for its status.
+        let raw = pid.as_raw_nonzero().get() as u32;
+        let gone = within_blocking(Duration::from_mins(1), || host::program(raw).is_none());
+        assert!(gone, "dockerd ({}) does not end", pid.as_raw_nonzero());
+    }
+    std::fs::remove_dir_all(dir).is_ok()
+}
+
+/// Held by this process for as long as it uses our own engine.
+fn in_use() -> std::sync::MutexGuard<'static, Option<File>> {
+    static IN_USE: Mutex<Option<File>> = Mutex::new(None);
+    IN_USE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn use_it() {
+    in_use().get_or_insert_with(|| {
+        let file = lock_file("dockerd-users");
+        file.lock_shared().expect("say that the engine is in use");
+        file
+    });
 }
 
 /// A small image on the engine [`socket`] finds: busybox, the programs of this kit, `nobody`, and nothing else.
@@ -149,10 +175,14 @@ fn engine_dir() -> PathBuf {
 
 /// One at a time, across all processes that test.
 fn lock(what: &str) -> File {
-    let path = std::env::temp_dir().join(format!("kennel-test-{what}.lock"));
-    let file = File::create(&path).unwrap_or_else(|error| panic!("make {}: {error}", path.display()));
-    file.lock().unwrap_or_else(|error| panic!("lock {}: {error}", path.display()));
+    let file = lock_file(what);
+    file.lock().unwrap_or_else(|error| panic!("wait for the lock {what}: {error}"));
     file
+}
+
+fn lock_file(what: &str) -> File {
+    let path = std::env::temp_dir().join(format!("kennel-test-{what}.lock"));
+    File::create(&path).unwrap_or_else(|error| panic!("make {}: {error}", path.display()))
 }
 
 /// Whether an engine answers a ping at this socket.

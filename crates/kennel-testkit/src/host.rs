@@ -36,6 +36,18 @@ fn own_view(pid: u32) -> bool {
     namespace(&pid.to_string()) != namespace("self")
 }
 
+/// A number of kilobytes in a process's status: `VmRSS`, `VmHWM`.
+pub fn memory_kib(pid: u32, field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+/// The program a process runs, as its own root names it.
+pub fn program(pid: u32) -> Option<String> {
+    Some(std::fs::read_link(format!("/proc/{pid}/exe")).ok()?.to_string_lossy().into_owned())
+}
+
 /// Everything on this machine that still belongs to a home or to one of these sandboxes, in words.
 pub fn leftovers(mark: &str, ids: &[String], state: &Path) -> Vec<String> {
     let mut left = Vec::new();

@@ -17,6 +17,9 @@ use rustix::io::Errno;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+/// How long a keeper may take to end a command whose time is up, before it is given up on.
+pub(crate) const KEEPER_GRACE: Duration = Duration::from_secs(30);
+
 /// How a command is joined to this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wiring {

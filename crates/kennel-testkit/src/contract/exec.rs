@@ -1,8 +1,8 @@
 //! Commands and their streams.
 
-use crate::Stage;
 use crate::inside::{PLENTY, SOON, at, code, files, ok, read_to_end, read_until, run, sh};
-use kennel_core::{Sandbox, WriteOptions};
+use crate::{Stage, host};
+use kennel_core::{ExecEvent, Sandbox, WriteOptions};
 use kennel_types::{ErrorCode, ExecSpec, Support};
 use std::time::{Duration, Instant};
 
@@ -64,7 +64,9 @@ pub async fn the_working_directory_is_set(stage: &Stage) {
     pwd.cwd = Some("/".into());
     assert_eq!(run(&sandbox, &pwd).await.stdout_text(), "/\n");
     pwd.cwd = Some("/no/such/directory".into());
-    assert_eq!(code(sandbox.exec(&pwd).await), ErrorCode::ExecFailed);
+    let error = sandbox.exec(&pwd).await.err().expect("there is no such directory");
+    assert_eq!(error.code(), ErrorCode::ExecFailed);
+    assert!(error.to_string().contains("/no/such/directory"), "{error}");
 }
 
 /// And the status says which.
@@ -187,6 +189,42 @@ pub async fn an_unread_stream_stops_no_other(stage: &Stage) {
     let (printed, status) = read_to_end(&mut unread).await;
     assert_eq!((printed.len(), status.code), (4 << 20, Some(0)));
     feed.await.unwrap();
+}
+
+/// Printed without a pause and read slowly: neither side holds it.
+pub async fn a_gibibyte_takes_little_memory(stage: &Stage) {
+    if !stage.has_processes().await {
+        return;
+    }
+    const BYTES: u64 = 1 << 30;
+    let sandbox = stage.running().await;
+    let mut spec = ExecSpec::argv(["head", "-c", &BYTES.to_string(), "/dev/zero"]);
+    let mark = stage.mark(&mut spec, "flood");
+    let own_before = host::memory_kib(std::process::id(), "VmHWM").unwrap();
+    let mut exec = sandbox.exec(&spec).await.unwrap();
+    // Nobody reads: it gets no further than the windows and pipes on the way.
+    crate::eventually("it waits for its reader", async || {
+        let [pid] = host::marked(&mark)[..] else { return false };
+        std::fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("pipe"))
+    })
+    .await;
+    let mut read = 0;
+    let status = loop {
+        match exec.next().await.unwrap() {
+            ExecEvent::Output(_, bytes) => read += bytes.len() as u64,
+            ExecEvent::Exited(status) => break status,
+        }
+    };
+    assert_eq!((read, status.code), (BYTES, Some(0)));
+    let own = host::memory_kib(std::process::id(), "VmHWM").unwrap() - own_before;
+    assert!(own < 64 << 10, "this side took {own} KiB");
+    let is_keeper = |pid: &u32| host::program(*pid).is_some_and(|program| program.contains("kennel"));
+    let keepers: Vec<u32> = host::processes(&stage.home().mark()).into_iter().filter(is_keeper).collect();
+    assert!(!keepers.is_empty(), "no keeper was found");
+    for keeper in keepers {
+        let took = host::memory_kib(keeper, "VmHWM").unwrap_or(0);
+        assert!(took < 8 << 10, "the keeper took {took} KiB");
+    }
 }
 
 /// And says how much is missing.

@@ -3,11 +3,12 @@
 use crate::inside::{SOON, code, ok, run, sh};
 use crate::{Stage, host, within};
 use kennel_core::{Dialed, Keeper, RemoveOptions, Sandbox};
-use kennel_proto::{Body, Decoder, Frame, GENERATION, Hello, encode};
+use kennel_proto::{Body, Decoder, Frame, GENERATION, Hello, Request, Spawn, SpawnCommand, caps, encode};
 use kennel_types::{ErrorCode, ExecSpec, Layer, Support};
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// It finds the socket and is not let in.
 pub async fn the_inside_cannot_talk_to_its_keeper(stage: &Stage) {
@@ -56,6 +57,85 @@ pub async fn a_secret_is_wanted_where_there_is_one(stage: &Stage) {
     }
     let Dialed { stream, .. } = provider.dial(sandbox.id()).await.unwrap();
     Keeper::connect(Dialed { stream, token: Some(secret), owner: false }).await.unwrap();
+}
+
+/// A keeper hangs up on whoever does not keep to the protocol, and serves the others as before.
+pub async fn garbage_ends_its_own_connection_only(stage: &Stage) {
+    let sandbox = stage.running().await;
+    assert_eq!(ok(&sandbox, "echo before").await, "before");
+    let frame = |stream: u32, body: Body| {
+        let mut bytes = Vec::new();
+        encode(&Frame { stream, body }, &mut bytes);
+        bytes
+    };
+    let welcome = |token: &Option<Vec<u8>>| {
+        let token = token.clone().map(Into::into);
+        frame(0, Body::Hello(Hello { generation: GENERATION, token, owner: false }))
+    };
+    let list = || frame(7, Body::Open(Box::new(Request::Processes)));
+    let sleep = || {
+        let command = SpawnCommand::Argv(vec![b"sleep".to_vec().into(), b"1000".to_vec().into()]);
+        let spawn = Spawn {
+            command,
+            env: Vec::new(),
+            cwd: None,
+            user: None,
+            stdin: false,
+            tty: None,
+            timeout_ms: None,
+            grace_ms: None,
+            detached: false,
+        };
+        frame(7, Body::Open(Box::new(Request::Spawn(spawn))))
+    };
+    let header = |length: u32, kind: u32| [(length | kind << 24).to_le_bytes(), 1u32.to_le_bytes()].concat();
+    // Each with a hello before it, or not.
+    let cases: [(&str, bool, Vec<u8>); 8] = [
+        ("noise", false, vec![0xff; 4096]),
+        ("no hello", false, list()),
+        ("noise after the hello", true, vec![0xa5; 4096]),
+        ("a frame longer than any", true, header(0x00ff_ffff, 3)),
+        ("an unknown kind", true, header(4, 99)),
+        ("a malformed request", true, [header(4, 3), vec![0xff; 4]].concat()),
+        ("a stream opened twice", true, [sleep(), sleep()].concat()),
+        ("a frame that only a keeper sends", true, frame(0, Body::Pong)),
+    ];
+    for (what, greets, garbage) in cases {
+        let Dialed { mut stream, token, .. } = stage.provider().dial(sandbox.id()).await.unwrap();
+        if greets {
+            stream.write_all(&welcome(&token)).await.unwrap();
+        }
+        // It may hang up while it is still being shouted at.
+        let _ = stream.write_all(&garbage).await;
+        let hung_up = tokio::time::timeout(SOON, stream.read_to_end(&mut Vec::new())).await;
+        assert!(hung_up.is_ok(), "{what}: the keeper did not hang up");
+        assert_eq!(ok(&sandbox, "echo after").await, "after", "{what}");
+    }
+    // What was started before the garbage is gone with its connection.
+    crate::eventually("nothing of it runs", async || {
+        sandbox.processes().await.unwrap().iter().all(|info| !info.running)
+    })
+    .await;
+}
+
+/// Those that are there go on, and there is room again afterwards.
+pub async fn too_many_connections_are_refused(stage: &Stage) {
+    let sandbox = stage.running().await;
+    assert_eq!(ok(&sandbox, "echo first").await, "first");
+    let mut held = Vec::new();
+    for _ in 0..caps::CONNECTIONS + 10 {
+        let connected = async { Keeper::connect(stage.provider().dial(sandbox.id()).await?).await };
+        held.push(tokio::time::timeout(SOON, connected).await.expect("no hang"));
+    }
+    let let_in = held.iter().filter(|connection| connection.is_ok()).count();
+    assert!((caps::CONNECTIONS / 2..caps::CONNECTIONS).contains(&let_in), "{let_in} connections beside the first");
+    assert_eq!(ok(&sandbox, "echo still").await, "still");
+    drop(held);
+    let again = within(SOON, async || match stage.provider().dial(sandbox.id()).await {
+        Ok(dialed) => Keeper::connect(dialed).await.is_ok(),
+        Err(_) => false,
+    });
+    assert!(again.await, "there is room again");
 }
 
 /// A later process is not led astray by what is in the socket's place.

@@ -16,6 +16,8 @@ pub async fn dots_stay_inside(stage: &Stage) {
     files.write(format!("{up}{path}"), b"here", PLAIN).await.unwrap();
     assert_eq!(files.read(&path, 10).await.unwrap(), b"here");
     assert_eq!(files.read(format!("{}{up}{path}", sandbox.info().workdir), 10).await.unwrap(), b"here");
+    // Without a slash it begins where commands begin.
+    assert_eq!(files.read("file", 10).await.unwrap(), b"here");
     // A file outside, by its path there.
     let secret = stage.home().path().join("secret");
     std::fs::write(&secret, "outside").unwrap();

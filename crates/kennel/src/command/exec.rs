@@ -1,6 +1,6 @@
 //! `kennel exec`: a command in a sandbox that runs already.
 
-use crate::drive::{Ending, drive};
+use crate::drive::{Ending, KEEPER_GRACE, drive};
 use crate::life::Watch;
 use crate::options::{Patience, ProgramOptions, environment};
 use crate::output::{print, print_json};
@@ -9,7 +9,7 @@ use crate::report;
 use crate::result::{Phase, Record};
 use kennel_core::{Error, Result, Sandbox};
 use kennel_types::{ErrorCode, ExecSpec};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,9 +20,6 @@ Examples:
   kennel exec --json box -- make test
 
 Exit status: as of `kennel run`.";
-
-/// How long a keeper may take to end a command whose time is up, before we give up on it.
-const KEEPER_GRACE: Duration = Duration::from_secs(30);
 
 /// Run a command in a running sandbox
 ///

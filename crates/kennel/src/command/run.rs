@@ -1,6 +1,6 @@
 //! `kennel run`: a sandbox for one command, made, used and removed.
 
-use crate::drive::{Ending, drive};
+use crate::drive::{Ending, KEEPER_GRACE, drive};
 use crate::life::{Watch, create, remove};
 use crate::options::{Patience, ProgramOptions, SandboxOptions};
 use crate::providers::Providers;
@@ -24,9 +24,6 @@ Examples:
 
 Exit status: the command's own; 124 the time ran out, 125 Kennel failed, 126 the command cannot be
 run, 127 it was not found, 128+N signal N ended it.";
-
-/// How long a keeper may take to end a command whose time is up, before we end the sandbox.
-const KEEPER_GRACE: Duration = Duration::from_secs(30);
 
 /// Run a command in a sandbox of its own
 ///

@@ -3,6 +3,7 @@
 use crate::support::{Kennel, finish, hear, on_every_provider, signal, wait};
 use kennel_testkit::{host, within_blocking};
 use rustix::process::Signal;
+use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ on_every_provider!(
     standard_input_is_passed,
     settings_reach_the_command,
     the_workspace_is_here,
+    files_belong_to_who_called_sudo,
+    limits_are_given_or_refused,
+    networks_are_given_or_refused,
     one_json_object,
     json_says_what_was_cut,
     json_keeps_every_byte,
@@ -95,6 +99,45 @@ fn the_workspace_is_here(kennel: &Kennel) {
     assert_ne!(kennel.kennel(&["run", "--no-workspace", "--", "cat", "/workspace/given"]).status, 0);
 }
 
+fn files_belong_to_who_called_sudo(kennel: &Kennel) {
+    let (uid, gid) = (12345, 23456);
+    std::os::unix::fs::chown(kennel.here(), Some(uid), Some(gid)).unwrap();
+    let mut call = kennel.call(&["run", "--", "touch", "made"]);
+    call.env("SUDO_UID", uid.to_string()).env("SUDO_GID", gid.to_string());
+    finish(call, None).ok();
+    let meta = std::fs::metadata(kennel.here().join("made")).unwrap();
+    // Without a mount there is nothing to give away: what root makes is root's.
+    let expected = if kennel.provider == "local" { (0, 0) } else { (uid, gid) };
+    assert_eq!((meta.uid(), meta.gid()), expected);
+}
+
+fn limits_are_given_or_refused(kennel: &Kennel) {
+    if kennel.provider == "local" {
+        for limit in [["--memory", "64m"], ["--cpus", "0.5"], ["--pids", "50"]] {
+            let stderr = kennel.kennel(&["run", limit[0], limit[1], "--", "true"]).fails(125);
+            assert!(stderr.contains("the local provider cannot give"), "{stderr}");
+        }
+        return;
+    }
+    let limits = ["--memory", "64m", "--cpus", "0.5", "--pids", "50"];
+    kennel.kennel(&[&["create", "--name", "held"][..], &limits].concat()).ok();
+    let held = &kennel.kennel(&["inspect", "held"]).json()[0]["enforcement"]["limits"];
+    assert_eq!(*held, serde_json::json!({ "memory": 64 << 20, "millicpus": 500, "pids": 50 }));
+    let done = kennel.kennel(&["run", "--json", "--memory", "32m", "-c", "tail /dev/zero"]);
+    assert_eq!((done.status, done.json()["oomKilled"].as_bool()), (137, Some(true)), "{done:?}");
+    assert_eq!(done.json()["error"]["code"], "limit_exceeded");
+}
+
+fn networks_are_given_or_refused(kennel: &Kennel) {
+    let refused = match kennel.provider {
+        "local" => "none",
+        "native" => "bridge",
+        _ => return kennel.kennel(&["run", "--network", "none", "--", "true"]).ok().clear(),
+    };
+    let stderr = kennel.kennel(&["run", "--network", refused, "--", "true"]).fails(125);
+    assert!(stderr.contains(&format!("network {refused}")) && stderr.contains("try: use --network"), "{stderr}");
+}
+
 fn one_json_object(kennel: &Kennel) {
     let done = kennel.kennel_with(&["run", "--json", "-c", "cat; echo oops >&2; exit 3"], b"typed");
     assert_eq!((done.status, done.stderr.as_str()), (3, ""));
@@ -141,7 +184,7 @@ fn errors_are_in_the_object_too(kennel: &Kennel) {
     assert_eq!(done.json()["exitCode"], 127);
     assert_eq!(done.json()["error"]["code"], "exec_failed");
     assert!(done.json()["error"]["message"].as_str().unwrap().contains("no-such-program"));
-    let done = kennel.kennel(&["run", "--json", "--timeout", "200ms", "-c", "echo before; sleep 1000"]);
+    let done = kennel.kennel(&["run", "--json", "--timeout", limit(kennel), "-c", "echo before; sleep 1000"]);
     assert_eq!(done.status, 124);
     assert_eq!((done.json()["stdout"].as_str(), done.json()["timedOut"].as_bool()), (Some("before\n"), Some(true)));
     assert_eq!(done.json()["error"]["code"], "timeout");
@@ -151,11 +194,16 @@ fn errors_are_in_the_object_too(kennel: &Kennel) {
     assert_eq!(done.json()["sandboxId"], serde_json::Value::Null);
 }
 
+/// A time in which a sandbox is surely made, and its command surely runs: all of it counts.
+fn limit(kennel: &Kennel) -> &'static str {
+    if kennel.provider == "docker" { "4s" } else { "1s" }
+}
+
 fn a_timeout_ends_it(kennel: &Kennel) {
     let script = "trap '' TERM; (trap '' TERM; sleep 1000) & echo up; wait; sleep 1000";
-    let done = kennel.kennel(&["run", "--timeout", "300ms", "-c", script]);
+    let done = kennel.kennel(&["run", "--timeout", limit(kennel), "-c", script]);
     assert_eq!((done.status, done.text().as_str()), (124, "up\n"));
-    assert!(done.stderr.contains("300ms") && done.stderr.contains("--timeout"), "{}", done.stderr);
+    assert!(done.stderr.contains(limit(kennel)) && done.stderr.contains("--timeout"), "{}", done.stderr);
     assert!(kennel.is_gone());
 }
 
@@ -227,15 +275,31 @@ fn a_reader_that_leaves_ends_it(kennel: &Kennel) {
 }
 
 fn a_slow_reader_does_not_make_it_deaf(kennel: &Kennel) {
-    let mut child = kennel.call(&["run", "--", "yes"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mark = format!("{}-yes", kennel.home.mark());
+    let mut child = kennel.call(&["run", "--", "yes", &mark]).stdout(Stdio::piped()).spawn().unwrap();
+    let line = format!("yes\0{mark}\0").into_bytes();
+    let runs = || {
+        let carriers = host::processes(&mark);
+        carriers.iter().any(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|found| found == line))
+    };
     let mut out = child.stdout.take().unwrap();
-    hear(&mut out, "y\n");
-    // Nobody reads on: the pipe is full by the time the signal comes, or soon after.
+    // `yes` never rests, so what does not grow is full.
+    let (mut before, mut same) = (0, 0);
+    let stuck = within_blocking(Duration::from_secs(30), || {
+        let waiting = rustix::io::ioctl_fionread(&out).unwrap_or(0);
+        same = if waiting > 0 && waiting == before { same + 1 } else { 0 };
+        before = waiting;
+        same == 5
+    });
+    assert!(stuck, "the pipe fills up while nobody reads");
+    assert!(runs(), "the command can be seen from outside");
     signal(&child, Signal::TERM);
+    let ended = within_blocking(Duration::from_secs(10), || !runs());
+    assert!(ended, "the signal is passed on while output is stuck");
     // What was printed before is still owed to us.
     let drained = std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()).unwrap());
     assert_eq!(wait(&mut child, "yes, ended by TERM"), 128 + 15);
-    assert!(drained.join().unwrap() > 0);
+    assert!(drained.join().unwrap() >= before);
 }
 
 fn a_kept_sandbox_stays(kennel: &Kennel) {

@@ -70,7 +70,7 @@ fn the_size_follows_the_window(kennel: &Kennel) {
 }
 
 fn keys_go_through_as_they_are(kennel: &Kennel) {
-    let script = "trap 'echo got-int' INT; echo up; while :; do sleep 0.02; done";
+    let script = "trap 'echo got-int' INT; trap 'exit 9' QUIT; echo up; while :; do sleep 0.02; done";
     let mut session = on_a_terminal(kennel, &["run", "-it", "-c", script]);
     session.expect("up").unwrap();
     // Twice at once: on a terminal these are keys, not requests to us.
@@ -79,15 +79,15 @@ fn keys_go_through_as_they_are(kennel: &Kennel) {
     session.send("\x03").unwrap();
     session.expect("got-int").expect("and again");
     session.send("\x1c").unwrap();
-    ends_with(session, 131);
+    ends_with(session, 9);
 }
 
 fn a_shell_when_nothing_else_is_asked_for(kennel: &Kennel) {
     let mut session = on_a_terminal(kennel, &["run", "-e", "PS1=ready> "]);
     session.send("PS1='now> '; echo sum-$((40 + 2))\r").unwrap();
     session.expect("sum-42").expect("a shell takes commands");
-    session.send("sleep 1000\r").unwrap();
-    session.expect("sleep 1000").unwrap();
+    session.send("sh -c 'echo began-$((1 + 1)); exec sleep 1000'\r").unwrap();
+    session.expect("began-2").unwrap();
     session.send("\x1a").unwrap();
     session.expect("Stopped").expect("Ctrl-Z stops the job, not us");
     session.send("kill -9 %1; wait; tty; echo $TERM\r").unwrap();

@@ -31,6 +31,7 @@ pub(crate) struct Keeper {
     over: watch::Sender<Option<End>>,
     /// Commands and connections.
     busy: watch::Sender<usize>,
+    connections: watch::Sender<usize>,
 }
 
 #[derive(Default)]
@@ -71,6 +72,7 @@ impl Keeper {
             processes: Mutex::default(),
             over: watch::Sender::new(None),
             busy: watch::Sender::new(0),
+            connections: watch::Sender::new(0),
         });
         if let Some(argv) = &spec.command {
             let spawn = main_spawn(argv);
@@ -175,7 +177,10 @@ impl Keeper {
 
     /// Serves one connection to its end.
     pub(crate) async fn serve(self: Arc<Self>, stream: DuplexStream, fault: Option<Fault>) {
-        let _busy = Busy::new(&self.busy);
+        let _busy = [Busy::new(&self.busy), Busy::new(&self.connections)];
+        if *self.connections.borrow() > caps::CONNECTIONS {
+            return;
+        }
         let (mut reader, writer) = tokio::io::split(stream);
         let mut decoder = Decoder::new();
         let hello = tokio::select! {

@@ -137,6 +137,7 @@ fn keeper_config(record: &Record) -> KeeperConfig {
         user: Some(spec.user.clone().unwrap_or_else(|| "0".into())),
         main,
         log: LogSink::Nowhere,
+        memory_limit: spec.limits.memory.map(|size| size.0),
         ..KeeperConfig::default()
     }
 }

@@ -173,5 +173,7 @@ fn give_up_rights(capabilities: u64) -> Result<(), String> {
     let sets = CapabilitySets { effective: set, permitted: set, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).map_err(step("give up capabilities"))?;
     kennel_keeper::sys::no_new_privileges().map_err(step("set no-new-privileges"))?;
+    // Becoming another user took it away.
+    sys::die_with_parent();
     sys::load_filter().map_err(step("load the system call filter"))
 }

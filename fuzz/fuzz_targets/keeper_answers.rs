@@ -1,0 +1,148 @@
+//! A keeper that answers anything at all: after a valid welcome come arbitrary bytes in arbitrary cuts, and then it hangs
+//! up. A command with input, a listing, a file and a plain call are under way meanwhile. Each must end, in an error or
+//! not; none may panic, wait for ever or hold more than its window.
+//!
+//! Time stands still: it moves only when nothing else can, so whoever waits for ever is seen at once.
+#![no_main]
+
+use async_trait::async_trait;
+use kennel_core::{
+    Dialed, Error, EventStream, LogOptions, LogStream, Provider, RUN_OUTPUT_CAP, RemoveOptions, Result, Sandbox,
+};
+use kennel_proto::{Body, Frame, Welcome, encode};
+use kennel_types::{
+    Availability, Enforcement, ErrorCode, ExecSpec, Limits, MODES, Mode, NetworkMode, SandboxId, SandboxInfo,
+    SandboxSpec, Status,
+};
+use libfuzzer_sys::fuzz_target;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+/// Longer than any patience of the client's own.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+
+fuzz_target!(|input: &[u8]| {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime without I/O").block_on(async {
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let keeper = tokio::spawn(answer(theirs, input.to_vec()));
+        let done = tokio::time::timeout(FOR_EVER, ask(ours)).await;
+        assert!(done.is_ok(), "the client waits for ever");
+        keeper.abort();
+    });
+});
+
+/// Everything a host may have under way at once.
+async fn ask(stream: DuplexStream) {
+    let provider = Arc::new(Lying { stream: Mutex::new(Some(stream)) });
+    let Ok(sandbox) = Sandbox::find(provider, "box").await else { return };
+    let command = ExecSpec::argv(["cat"]);
+    let run = sandbox.run(&command, Some(&[7; 5000]), RUN_OUTPUT_CAP);
+    let list = async {
+        if let Ok(files) = sandbox.files(None).await {
+            let _ = files.list("/").await;
+        }
+    };
+    let read = async {
+        if let Ok(files) = sandbox.files(None).await {
+            let _ = files.read("/etc/passwd", 1 << 20).await;
+        }
+    };
+    let _ = tokio::join!(run, list, read, sandbox.processes());
+}
+
+/// Says welcome and then whatever it was told to; reads along, so that nobody waits to write.
+async fn answer(stream: DuplexStream, bytes: Vec<u8>) {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let reading = tokio::spawn(async move {
+        let mut buffer = [0; 4096];
+        while reader.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+    });
+    let mut welcome = Vec::new();
+    encode(&Frame { stream: 0, body: Body::Welcome(Welcome { generation: 1, ..Welcome::default() }) }, &mut welcome);
+    let _ = writer.write_all(&welcome).await;
+    if let Some((cut, rest)) = bytes.split_first() {
+        for piece in rest.chunks(usize::from(*cut).max(1)) {
+            // Let the client get on with it between two pieces.
+            tokio::task::yield_now().await;
+            if writer.write_all(piece).await.is_err() {
+                break;
+            }
+        }
+    }
+    let _ = writer.shutdown().await;
+    let _ = reading.await;
+}
+
+/// A provider that has one sandbox, and one line to it.
+struct Lying {
+    stream: Mutex<Option<DuplexStream>>,
+}
+
+#[async_trait]
+impl Provider for Lying {
+    fn mode(&self) -> &'static Mode {
+        &MODES[0]
+    }
+
+    async fn probe(&self) -> Availability {
+        Availability { available: true, detail: String::new(), fix: None }
+    }
+
+    async fn create(&self, _spec: &SandboxSpec) -> Result<SandboxInfo> {
+        Err(no())
+    }
+
+    async fn start(&self, _id: &SandboxId) -> Result<()> {
+        Err(no())
+    }
+
+    async fn stop(&self, _id: &SandboxId, _grace: Duration) -> Result<()> {
+        Err(no())
+    }
+
+    async fn remove(&self, _id: &SandboxId, _options: RemoveOptions) -> Result<()> {
+        Err(no())
+    }
+
+    async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
+        let id = SandboxId::new(id_or_name).map_err(|_| no())?;
+        Ok(SandboxInfo {
+            name: id.to_string(),
+            id,
+            provider: "lying".into(),
+            status: Status::Running,
+            created_ms: 0,
+            exit_code: None,
+            image: None,
+            image_command: None,
+            workdir: "/".into(),
+            workspace: None,
+            network: NetworkMode::None,
+            labels: std::collections::BTreeMap::new(),
+            enforcement: Enforcement { mode: String::new(), layers: Vec::new(), limits: Limits::default() },
+        })
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxInfo>> {
+        Err(no())
+    }
+
+    async fn dial(&self, _id: &SandboxId) -> Result<Dialed> {
+        let stream = self.stream.lock().expect("nobody panics with it").take().ok_or_else(no)?;
+        Ok(Dialed { stream: Box::new(stream), token: None, owner: false })
+    }
+
+    async fn logs(&self, _id: &SandboxId, _options: LogOptions) -> Result<LogStream> {
+        Err(no())
+    }
+
+    async fn watch(&self) -> Result<EventStream> {
+        Err(no())
+    }
+}
+
+fn no() -> Error {
+    Error::new(ErrorCode::Unsupported, "there is one sandbox, and one line to it")
+}

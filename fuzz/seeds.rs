@@ -1,0 +1,98 @@
+//! Writes the seeds that both targets start from: one file per kind of frame, and a few whole conversations. They are
+//! checked in; run this again when the protocol changes (`cargo run --example seeds`, in this directory).
+
+use kennel_proto::{
+    Body, Channel, Entry, ExitReport, Failure, FailureKind, FileKind, Frame, Hello, Outcome, ProcessInfo, Reply,
+    Request, Size, Stat, StatsReport, Welcome, encode,
+};
+use std::path::Path;
+
+fn main() {
+    let frames: Vec<(&str, Vec<Frame>)> = vec![
+        ("hello", vec![frame(0, Body::Hello(Hello { generation: 1, token: Some(vec![1; 8].into()), owner: true }))]),
+        ("welcome", vec![frame(0, Body::Welcome(Welcome { generation: 1, version: "1".into(), main: Some(1) }))]),
+        ("open", vec![frame(1, Body::Open(Box::new(Request::Stat { path: b"/x".to_vec().into(), user: None, follow: true })))]),
+        ("host", vec![
+            frame(1, Body::Signal(15)),
+            frame(1, Body::Resize(Size { rows: 24, cols: 80 })),
+            frame(0, Body::Ping),
+            frame(1, Body::Data { channel: Channel::Stdin, offset: 0, bytes: b"in".to_vec() }),
+            frame(1, Body::Eof(Channel::Stdin)),
+            frame(1, Body::Consumed { channel: Channel::Stdout, offset: 2 }),
+            frame(1, Body::Close),
+        ]),
+    ];
+    let answers: Vec<(&str, Vec<Frame>)> = vec![
+        ("command", vec![
+            frame(1, running()),
+            frame(1, Body::Consumed { channel: Channel::Stdin, offset: 100_000 }),
+            frame(1, Body::Data { channel: Channel::Stdout, offset: 0, bytes: b"out".to_vec() }),
+            frame(1, Body::Data { channel: Channel::Stderr, offset: 0, bytes: b"err".to_vec() }),
+            frame(1, Body::Eof(Channel::Stdout)),
+            frame(1, Body::Eof(Channel::Stderr)),
+            frame(1, Body::Exit(ExitReport { code: Some(3), signal: None, timed_out: false, oom_killed: false })),
+        ]),
+        ("listing", vec![
+            frame(2, Body::Reply(Reply::Ready { stdin_window: 0 })),
+            frame(2, Body::Data { channel: Channel::Stdout, offset: 0, bytes: entry() }),
+            frame(2, Body::Reply(Reply::Done(Outcome::Nothing))),
+        ]),
+        ("file", vec![
+            frame(3, Body::Reply(Reply::Ready { stdin_window: 0 })),
+            frame(3, Body::Data { channel: Channel::Stdout, offset: 0, bytes: b"root:x:0:0".to_vec() }),
+            frame(3, Body::Reply(Reply::Done(Outcome::Nothing))),
+        ]),
+        ("processes", vec![frame(4, Body::Reply(Reply::Done(Outcome::Processes(vec![ProcessInfo {
+            process: 1,
+            program: b"cat".to_vec().into(),
+            running: true,
+            tty: false,
+            attached: true,
+            detached: false,
+        }]))))]),
+        ("outcomes", vec![
+            frame(4, Body::Reply(Reply::Done(Outcome::Stats(StatsReport::default())))),
+            frame(3, Body::Reply(Reply::Done(Outcome::Stat(stat())))),
+            frame(2, Body::Fail(Failure { kind: FailureKind::Denied, message: "no".into() })),
+            frame(1, Body::Close),
+            frame(0, Body::Pong),
+        ]),
+    ];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
+    for (name, frames) in frames.iter().chain(&answers) {
+        write(&root.join("frames"), name, frames);
+    }
+    for (name, frames) in &answers {
+        write(&root.join("keeper_answers"), name, frames);
+    }
+}
+
+fn frame(stream: u32, body: Body) -> Frame {
+    Frame { stream, body }
+}
+
+fn running() -> Body {
+    Body::Reply(Reply::Running { process: 1, stdout: 0, stderr: 0, stdin_window: 65536, stdin: 0, tty: false })
+}
+
+fn stat() -> Stat {
+    Stat { kind: FileKind::File, size: 1, mode: 0o644, uid: 0, gid: 0, modified_ms: 1, target: None }
+}
+
+/// One entry as it travels: a length and the message.
+fn entry() -> Vec<u8> {
+    let message = minicbor::to_vec(Entry { name: b"name".to_vec().into(), stat: stat() }).expect("it fits into memory");
+    let mut bytes = (message.len() as u32).to_le_bytes().to_vec();
+    bytes.extend(message);
+    bytes
+}
+
+/// The first byte says how the rest is cut.
+fn write(dir: &Path, name: &str, frames: &[Frame]) {
+    std::fs::create_dir_all(dir).expect("make a directory for seeds");
+    let mut bytes = vec![64];
+    for frame in frames {
+        encode(frame, &mut bytes);
+    }
+    std::fs::write(dir.join(name), bytes).expect("write a seed");
+}

@@ -1,0 +1,64 @@
+//! A large file through the keeper, beside `cp` of the same file in the same sandbox.
+
+use super::Effort;
+use super::arena::Arena;
+use super::row::Row;
+use super::sample::take_turns;
+use anyhow::{Result, bail};
+use kennel_core::{Sandbox, WriteOptions};
+use kennel_types::ExecSpec;
+
+const SIZE: usize = 64 * 1024 * 1024;
+const FILE: &str = "/tmp/file";
+const COPY: &str = "/tmp/copy";
+
+/// Written, read and copied in turns.
+pub(super) fn large(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
+    let sandbox = arena.sandbox(arena.native(), None)?;
+    let content = noise();
+    arena.wait(write(&sandbox, FILE, &content))?;
+    if arena.wait(async { sandbox.files(None).await?.read(FILE, SIZE).await })? != content {
+        bail!("the file came back changed");
+    }
+    let write = || arena.wait(write(&sandbox, "/tmp/written", &content));
+    let read = || {
+        let bytes = arena.wait(read(&sandbox))?;
+        if bytes == SIZE { Ok(()) } else { bail!("{bytes} bytes were read instead of {SIZE}") }
+    };
+    let copy = || {
+        let output = arena.wait(sandbox.run(&ExecSpec::argv(["cp", FILE, COPY]), None, 1024))?;
+        if output.status.success() { Ok(()) } else { bail!("cp failed: {}", output.stderr_text()) }
+    };
+    let [written, read, copied] = take_turns(effort.times(12), [Box::new(write), Box::new(read), Box::new(copy)])?;
+    arena.remove(&sandbox)?;
+    Ok(vec![
+        Row::times("64 MiB written by a file call (native)", &written, "cp inside", &copied).at_least_one_in(3.0),
+        Row::times("64 MiB read by a file call (native)", &read, "cp inside", &copied).at_least_one_in(3.0),
+    ])
+}
+
+async fn write(sandbox: &Sandbox, path: &str, content: &[u8]) -> kennel_core::Result<()> {
+    sandbox.files(None).await?.write(path, content, WriteOptions::default()).await
+}
+
+/// As a program would that passes it on: nothing is kept.
+async fn read(sandbox: &Sandbox) -> kennel_core::Result<usize> {
+    let mut reader = sandbox.files(None).await?.open(FILE, 0, None).await?;
+    let mut count = 0;
+    while let Some(bytes) = reader.chunk().await? {
+        count += bytes.len();
+    }
+    Ok(count)
+}
+
+/// Bytes that nobody can leave out or compress.
+fn noise() -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let words = (0..SIZE / 8).flat_map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.collect()
+}

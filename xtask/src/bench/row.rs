@@ -1,0 +1,220 @@
+//! A row of the table: what was measured, beside what, and whether a promise about it is held.
+
+use super::sample::Samples;
+use anyhow::Result;
+use serde::Serialize;
+use std::fmt;
+
+/// A measured thing.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Row {
+    what: String,
+    ours: Figure,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside: Option<Beside>,
+    /// Ours divided by theirs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ratio: Option<f64>,
+    /// In words; none if it is only told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<bool>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Beside {
+    name: String,
+    figure: Figure,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged, rename_all_fields = "camelCase")]
+enum Figure {
+    Time { p50_ms: f64, mean_ms: f64, p95_ms: f64, samples: usize },
+    Size { bytes: u64 },
+}
+
+impl From<&Samples> for Figure {
+    fn from(samples: &Samples) -> Self {
+        let round = |value: f64| (value * 1e4).round() / 1e4;
+        Self::Time {
+            p50_ms: round(samples.p50()),
+            mean_ms: round(samples.mean()),
+            p95_ms: round(samples.p95()),
+            samples: samples.count(),
+        }
+    }
+}
+
+impl Figure {
+    /// What promises are about.
+    fn value(&self) -> f64 {
+        match self {
+            Self::Time { p50_ms, .. } => *p50_ms,
+            Self::Size { bytes } => *bytes as f64,
+        }
+    }
+}
+
+impl Row {
+    /// Times of ours and of another.
+    pub(super) fn times(what: &str, ours: &Samples, beside: &str, theirs: &Samples) -> Self {
+        let beside = Beside { name: beside.to_owned(), figure: theirs.into() };
+        let ours = Figure::from(ours);
+        let ratio = Some(ours.value() / beside.figure.value());
+        Self { what: what.to_owned(), ours, beside: Some(beside), ratio, target: None, held: None }
+    }
+
+    /// A number of bytes.
+    pub(super) fn size(what: &str, bytes: u64) -> Self {
+        Self {
+            what: what.to_owned(),
+            ours: Figure::Size { bytes },
+            beside: None,
+            ratio: None,
+            target: None,
+            held: None,
+        }
+    }
+
+    /// Promises at most so many times what the other takes.
+    pub(super) fn at_most(self, times: f64) -> Self {
+        let held = self.ratio.is_some_and(|ratio| ratio <= times);
+        self.promise(format!("at most {times:.1} x"), held)
+    }
+
+    /// Promises at most one part in so many of what the other takes.
+    pub(super) fn at_most_one_in(self, parts: f64) -> Self {
+        let held = self.ratio.is_some_and(|ratio| ratio <= 1.0 / parts);
+        self.promise(format!("at most 1/{parts}"), held)
+    }
+
+    /// Promises at most so many milliseconds more than the other takes.
+    pub(super) fn at_most_more(self, milliseconds: f64) -> Self {
+        let theirs = self.beside.as_ref().map_or(0.0, |beside| beside.figure.value());
+        let held = self.ours.value() <= theirs + milliseconds;
+        self.promise(format!("at most {milliseconds} ms more"), held)
+    }
+
+    /// Promises at least one part in so many of the other's speed.
+    pub(super) fn at_least_one_in(self, parts: f64) -> Self {
+        let held = self.ratio.is_some_and(|ratio| ratio <= parts);
+        self.promise(format!("at least 1/{parts} of its speed"), held)
+    }
+
+    /// Promises no more bytes than that.
+    pub(super) fn at_most_bytes(self, bytes: u64) -> Self {
+        let held = self.ours.value() <= bytes as f64;
+        self.promise(format!("at most {}", Figure::Size { bytes }), held)
+    }
+
+    fn promise(self, target: String, held: bool) -> Self {
+        Self { target: Some(target), held: Some(held), ..self }
+    }
+
+    /// Whether a promise about it is not held.
+    pub(super) fn is_broken(&self) -> bool {
+        self.held == Some(false)
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let beside = self.beside.as_ref();
+        [
+            self.what.clone(),
+            self.ours.to_string(),
+            beside.map_or_else(String::new, |beside| beside.name.clone()),
+            beside.map_or_else(String::new, |beside| beside.figure.to_string()),
+            self.ratio.map_or_else(String::new, |ratio| format!("{ratio:.3}")),
+            self.target.clone().unwrap_or_default(),
+            self.held.map_or("", |held| if held { "yes" } else { "NO" }).to_owned(),
+        ]
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [what, ours, name, theirs, _, target, _] = self.cells();
+        write!(f, "{what}: {ours}")?;
+        if !name.is_empty() {
+            write!(f, " beside {name}: {theirs}")?;
+        }
+        if target.is_empty() { Ok(()) } else { write!(f, "; promised: {target}") }
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Time { p50_ms, mean_ms, p95_ms, .. } => write!(f, "{p50_ms:.2} ms ({mean_ms:.2}, {p95_ms:.2})"),
+            Self::Size { bytes } if *bytes < 1_000_000 => write!(f, "{:.0} kB", *bytes as f64 / 1e3),
+            Self::Size { bytes } => write!(f, "{:.2} MB", *bytes as f64 / 1e6),
+        }
+    }
+}
+
+/// One object, for programs.
+pub(super) fn print_json(rows: &[Row]) -> Result<()> {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let load = load();
+    let object = serde_json::json!({ "machine": { "kernel": release, "cpus": cpus, "load": load }, "rows": rows });
+    println!("{}", serde_json::to_string_pretty(&object)?);
+    Ok(())
+}
+
+/// A table, for people; it is Markdown too.
+pub(super) fn print_table(rows: &[Row]) {
+    let heading = ["what", "ours: p50 (mean, p95)", "beside", "theirs: p50 (mean, p95)", "ratio", "promise", "held"];
+    let mut lines = vec![heading.map(str::to_owned)];
+    lines.extend(rows.iter().map(Row::cells));
+    let mut widths = [0; 7];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let rule = widths.map(|width| "-".repeat(width));
+    lines.insert(1, rule);
+    for line in lines {
+        let cells: Vec<String> = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        println!("| {} |", cells.join(" | "));
+    }
+    println!("\nload of the machine: {:.1}", load());
+}
+
+/// How many others wanted to run in the last minute.
+fn load() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promises_are_kept_or_not() {
+        assert!(!Row::size("x", 5).is_broken());
+        assert!(!Row::size("x", 5).at_most_bytes(5).is_broken());
+        assert!(Row::size("x", 6).at_most_bytes(5).is_broken());
+        let compared = |ours, theirs| Row {
+            ratio: Some(ours / theirs),
+            ours: Figure::Time { p50_ms: ours, mean_ms: ours, p95_ms: ours, samples: 1 },
+            beside: Some(Beside {
+                name: String::new(),
+                figure: Figure::Time { p50_ms: theirs, mean_ms: theirs, p95_ms: theirs, samples: 1 },
+            }),
+            ..Row::size("x", 0)
+        };
+        assert!(!compared(3.0, 3.0).at_most(1.0).is_broken());
+        assert!(compared(3.1, 3.0).at_most(1.0).is_broken());
+        assert!(!compared(3.0, 90.0).at_most_one_in(30.0).is_broken());
+        assert!(compared(3.1, 90.0).at_most_one_in(30.0).is_broken());
+        assert!(!compared(1.9, 1.0).at_most_more(1.0).is_broken());
+        assert!(compared(2.1, 1.0).at_most_more(1.0).is_broken());
+        assert!(!compared(3.0, 1.0).at_least_one_in(3.0).is_broken());
+        assert!(compared(3.1, 1.0).at_least_one_in(3.0).is_broken());
+    }
+}

@@ -1,0 +1,62 @@
+//! A Docker engine for the time of a chore: one that answers already, or one that is started and ended here.
+
+use crate::machine::{Machine, find};
+use anyhow::Result;
+use kennel_testkit::docker;
+use rustix::process::WaitOptions;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// An engine that answers.
+pub(crate) struct Engine {
+    socket: PathBuf,
+    ours: bool,
+}
+
+impl Engine {
+    /// Finds or starts one, with the test image on it. Where that is not possible it is said, and in CI it is a failure.
+    pub(crate) fn get(machine: &mut Machine) -> Result<Option<Self>> {
+        const USUAL: &str = "/var/run/docker.sock";
+        let named = std::env::var_os(docker::SOCKET_VARIABLE).map(PathBuf::from);
+        let usual = named.unwrap_or_else(|| USUAL.into());
+        let engine = if docker::answers(&usual) {
+            Self { socket: usual, ours: false }
+        } else if !machine.root {
+            let why = format!("no engine answers at {}, and only root can start one", usual.display());
+            machine.leave_out("everything on Docker", &why)?;
+            return Ok(None);
+        } else if find("dockerd").is_none() {
+            machine.leave_out("everything on Docker", "there is no dockerd: apt-get install docker.io")?;
+            return Ok(None);
+        } else {
+            eprintln!("== starting dockerd");
+            Self { socket: docker::start(), ours: true }
+        };
+        docker::image_on(&engine.socket);
+        Ok(Some(engine))
+    }
+
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Tells a command which engine to use.
+    pub(crate) fn tell(engine: Option<&Self>, command: &mut Command) {
+        if let Some(engine) = engine {
+            command.env(docker::SOCKET_VARIABLE, engine.socket());
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if self.ours {
+            eprintln!("== ending dockerd");
+            // It is a child of ours: unless someone takes its status it is never gone.
+            let reaper = std::thread::spawn(|| while rustix::process::wait(WaitOptions::empty()).is_ok() {});
+            docker::stop();
+            let _ = reaper.join();
+        }
+    }
+}

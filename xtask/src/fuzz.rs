@@ -1,0 +1,79 @@
+//! `cargo xtask fuzz`: garbage for what reads bytes from inside a sandbox, from the seeds on.
+
+use crate::machine::{Machine, works};
+use crate::stage::{Stages, root};
+use anyhow::{Context, Result};
+use std::process::Command;
+
+/// A target, and what it may use: inputs are small, so one large allocation is a claimed length that was believed.
+struct Target {
+    name: &'static str,
+    /// Megabytes of the largest allocation.
+    allocation: u32,
+    /// When nothing else is asked for.
+    until: Until,
+}
+
+#[derive(Clone, Copy)]
+enum Until {
+    Inputs(u64),
+    Seconds(u64),
+}
+
+const TARGETS: [Target; 2] = [
+    Target { name: "frames", allocation: 4, until: Until::Inputs(1_000_000) },
+    // Each input is a whole connection.
+    Target { name: "keeper_answers", allocation: 4, until: Until::Seconds(60) },
+];
+
+/// How long.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Fuzz {
+    /// Inputs for each target [default: a million frames, and a minute of keepers]
+    #[arg(long, value_name = "COUNT")]
+    runs: Option<u64>,
+    /// Only this target
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
+}
+
+impl Fuzz {
+    /// Answers whether nothing was found.
+    pub(crate) fn run(&self) -> Result<bool> {
+        let mut stages = Stages::default();
+        self.stages(&mut Machine::here(), &mut stages)?;
+        Ok(stages.conclude())
+    }
+
+    /// One stage for each target.
+    pub(crate) fn stages(&self, machine: &mut Machine, stages: &mut Stages) -> Result<()> {
+        if !works("cargo", &["+nightly", "--version"]) {
+            return machine.leave_out("fuzzing", "there is no nightly compiler (rustup toolchain install nightly)");
+        }
+        if !works("cargo", &["+nightly", "fuzz", "--version"]) {
+            return machine.leave_out("fuzzing", "cargo-fuzz is not there (cargo install --locked cargo-fuzz)");
+        }
+        for target in TARGETS.iter().filter(|target| self.target.as_deref().is_none_or(|name| name == target.name)) {
+            let until = self.runs.map_or(target.until, Until::Inputs);
+            stages.run(&format!("fuzz {}", target.name), &mut command(target, until)?)?;
+        }
+        Ok(())
+    }
+}
+
+fn command(target: &Target, until: Until) -> Result<Command> {
+    let name = target.name;
+    let found = format!("fuzz/corpus/{name}");
+    std::fs::create_dir_all(root().join(&found)).with_context(|| format!("make {found}"))?;
+    // Through rustup, not the cargo that runs us: it has to be the nightly one.
+    let mut command = Command::new("cargo");
+    command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN").current_dir(root());
+    command.args(["+nightly", "fuzz", "run", name, &found, &format!("fuzz/seeds/{name}"), "--"]);
+    command.args(["-max_len=4096", "-rss_limit_mb=1024", "-timeout=10", "-print_final_stats=1", "-verbosity=1"]);
+    command.arg(format!("-malloc_limit_mb={}", target.allocation));
+    command.arg(match until {
+        Until::Inputs(count) => format!("-runs={count}"),
+        Until::Seconds(seconds) => format!("-max_total_time={seconds}"),
+    });
+    Ok(command)
+}

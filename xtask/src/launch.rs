@@ -1,0 +1,40 @@
+//! Starting the part that measures: it is built for speed, and needs the set-up done first.
+
+use crate::Bench;
+use crate::engine::Engine;
+use crate::machine::{FOR_BENCH, FOR_TESTS, Machine};
+use crate::stage::cargo;
+use anyhow::{Context, Result, bail};
+
+/// Builds everything with --release and measures; answers whether all promises are held.
+pub(crate) fn bench(options: &Bench) -> Result<bool> {
+    let mut machine = Machine::here();
+    if !machine.root {
+        bail!("native sandboxes need root so far, and they are what is measured");
+    }
+    machine.install(FOR_TESTS)?;
+    machine.install(FOR_BENCH)?;
+    // The program as people build it, by itself: what is built beside it would change its libraries.
+    build(&["build", "--release", "--package", "kennel"])?;
+    build(&["build", "--release", "--package", "xtask", "--features", "bench"])?;
+    let engine = Engine::get(&mut machine)?;
+    let mut command =
+        cargo(&["run", "--quiet", "--release", "--package", "xtask", "--features", "bench", "--", "measure"]);
+    for (flag, set) in [("--json", options.json), ("--check", options.check), ("--quick", options.quick)] {
+        if set {
+            command.arg(flag);
+        }
+    }
+    if let Some(word) = &options.only {
+        command.args(["--only", word]);
+    }
+    Engine::tell(engine.as_ref(), &mut command);
+    Ok(command.status().context("run the benchmark")?.success())
+}
+
+fn build(arguments: &[&str]) -> Result<()> {
+    if !cargo(arguments).status().context("run cargo")?.success() {
+        bail!("cargo {} failed", arguments.join(" "));
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! The machine this runs on: who we are on it, what is missing, and getting it where that is ours to do.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A program and the Debian package that has it.
+#[derive(Clone, Copy)]
+pub(crate) struct Package {
+    program: &'static str,
+    name: &'static str,
+}
+
+const fn package(program: &'static str, name: &'static str) -> Package {
+    Package { program, name }
+}
+
+/// What the tests need.
+pub(crate) const FOR_TESTS: &[Package] = &[
+    package("dockerd", "docker.io"),
+    package("docker", "docker.io"),
+    package("iptables", "iptables"),
+    package("busybox", "busybox-static"),
+];
+
+/// What is measured beside us.
+pub(crate) const FOR_BENCH: &[Package] =
+    &[package("bwrap", "bubblewrap"), package("runc", "runc"), package("unshare", "util-linux")];
+
+/// The machine, and what could not be done on it.
+pub(crate) struct Machine {
+    pub(crate) root: bool,
+    debian: bool,
+    ci: bool,
+    left_out: Vec<String>,
+}
+
+impl Machine {
+    /// Looks around.
+    pub(crate) fn here() -> Self {
+        Self {
+            root: rustix::process::geteuid().is_root(),
+            debian: Path::new("/etc/debian_version").exists(),
+            ci: std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false" && value != "0"),
+            left_out: Vec::new(),
+        }
+    }
+
+    /// Says loudly that something is left out. In CI it is a failure.
+    pub(crate) fn leave_out(&mut self, what: &str, why: &str) -> Result<()> {
+        if self.ci {
+            bail!("{what} cannot be left out in CI: {why}");
+        }
+        eprintln!("\n!!! LEFT OUT: {what}\n!!! because {why}\n");
+        self.left_out.push(format!("{what} ({why})"));
+        Ok(())
+    }
+
+    /// Everything that was left out, for the last line.
+    pub(crate) fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
+    /// Gets packages whose programs are missing, as root on Debian. Elsewhere it says what to install.
+    pub(crate) fn install(&mut self, wanted: &[Package]) -> Result<()> {
+        let mut missing: Vec<&str> = wanted.iter().filter(|it| find(it.program).is_none()).map(|it| it.name).collect();
+        missing.dedup();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let names = missing.join(" ");
+        if !(self.root && self.debian) {
+            let why = format!("only root on Debian has packages installed here; missing: {names}");
+            return self.leave_out("what needs these programs", &why);
+        }
+        eprintln!("== installing {names}");
+        if !apt(&missing)? {
+            // The lists may be old, or not there at all.
+            if !apt_get(&["update"])? || !apt(&missing)? {
+                bail!("apt-get could not install {names}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The program of that name on PATH, or where root's programs are.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    let mut places = std::env::split_paths(&path).chain(usual);
+    places.find_map(|dir| Some(dir.join(program)).filter(|path| path.is_file()))
+}
+
+/// Whether a program runs and is content with its arguments.
+pub(crate) fn works(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn apt(packages: &[&str]) -> Result<bool> {
+    apt_get(&[&["install", "--yes", "--quiet", "--no-install-recommends"], packages].concat())
+}
+
+fn apt_get(arguments: &[&str]) -> Result<bool> {
+    let mut command = Command::new("apt-get");
+    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    Ok(command.status().context("run apt-get")?.success())
+}

@@ -1,0 +1,82 @@
+//! How many tests passed and failed, as the runners say it.
+
+use anyhow::{Context, Result};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+/// A count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+}
+
+impl Tally {
+    /// Runs a test runner, passes on what it says, and counts along. Answers whether it was content.
+    pub(crate) fn run(&mut self, command: &mut Command, speaks_on: Speaks) -> Result<bool> {
+        match speaks_on {
+            Speaks::Stdout => command.stdout(Stdio::piped()),
+            Speaks::Stderr => command.stderr(Stdio::piped()),
+        };
+        let mut child = command.spawn()?;
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let speech: Box<dyn std::io::Read> = match (out, err) {
+            (Some(out), _) => Box::new(out),
+            (None, Some(err)) => Box::new(err),
+            (None, None) => Box::new(std::io::empty()),
+        };
+        for line in BufReader::new(speech).split(b'\n') {
+            let line = line.context("read what the tests say")?;
+            let line = String::from_utf8_lossy(&line);
+            eprintln!("{line}");
+            self.hear(&line);
+        }
+        Ok(child.wait()?.success())
+    }
+
+    /// Takes a line: nextest's summary, or one of libtest's results.
+    fn hear(&mut self, line: &str) {
+        let summary = ["tests run: ", "test run: ", "test result: "].iter().find_map(|mark| line.split_once(mark));
+        let Some((_, counts)) = summary else { return };
+        for part in counts.split([',', ';', '.']) {
+            let mut words = part.split_whitespace();
+            let (Some(Ok(count)), Some(kind)) = (words.next().map(str::parse::<u64>), words.next()) else { continue };
+            match kind {
+                "passed" => self.passed += count,
+                "failed" | "timed" | "exec" => self.failed += count,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Where a runner says how it went.
+#[derive(Clone, Copy)]
+pub(crate) enum Speaks {
+    Stdout,
+    Stderr,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tally;
+
+    fn heard(lines: &[&str]) -> (u64, u64) {
+        let mut tally = Tally::default();
+        for line in lines {
+            tally.hear(line);
+        }
+        (tally.passed, tally.failed)
+    }
+
+    #[test]
+    fn both_runners_are_understood() {
+        let nextest =
+            "     Summary [  12.015s] 459 tests run: 450 passed (2 slow, 1 flaky), 7 failed, 2 timed out, 3 skipped";
+        assert_eq!(heard(&[nextest]), (450, 9));
+        assert_eq!(heard(&["     Summary [   0.015s] 1 test run: 1 passed, 0 skipped"]), (1, 0));
+        let libtest =
+            "test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 5 filtered out; finished in 0.00s";
+        assert_eq!(heard(&[libtest, "test x ... ok", libtest]), (6, 2));
+    }
+}

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Program, hash variable.
-const PROGRAMS: [(&str, &str); 2] =
-    [("kennel-keeper", "KENNEL_KEEPER_HASH"), ("kennel-jail", "KENNEL_JAIL_HASH")];
+const PROGRAMS: [(&str, &str); 2] = [("kennel-keeper", "KENNEL_KEEPER_HASH"), ("kennel-jail", "KENNEL_JAIL_HASH")];
 
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

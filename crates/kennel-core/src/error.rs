@@ -88,6 +88,12 @@ impl Error {
         self.hint.as_deref()
     }
 
+    /// Whether nobody listens where a keeper was looked for.
+    pub fn is_refused(&self) -> bool {
+        let io = self.source.as_ref().and_then(|source| source.downcast_ref::<std::io::Error>());
+        io.is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    }
+
     /// What a command line should exit with.
     pub fn exit_status(&self) -> i32 {
         self.exit_code.unwrap_or_else(|| i32::from(self.code.exit_status()))

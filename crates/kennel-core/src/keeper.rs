@@ -148,6 +148,19 @@ impl Keeper {
         lock(&self.link.shared).closed.is_some()
     }
 
+    /// Asks it to end everything inside (TERM, `grace`, KILL) and itself, and waits until it has hung up.
+    pub async fn shut_down(&self, grace: Duration) -> Result<()> {
+        let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
+        let hung_up = async {
+            // Its answer may be lost in its end: both mean the same.
+            let _ = self.call(Request::Shutdown { grace_ms }).await;
+            self.closed().await;
+        };
+        tokio::time::timeout(grace + Duration::from_secs(35), hung_up)
+            .await
+            .map_err(|_| Error::new(ErrorCode::Timeout, "the keeper did not end when it was told to"))
+    }
+
     /// Waits until the connection is over.
     pub async fn closed(&self) {
         loop {
@@ -199,16 +212,7 @@ fn lost(reason: &str) -> Error {
 /// Asks a keeper that was dialled to end everything, and waits until it has hung up.
 pub async fn shut_down(dialed: Result<Dialed>, grace: Duration) -> Result<()> {
     // Whoever stops a sandbox does not own it.
-    let keeper = Keeper::connect(Dialed { owner: false, ..dialed? }).await?;
-    let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
-    let hung_up = async {
-        // Its answer may be lost in its end: both mean the same.
-        let _ = keeper.call(Request::Shutdown { grace_ms }).await;
-        keeper.closed().await;
-    };
-    tokio::time::timeout(grace + Duration::from_secs(35), hung_up)
-        .await
-        .map_err(|_| Error::new(ErrorCode::Timeout, "the keeper did not end when it was told to"))
+    Keeper::connect(Dialed { owner: false, ..dialed? }).await?.shut_down(grace).await
 }
 
 /// The library's error for a failure the keeper reports.

@@ -13,7 +13,9 @@
 //! Nothing in here can be reached from inside a sandbox.
 
 use crate::{Dialed, Error, EventStream, LOG_FILES, Result};
-use kennel_types::{Enforcement, ErrorCode, Event, EventKind, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Status};
+use kennel_types::{
+    Enforcement, ErrorCode, Event, EventKind, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Status,
+};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
@@ -166,9 +168,9 @@ impl Records {
     fn read(&self, id: &SandboxId) -> Result<Option<Record>> {
         let path = self.dir(id).join("sandbox.json");
         match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-                Error::new(ErrorCode::Internal, format!("read {}: {error}", path.display()))
-            }),
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(Some)
+                .map_err(|error| Error::new(ErrorCode::Internal, format!("read {}: {error}", path.display()))),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::io(format!("read {}", path.display()), error)),
         }
@@ -205,6 +207,15 @@ impl Records {
     pub fn is_running(&self, id: &SandboxId) -> bool {
         let Ok(lock) = std::fs::File::open(self.dir(id).join("lock")) else { return false };
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
+    }
+
+    /// Ends one that is tied to us. Whoever keeps it alive also clears it away, so it is enough that nothing runs in it:
+    /// its keeper hangs up, or nobody listens any more.
+    pub async fn end_owned(&self, id: &SandboxId, dialed: Result<Dialed>) -> Result<()> {
+        match crate::shut_down(dialed, Duration::ZERO).await {
+            Err(error) if !error.is_refused() => self.end(id, Err(error), Duration::ZERO).await,
+            _ => Ok(()),
+        }
     }
 
     /// Ends it: by its keeper, or if that cannot be reached, by killing whoever holds its lock. Returns when it has ended.
@@ -249,16 +260,13 @@ impl Records {
     pub async fn starting(&self, id: &SandboxId) -> Result<Starting> {
         let path = self.dir(id).join("start");
         let what = || format!("lock {}", path.display());
-        let lock = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(|error| match error.kind() {
-                std::io::ErrorKind::NotFound => Error::no_sandbox(id),
-                _ => Error::io(what(), error),
-            })?;
+        let lock =
+            std::fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(
+                |error| match error.kind() {
+                    std::io::ErrorKind::NotFound => Error::no_sandbox(id),
+                    _ => Error::io(what(), error),
+                },
+            )?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Ok(Starting { _lock: lock });
         }

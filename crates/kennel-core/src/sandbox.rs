@@ -64,7 +64,10 @@ impl Sandbox {
 
     /// Removes it.
     pub async fn remove(&self, options: RemoveOptions) -> Result<()> {
-        self.keeper.lock().await.take();
+        if let (Some(keeper), true) = (self.keeper.lock().await.take(), options.force) {
+            // The connection is there already: end everything inside by it. Whether it worked is seen by who removes.
+            let _ = keeper.shut_down(Duration::ZERO).await;
+        }
         self.provider.remove(self.id(), options).await
     }
 

@@ -1,6 +1,6 @@
 //! One connection of a host: bytes in, frames out of them; frames in, bytes out of them.
 
-use kennel_proto::{Body, Channel, Decoder, DecodeError, Frame, encode, encode_data_header};
+use kennel_proto::{Body, Channel, DecodeError, Decoder, Frame, encode, encode_data_header};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::HashMap;

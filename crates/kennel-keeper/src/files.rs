@@ -65,9 +65,14 @@ struct Temporary<'a> {
 
 impl<'a> Temporary<'a> {
     fn create(dir: &'a OwnedFd, path: &[u8]) -> Result<Self, Failure> {
-        let name = format!(".kennel-{}-{}", rustix::process::getpid(), rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec);
+        let name = format!(
+            ".kennel-{}-{}",
+            rustix::process::getpid(),
+            rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec
+        );
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(dir, &name, flags, Mode::from_raw_mode(0o600)).map_err(|error| failure(path, error))?;
+        let file =
+            rustix::fs::openat(dir, &name, flags, Mode::from_raw_mode(0o600)).map_err(|error| failure(path, error))?;
         Ok(Self { dir, name, file })
     }
 
@@ -107,7 +112,8 @@ fn copy(path: &[u8], from: impl AsFd, to: impl AsFd, left: &mut u64) -> Result<(
 }
 
 pub(crate) fn list(path: &[u8], pipes: &Pipes) -> Done {
-    let dir = paths::open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(|error| failure(path, error))?;
+    let dir =
+        paths::open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(|error| failure(path, error))?;
     Report::Ready.send(&pipes.status);
     let mut out = Vec::with_capacity(CHUNK);
     for name in names(&dir).map_err(|error| failure(path, error))? {

@@ -10,8 +10,8 @@ use crate::shim::Order;
 use crate::task::{End, Kind, Task};
 use crate::{stats, sys, tree};
 use kennel_proto::{
-    Attach, Body, Channel, Failure, FailureKind, Frame, GENERATION, Hello, KeeperConfig, Outcome,
-    ProcessInfo, Reply, Request, Spawn, SpawnCommand, Welcome, caps,
+    Attach, Body, Channel, Failure, FailureKind, Frame, GENERATION, Hello, KeeperConfig, Outcome, ProcessInfo, Reply,
+    Request, Spawn, SpawnCommand, Welcome, caps,
 };
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
@@ -337,13 +337,9 @@ impl Keeper {
                     let wants = connection.has_outgoing();
                     if wants != connection.waits_to_write {
                         connection.waits_to_write = wants;
-                        let flags = if wants {
-                            epoll::EventFlags::IN | epoll::EventFlags::OUT
-                        } else {
-                            epoll::EventFlags::IN
-                        };
-                        let _ =
-                            epoll::modify(&self.epoll, &connection.socket, Token::Connection(id).data(), flags);
+                        let flags =
+                            if wants { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+                        let _ = epoll::modify(&self.epoll, &connection.socket, Token::Connection(id).data(), flags);
                     }
                     break;
                 }
@@ -660,8 +656,7 @@ impl Keeper {
             });
         }
         if keep {
-            let ended: Vec<u64> =
-                self.tasks.values().filter(|task| task.end.is_some()).map(|task| task.id).collect();
+            let ended: Vec<u64> = self.tasks.values().filter(|task| task.end.is_some()).map(|task| task.id).collect();
             for id in ended.iter().take(ended.len().saturating_sub(caps::ENDED)) {
                 self.forget(*id);
             }
@@ -850,10 +845,15 @@ impl Keeper {
     }
 }
 
-/// Starts the keeper's loop. What must be ended at the end is the caller's to know.
+/// Runs the keeper's loop, and ends everything that is left after it. Connections are closed last: whoever sees the end
+/// of one knows that nothing runs any more.
 pub(crate) fn serve(listener: OwnedFd, config: KeeperConfig) -> i32 {
     match Keeper::new(listener, config) {
-        Ok(mut keeper) => keeper.serve(),
+        Ok(mut keeper) => {
+            let code = keeper.serve();
+            tree::kill_all_below_me(Duration::from_secs(10));
+            code
+        }
         Err(_) => 125,
     }
 }

@@ -77,10 +77,9 @@ pub(crate) fn become_user(user: &User) -> Result<(), Failure> {
     match sys::become_user(user.uid, user.gid, &user.groups) {
         Ok(()) => Ok(()),
         Err(Errno::PERM) if rustix::process::geteuid().as_raw() == user.uid => Ok(()),
-        Err(error) => Err(Failure {
-            kind: FailureKind::Denied,
-            message: format!("become user {}: {}", user.uid, reason(error)),
-        }),
+        Err(error) => {
+            Err(Failure { kind: FailureKind::Denied, message: format!("become user {}: {}", user.uid, reason(error)) })
+        }
     }
 }
 
@@ -132,7 +131,10 @@ impl Program {
             vec![program.clone()]
         } else {
             let path = env.get(&b"PATH"[..]).map_or(PATH, |path| path);
-            path.split(|byte| *byte == b':').filter(|dir| !dir.is_empty()).map(|dir| [dir, b"/", program].concat()).collect()
+            path.split(|byte| *byte == b':')
+                .filter(|dir| !dir.is_empty())
+                .map(|dir| [dir, b"/", program].concat())
+                .collect()
         };
         let env = env.into_iter().filter(|(key, _)| !key.is_empty() && !key.contains(&b'='));
         Ok(Self {
@@ -170,7 +172,9 @@ fn login_shell(env: &Environment) -> Vec<u8> {
     chosen
         .into_iter()
         .chain([b"/bin/bash".to_vec(), b"/usr/bin/bash".to_vec()])
-        .find(|shell| rustix::fs::accessat(CWD, OsStr::from_bytes(shell), Access::EXEC_OK, rustix::fs::AtFlags::empty()).is_ok())
+        .find(|shell| {
+            rustix::fs::accessat(CWD, OsStr::from_bytes(shell), Access::EXEC_OK, rustix::fs::AtFlags::empty()).is_ok()
+        })
         .unwrap_or_else(|| b"/bin/sh".to_vec())
 }
 

@@ -27,15 +27,13 @@ mod worker;
 use kennel_proto::KeeperConfig;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
-use std::time::Duration;
 
 /// Keeps a sandbox: serves hosts on a listening socket until there is a reason to end, and ends everything then.
 /// Answers the exit code.
 pub fn keep(listener: OwnedFd, config: KeeperConfig) -> i32 {
     let _ = sys::not_dumpable();
     sys::ignore_signal(libc::SIGPIPE);
-    let is_init = rustix::process::getpid().is_init();
-    if !is_init && sys::become_subreaper().is_err() {
+    if !rustix::process::getpid().is_init() && sys::become_subreaper().is_err() {
         return 125;
     }
     if let Some((uid, gid)) = config.ensure_user {
@@ -45,10 +43,6 @@ pub fn keep(listener: OwnedFd, config: KeeperConfig) -> i32 {
     let (exit_fd, sweep) = (config.exit_fd.and_then(sys::inherited), config.sweep.clone());
     let sweep = sweep.filter(|_| config.tied);
     let code = keeper::serve(listener, config);
-    if !is_init {
-        // Process 1 takes everything with it; anyone else has to see to it.
-        tree::kill_all_below_me(Duration::from_secs(10));
-    }
     if let Some(fd) = exit_fd {
         report::write_all(&fd, code.to_string().as_bytes());
     }

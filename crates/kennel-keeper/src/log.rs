@@ -12,9 +12,17 @@ const PENDING: usize = 64 * 1024;
 pub(crate) enum Log {
     Nowhere,
     /// To the engine, which may be slow.
-    Engine { out: [OwnedFd; 2], pending: [Vec<u8>; 2] },
+    Engine {
+        out: [OwnedFd; 2],
+        pending: [Vec<u8>; 2],
+    },
     /// To two files in turn.
-    Files { files: [OwnedFd; 2], current: usize, written: u64, cap: u64 },
+    Files {
+        files: [OwnedFd; 2],
+        current: usize,
+        written: u64,
+        cap: u64,
+    },
 }
 
 impl Log {

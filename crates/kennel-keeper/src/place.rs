@@ -52,8 +52,7 @@ impl Place {
         let first = open("log.0", OFlags::WRONLY | OFlags::APPEND)?;
         if config.main.is_some() {
             let second = open("log.1", OFlags::WRONLY | OFlags::APPEND)?;
-            config.log =
-                LogSink::Files { first: first.into_raw_fd(), second: second.into_raw_fd(), cap: LOG_CAP };
+            config.log = LogSink::Files { first: first.into_raw_fd(), second: second.into_raw_fd(), cap: LOG_CAP };
         }
         Ok(())
     }

@@ -106,10 +106,14 @@ fn start(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio) -> Result<(i32, Own
             while let Ok(count @ 1..) = rustix::io::retry_on_intr(|| rustix::io::read(&read, &mut buffer)) {
                 bytes.extend_from_slice(&buffer[..count]);
             }
-            if bytes.is_empty() { Ok((command, signals)) } else { Err(minicbor::decode(&bytes).unwrap_or(Failure {
-                kind: kennel_proto::FailureKind::Other,
-                message: "the command could not be started".into(),
-            })) }
+            if bytes.is_empty() {
+                Ok((command, signals))
+            } else {
+                Err(minicbor::decode(&bytes).unwrap_or(Failure {
+                    kind: kennel_proto::FailureKind::Other,
+                    message: "the command could not be started".into(),
+                }))
+            }
         }
     }
 }

@@ -18,8 +18,9 @@ pub(crate) fn oom_kills(fd: Option<&OwnedFd>) -> Option<u64> {
             let count = rustix::io::pread(fd, &mut buffer, 0).ok()?;
             String::from_utf8_lossy(&buffer[..count]).into_owned()
         }
-        None if is_contained() => text("/sys/fs/cgroup/memory.events")
-            .or_else(|| text("/sys/fs/cgroup/memory/memory.oom_control"))?,
+        None if is_contained() => {
+            text("/sys/fs/cgroup/memory.events").or_else(|| text("/sys/fs/cgroup/memory/memory.oom_control"))?
+        }
         None => return None,
     };
     field(&text, "oom_kill")
@@ -33,7 +34,8 @@ fn is_contained() -> bool {
 fn from_cgroup() -> Option<StatsReport> {
     if let Some(memory_bytes) = number("/sys/fs/cgroup/memory.current") {
         let io = text("/sys/fs/cgroup/io.stat").unwrap_or_default();
-        let sum = |key: &str| io.split_whitespace().filter_map(|word| word.strip_prefix(key)?.parse::<u64>().ok()).sum();
+        let sum =
+            |key: &str| io.split_whitespace().filter_map(|word| word.strip_prefix(key)?.parse::<u64>().ok()).sum();
         return Some(StatsReport {
             cpu_micros: field(&text("/sys/fs/cgroup/cpu.stat")?, "usage_usec")?,
             memory_bytes,

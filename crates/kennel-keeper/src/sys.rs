@@ -200,13 +200,7 @@ pub fn peer_pid(socket: &OwnedFd) -> Option<i32> {
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `cred` and `size` are valid for the call and match each other.
     let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut cred).cast(),
-            &raw mut size,
-        )
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &raw mut size)
     };
     check(result).ok().map(|_| cred.pid)
 }

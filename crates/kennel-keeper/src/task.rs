@@ -178,12 +178,8 @@ impl Task {
         outputs[1].eof = true;
         match sys::fork().map_err(|error| system("start a process", error))? {
             sys::Fork::Child => {
-                let pipes = Pipes {
-                    input: their_input,
-                    control: their_control,
-                    output: their_output,
-                    status: their_status,
-                };
+                let pipes =
+                    Pipes { input: their_input, control: their_control, output: their_output, status: their_status };
                 worker::run(config, request, &pipes)
             }
             sys::Fork::Parent(pid) => {

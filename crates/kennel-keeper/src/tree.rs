@@ -38,6 +38,9 @@ fn parent(pid: i32) -> Option<i32> {
 /// Kills everything below this process, also what forks on meanwhile. Returns when nothing is left, or after `most`.
 /// The caller's children are reaped.
 pub(crate) fn kill_all_below_me(most: Duration) {
+    if reap_until_none(Duration::ZERO) {
+        return;
+    }
     let me = rustix::process::getpid().as_raw_nonzero().get();
     let until = Instant::now() + most;
     loop {

@@ -51,7 +51,9 @@ fn resolve(text: &str, passwd: &str, group: &str) -> Result<User, String> {
     let account = match user.parse::<u32>() {
         Ok(uid) => accounts(passwd).find(|account| account.uid == uid),
         Err(_) => Some(
-            accounts(passwd).find(|account| account.name == user).ok_or_else(|| format!("there is no user {user:?}"))?,
+            accounts(passwd)
+                .find(|account| account.name == user)
+                .ok_or_else(|| format!("there is no user {user:?}"))?,
         ),
     };
     let uid = match (&account, user.parse()) {
@@ -88,7 +90,8 @@ fn accounts(passwd: &str) -> impl Iterator<Item = Account> {
         let mut fields = line.split(':');
         let name = fields.next()?.to_owned();
         let (_password, uid, gid) = (fields.next()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        let (_comment, home, shell) = (fields.next()?, fields.next()?.to_owned(), fields.next().unwrap_or("").to_owned());
+        let (_comment, home, shell) =
+            (fields.next()?, fields.next()?.to_owned(), fields.next().unwrap_or("").to_owned());
         Some(Account { name, uid, gid, home, shell })
     })
 }

@@ -3,6 +3,7 @@
 use crate::inside::{PLENTY, SOON, at, code, files, ok, read_to_end, read_until, run, sh};
 use crate::{Stage, host};
 use kennel_core::{ExecEvent, Sandbox, WriteOptions};
+use kennel_proto::caps;
 use kennel_types::{ErrorCode, ExecSpec, Support};
 use std::time::{Duration, Instant};
 
@@ -65,7 +66,7 @@ pub async fn the_working_directory_is_set(stage: &Stage) {
     assert_eq!(run(&sandbox, &pwd).await.stdout_text(), "/\n");
     pwd.cwd = Some("/no/such/directory".into());
     let error = sandbox.exec(&pwd).await.err().expect("there is no such directory");
-    assert_eq!(error.code(), ErrorCode::ExecFailed);
+    assert_eq!((error.code(), error.exit_status()), (ErrorCode::ExecFailed, 126));
     assert!(error.to_string().contains("/no/such/directory"), "{error}");
 }
 
@@ -211,13 +212,19 @@ pub async fn a_gibibyte_takes_little_memory(stage: &Stage) {
     let mut read = 0;
     let status = loop {
         match exec.next().await.unwrap() {
-            ExecEvent::Output(_, bytes) => read += bytes.len() as u64,
+            ExecEvent::Output(_, bytes) => {
+                assert!(bytes.len() as u64 <= caps::WINDOW, "{} bytes were held", bytes.len());
+                read += bytes.len() as u64;
+            }
             ExecEvent::Exited(status) => break status,
         }
     };
     assert_eq!((read, status.code), (BYTES, Some(0)));
-    let own = host::memory_kib(std::process::id(), "VmHWM").unwrap() - own_before;
-    assert!(own < 64 << 10, "this side took {own} KiB");
+    // Where cases share a process, what this one took cannot be told apart.
+    if std::env::var_os("NEXTEST").is_some() {
+        let own = host::memory_kib(std::process::id(), "VmHWM").unwrap() - own_before;
+        assert!(own < 64 << 10, "this side took {own} KiB");
+    }
     let is_keeper = |pid: &u32| host::program(*pid).is_some_and(|program| program.contains("kennel"));
     let keepers: Vec<u32> = host::processes(&stage.home().mark()).into_iter().filter(is_keeper).collect();
     assert!(!keepers.is_empty(), "no keeper was found");

@@ -157,6 +157,9 @@ impl Provider for Local {
             if !options.force {
                 return Err(Error::is_running(&record.name));
             }
+            if self.records.is_owned(id) {
+                return self.records.end_owned(id, self.dial(id).await).await;
+            }
             self.stop(id, Duration::ZERO).await?;
         }
         self.records.remove(&record)

@@ -57,7 +57,7 @@ pub(crate) fn find(
     }
     let cwd = spawn.cwd.as_ref().map_or(cwd.to_owned(), |cwd| String::from_utf8_lossy(cwd).into_owned());
     if !tree.is_directory(cwd.as_bytes()) {
-        return Err(fail(FailureKind::Invalid, format!("{cwd}: no such directory")));
+        return Err(fail(FailureKind::NotExecutable, format!("working directory {cwd}: it is not there")));
     }
     let work = match answer {
         Some(Answer { fails: Some(ErrorCode::ExecFailed), .. }) => {

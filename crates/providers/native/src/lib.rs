@@ -16,9 +16,7 @@ use kennel_core::{
     follow_log, require, start_program, watch_records,
 };
 use kennel_keeper_bin::JAIL;
-use kennel_types::{
-    Availability, Enforcement, ErrorCode, Mode, SandboxId, SandboxInfo, SandboxSpec, Stats,
-};
+use kennel_types::{Availability, Enforcement, ErrorCode, Mode, SandboxId, SandboxInfo, SandboxSpec, Stats};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -122,6 +120,9 @@ impl Provider for Native {
         if self.records.is_running(id) {
             if !options.force {
                 return Err(Error::is_running(&record.name));
+            }
+            if self.records.is_owned(id) {
+                return self.records.end_owned(id, self.dial(id).await).await;
             }
             self.stop(id, Duration::ZERO).await?;
         }

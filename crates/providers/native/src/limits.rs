@@ -14,9 +14,8 @@ pub(crate) fn stats(record: &Record) -> Option<Stats> {
     }
     let dir = Path::new(MOUNT).join("kennel").join(record.id.as_str());
     let text = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
-    let field = |name: &str, key: &str| {
-        text(name)?.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok())
-    };
+    let field =
+        |name: &str, key: &str| text(name)?.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
     Some(Stats {
         cpu_micros: field("cpu.stat", "usage_usec ")?,
         memory_bytes: text("memory.current")?.trim().parse().ok()?,
@@ -30,9 +29,8 @@ pub(crate) fn stats(record: &Record) -> Option<Stats> {
 
 /// Removes groups that a killed jail left. They are empty: everything inside died with it.
 pub(crate) fn sweep(id: &SandboxId) {
-    let groups = ["", "memory", "cpu", "pids"].map(|hierarchy| -> PathBuf {
-        Path::new(MOUNT).join(hierarchy).join("kennel").join(id.as_str())
-    });
+    let groups = ["", "memory", "cpu", "pids"]
+        .map(|hierarchy| -> PathBuf { Path::new(MOUNT).join(hierarchy).join("kennel").join(id.as_str()) });
     for group in groups {
         if group.exists() {
             let _ = std::fs::remove_dir(&group);

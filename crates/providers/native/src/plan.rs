@@ -71,13 +71,13 @@ pub(crate) fn check(spec: &SandboxSpec, ours: &[&Path]) -> Result<()> {
 /// The plan for a sandbox in `dir`, with `cover` over the host's root and `hidden` not to be seen in any mount.
 pub(crate) fn of(record: &Record, dir: &Path, hidden: &[&Path], cover: Vec<Cover>) -> Result<Plan> {
     let spec = &record.spec;
-    let dir = dir.to_str().map(ToOwned::to_owned).ok_or_else(|| {
-        Error::new(ErrorCode::InvalidConfig, format!("{} is not valid UTF-8", dir.display()))
-    })?;
-    let owner = spec.owner.unwrap_or(Owner {
-        uid: rustix::process::getuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
-    });
+    let dir = dir
+        .to_str()
+        .map(ToOwned::to_owned)
+        .ok_or_else(|| Error::new(ErrorCode::InvalidConfig, format!("{} is not valid UTF-8", dir.display())))?;
+    let owner = spec
+        .owner
+        .unwrap_or(Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() });
     let user = inside_user(spec)?;
     let workspace = spec.workspace.as_ref().map(|host| Mount {
         host: host.clone(),

@@ -26,7 +26,8 @@ impl Group {
     }
 
     fn make_v2(mount: &Path, plan: &Cgroup) -> Result<Self, String> {
-        let wanted = [("memory", plan.memory.is_some()), ("cpu", plan.millicpus.is_some()), ("pids", plan.pids.is_some())];
+        let wanted =
+            [("memory", plan.memory.is_some()), ("cpu", plan.millicpus.is_some()), ("pids", plan.pids.is_some())];
         let parent = mount.join("kennel");
         make_dir(&parent)?;
         for dir in [mount, parent.as_path()] {

@@ -92,14 +92,18 @@ fn overlay(plan: &Plan, namespace: &OwnedFd) -> Result<OwnedFd, String> {
         sys::shift_ids(&layer, namespace, false).map_err(|error| step("shift its ids", error))?;
         layers.push(layer);
     }
-    match overlay_of(&layers, Layers::Detached) {
+    let made = match overlay_of(&layers, Layers::Detached) {
         Err(error) if error.0 == "add a layer" || error.1 == Errno::INVAL => {
             // Kernels before 6.15 take only layers that are attached somewhere.
             overlay_of(&layers, Layers::Attached)
         }
         done => done,
     }
-    .map_err(|(what, error)| format!("overlay: {what}: {error}"))
+    .map_err(|(what, error)| format!("overlay: {what}: {error}"));
+    // Closing the last hold on a mount makes the kernel wait for everyone. They go with all the others, once the walls
+    // stand and nobody waits for us.
+    layers.into_iter().for_each(std::mem::forget);
+    made
 }
 
 /// The layer that hides what is the host's alone. In memory: it is small, and must not lie within a layer below it.
@@ -228,7 +232,8 @@ fn make_place(root: &OwnedFd, target: &[u8], is_dir: bool, plan: &Plan) -> Resul
     let open = |path: &[u8]| rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE);
     let owner = (Uid::from_raw(plan.ids.outside), Gid::from_raw(plan.ids.outside));
     let mut parent = open(b".").map_err(failed)?;
-    let names: Vec<&[u8]> = target.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
+    let names: Vec<&[u8]> =
+        target.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
     if names.is_empty() || names.contains(&&b".."[..]) {
         return Err(format!("{shown} is no place to mount at"));
     }
@@ -259,7 +264,8 @@ fn make_place(root: &OwnedFd, target: &[u8], is_dir: bool, plan: &Plan) -> Resul
 fn write_resolv_conf(root: &OwnedFd, text: &[u8]) -> Result<(), String> {
     const NAME: &CStr = c"resolv.conf";
     let failed = |error: Errno| format!("write /etc/resolv.conf: {error}");
-    let etc = rustix::fs::openat2(root, c"/etc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE).map_err(failed)?;
+    let etc =
+        rustix::fs::openat2(root, c"/etc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE).map_err(failed)?;
     match rustix::fs::unlinkat(&etc, NAME, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(error) => return Err(failed(error)),

@@ -104,10 +104,8 @@ pub(crate) fn load_filter() -> Result<(), Errno> {
         .collect();
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_ptr().cast_mut() };
     // SAFETY: `program` points at `steps`, which outlive the call; the kernel copies and checks them.
-    check(unsafe {
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, std::ptr::from_ref(&program))
-    })
-    .map(drop)
+    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, std::ptr::from_ref(&program)) })
+        .map(drop)
 }
 
 /// Ends this process with its parent.
@@ -126,5 +124,93 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
     request.ifr_name[1] = b'o' as libc::c_char;
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     // SAFETY: `request` is a valid request of this kind.
-    check(libc::c_long::from(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) })).map(drop)
+    check(libc::c_long::from(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }))
+        .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::syscalls::{self, Operation};
+    use std::collections::HashSet;
+
+    const ALLOW: u32 = 0x7fff_0000;
+    const UNKNOWN: u32 = 0x0005_0000 | libc::ENOSYS as u32;
+
+    /// What the filter says to a system call: the kernel's machine, as far as the filter uses it.
+    fn answer(architecture: u32, number: u32, arguments: [u32; 6]) -> u32 {
+        let filter: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/filter.bpf"));
+        let mut value = 0;
+        let mut at = 0;
+        loop {
+            let step = &filter[at * 8..at * 8 + 8];
+            let operand = u32::from_ne_bytes(step[4..].try_into().unwrap());
+            at += 1;
+            match u16::from_ne_bytes([step[0], step[1]]) {
+                0x20 => {
+                    value = match operand {
+                        0 => number,
+                        4 => architecture,
+                        offset => arguments[(offset as usize - 16) / 8],
+                    }
+                }
+                0x54 => value &= operand,
+                0x15 => at += usize::from(if value == operand { step[2] } else { step[3] }),
+                0x35 => at += usize::from(if value >= operand { step[2] } else { step[3] }),
+                0x05 => at += operand as usize,
+                0x06 => return operand,
+                other => panic!("a step that is not there: {other:#x}"),
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    const HERE: u32 = 0xc000_003e;
+    #[cfg(target_arch = "aarch64")]
+    const HERE: u32 = 0xc000_00b7;
+
+    #[test]
+    fn the_filter_says_what_the_list_says() {
+        let allowed: HashSet<i64> = syscalls::ALLOWED.iter().map(|(number, _)| *number).collect();
+        let conditional: HashSet<i64> = syscalls::allowed_if().iter().map(|(number, ..)| *number).collect();
+        for number in 0..2000 {
+            if !conditional.contains(&number) {
+                let expected = if allowed.contains(&number) { ALLOW } else { UNKNOWN };
+                assert_eq!(answer(HERE, number as u32, [0; 6]), expected, "{number}");
+            }
+            assert_eq!(answer(HERE, number as u32 | 0x4000_0000, [0; 6]), UNKNOWN, "x32 {number}");
+            assert_eq!(answer(0x4000_0003, number as u32, [0; 6]), 0x8000_0000, "32-bit {number}");
+        }
+        for (number, _, conditions) in syscalls::allowed_if() {
+            let mut arguments = [0; 6];
+            for (argument, operation, value) in &conditions {
+                if let Operation::Is = operation {
+                    arguments[usize::from(*argument)] = *value as u32;
+                }
+            }
+            assert_eq!(answer(HERE, number as u32, arguments), ALLOW, "{number}");
+        }
+    }
+
+    #[test]
+    fn arguments_count() {
+        let ask = |number: i64, argument: usize, value: u64| {
+            let mut arguments = [0; 6];
+            arguments[argument] = value as u32;
+            answer(HERE, number as u32, arguments)
+        };
+        for flag in [libc::CLONE_NEWUSER, libc::CLONE_NEWNS, libc::CLONE_NEWNET, libc::CLONE_NEWPID] {
+            assert_eq!(ask(libc::SYS_clone, 0, flag as u64 | libc::CLONE_VM as u64), UNKNOWN);
+            assert_eq!(ask(libc::SYS_unshare, 0, flag as u64), UNKNOWN);
+        }
+        assert_eq!(ask(libc::SYS_clone, 0, (libc::CLONE_VM | libc::CLONE_THREAD) as u64), ALLOW);
+        assert_eq!(ask(libc::SYS_ioctl, 1, libc::TIOCSTI), UNKNOWN);
+        assert_eq!(ask(libc::SYS_ioctl, 1, libc::TIOCGWINSZ), ALLOW);
+        assert_eq!(ask(libc::SYS_socket, 0, libc::AF_VSOCK as u64), UNKNOWN);
+        assert_eq!(ask(libc::SYS_socket, 0, libc::AF_INET as u64), ALLOW);
+        assert_eq!(ask(libc::SYS_personality, 0, 0x0002_0000), ALLOW);
+        assert_eq!(ask(libc::SYS_personality, 0, 0x0040_0000), UNKNOWN);
+        for never in [libc::SYS_mount, libc::SYS_bpf, libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_keyctl] {
+            assert_eq!(ask(never, 0, 0), UNKNOWN);
+        }
+    }
 }

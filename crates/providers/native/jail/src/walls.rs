@@ -9,8 +9,8 @@ use crate::sys;
 use kennel_jail::{Network, Plan};
 use kennel_keeper::place::Place;
 use kennel_proto::LogSink;
-use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_change, move_mount,
@@ -18,9 +18,8 @@ use rustix::mount::{
 };
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-const NO_EFFECTS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID
-    .union(MountAttrFlags::MOUNT_ATTR_NODEV)
-    .union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+const NO_EFFECTS: MountAttrFlags =
+    MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV).union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
 /// Files of the kernel that nobody inside has a use for.
 const MASKED: [&str; 4] = ["proc/kcore", "proc/keys", "proc/sysrq-trigger", "proc/timer_list"];
@@ -30,11 +29,13 @@ const READ_ONLY: [&str; 4] = ["proc/sys", "proc/irq", "proc/bus", "proc/fs"];
 /// Is the process inside. Never returns.
 pub(crate) fn raise(plan: Plan, place: Place, mounts: &OwnedFd, up: &OwnedFd) -> ! {
     sys::die_with_parent();
-    let Some(numbers) = receive(mounts) else { kennel_keeper::sys::exit_now(125) };
     let Plan { network, hostname, capabilities, mut keeper, .. } = plan;
     keeper.bounding = Some(capabilities);
-    let result = mount_all(&numbers, network)
-        .and_then(|()| name(&hostname, network))
+    // While the parent makes the mounts that only it can make.
+    let own = name(&hostname, network).and_then(|()| Own::make(network));
+    let Some(numbers) = receive(mounts) else { kennel_keeper::sys::exit_now(125) };
+    let result = own
+        .and_then(|own| mount_all(&numbers, &own))
         .and_then(|()| keep_only(&place, &keeper, up))
         .and_then(|()| give_up_rights(capabilities));
     match result {
@@ -65,53 +66,68 @@ fn tell(pipe: &OwnedFd, message: &[u8]) {
     let _ = rustix::io::write(pipe, message);
 }
 
-fn mount_all(numbers: &[i32], network: Network) -> Result<(), String> {
+/// The file systems that belong to the sandbox's own namespaces, attached nowhere yet.
+struct Own {
+    proc: OwnedFd,
+    sysfs: Option<OwnedFd>,
+    pts: OwnedFd,
+    shm: OwnedFd,
+}
+
+impl Own {
+    /// Made while the host's own are still in sight: the kernel gives new ones only to those who can see these.
+    fn make(network: Network) -> Result<Self, String> {
+        let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
+        let sysfs = match network {
+            Network::None => {
+                let flags = NO_EFFECTS | MountAttrFlags::MOUNT_ATTR_RDONLY;
+                Some(filesystem("sysfs", &[], flags).map_err(step("mount /sys"))?)
+            }
+            // It shows the network it belongs to, and that is not ours.
+            Network::Host => None,
+        };
+        let terminals = [("ptmxmode", "0666"), ("mode", "0620")];
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let pts = filesystem("devpts", &terminals, flags).map_err(step("mount /dev/pts"))?;
+        let shared = [("mode", "1777"), ("size", "67108864")];
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        let shm = filesystem("tmpfs", &shared, flags).map_err(step("mount /dev/shm"))?;
+        let proc = filesystem("proc", &[], NO_EFFECTS).map_err(step("mount /proc"))?;
+        Ok(Self { proc, sysfs, pts, shm })
+    }
+}
+
+fn mount_all(numbers: &[i32], own: &Own) -> Result<(), String> {
     let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
     let [root, dev, binds @ ..] = numbers else { return Err("too few mounts".into()) };
     let (root, dev) = (kennel_keeper::sys::borrow(*root), kennel_keeper::sys::borrow(*dev));
-    // While the host's own are still in sight: the kernel gives new ones only to those who can see these.
-    let proc = filesystem("proc", &[], NO_EFFECTS).map_err(step("mount /proc"))?;
-    let sysfs = match network {
-        Network::None => {
-            let flags = NO_EFFECTS | MountAttrFlags::MOUNT_ATTR_RDONLY;
-            Some(filesystem("sysfs", &[], flags).map_err(step("mount /sys"))?)
-        }
-        // It shows the network it belongs to, and that is not ours.
-        Network::Host => None,
-    };
-    let terminals = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")];
-    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let pts = filesystem("devpts", &terminals[1..], flags).map_err(step("mount /dev/pts"))?;
-    let shared = [("mode", "1777"), ("size", "67108864")];
-    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    let shm = filesystem("tmpfs", &shared, flags).map_err(step("mount /dev/shm"))?;
-
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(step("keep mounts private"))?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(step("keep mounts private"))?;
     let from = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     // The working directory is the sandbox's own on the host: any place would do, and nobody looks here.
     move_mount(root, "", CWD, ".", from).map_err(step("attach the root"))?;
     let put = |mount: BorrowedFd<'_>, at: &str| {
         move_mount(mount, "", root, at, from).map_err(|error| format!("mount /{at}: {error}"))
     };
-    use rustix::fd::AsFd;
     put(dev, "dev")?;
-    put(pts.as_fd(), "dev/pts")?;
-    put(shm.as_fd(), "dev/shm")?;
-    put(proc.as_fd(), "proc")?;
-    if let Some(sysfs) = &sysfs {
+    put(own.pts.as_fd(), "dev/pts")?;
+    put(own.shm.as_fd(), "dev/shm")?;
+    put(own.proc.as_fd(), "proc")?;
+    if let Some(sysfs) = &own.sysfs {
         put(sysfs.as_fd(), "sys")?;
     }
     for file in MASKED {
-        let null = copy(root, "dev/null")?;
-        match move_mount(&null, "", root, file, from) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(format!("mask /{file}: {error}")),
+        if rustix::fs::statat(root, file, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            put(copy(root, "dev/null")?.as_fd(), file)?;
         }
     }
     for dir in READ_ONLY {
         match open_tree(root, dir, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC) {
             Ok(copy) => {
-                let flags = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+                let flags = libc::MOUNT_ATTR_RDONLY
+                    | libc::MOUNT_ATTR_NOSUID
+                    | libc::MOUNT_ATTR_NODEV
+                    | libc::MOUNT_ATTR_NOEXEC;
                 sys::set_mount_flags(&copy, flags, false).map_err(|error| format!("make /{dir} read-only: {error}"))?;
                 put(copy.as_fd(), dir)?;
             }

@@ -8,12 +8,15 @@
 
 mod connection;
 mod files;
+mod hosts;
 mod keeper;
 mod launch;
 mod log;
+mod output;
 mod paths;
 pub mod place;
 mod report;
+mod requests;
 mod ring;
 mod shim;
 mod stats;

@@ -125,7 +125,11 @@ impl Arena {
 
     /// Removes a sandbox.
     pub(super) fn remove(&self, sandbox: &Sandbox) -> Result<()> {
-        self.wait(sandbox.remove(RemoveOptions { volumes: true, force: true }))
+        self.wait(async {
+            // The line is held until it is done: a tied sandbox that ends by itself meanwhile would be in the way.
+            let _line = sandbox.keeper().await?;
+            sandbox.remove(RemoveOptions { volumes: true, force: true }).await
+        })
     }
 }
 

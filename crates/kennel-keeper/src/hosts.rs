@@ -1,0 +1,210 @@
+//! Hosts: their connections, and what arrives on them. What a host may do is decided here.
+
+use crate::connection::{Broken, Connection};
+use crate::keeper::{Keeper, Token};
+use crate::log::Log;
+use crate::requests::limit;
+use crate::shim::Order;
+use crate::sys;
+use kennel_proto::{Body, Channel, Failure, Frame, GENERATION, Hello, Outcome, Reply, Welcome, caps};
+use rustix::event::epoll;
+use rustix::fd::OwnedFd;
+use std::time::Instant;
+
+impl Keeper {
+    pub(crate) fn accept(&mut self) {
+        let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
+        while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
+            if self.connections.len() >= caps::CONNECTIONS || !self.is_from_outside(&socket) {
+                continue; // dropped: it reads end of file
+            }
+            self.last_id += 1;
+            let id = self.last_id;
+            if epoll::add(&self.epoll, &socket, Token::Connection(id).data(), epoll::EventFlags::IN).is_ok() {
+                self.connections.insert(id, Connection::new(socket));
+            }
+        }
+    }
+
+    /// A process in the sandbox shows its pid here; one outside its pid namespace shows none. Where there is no
+    /// namespace, the hello must carry a token.
+    pub(crate) fn is_from_outside(&self, socket: &OwnedFd) -> bool {
+        self.config.token.is_some() || sys::peer_pid(socket) == Some(0)
+    }
+
+    pub(crate) fn read_connection(&mut self, id: u64, flags: epoll::EventFlags) {
+        if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+            let Some(connection) = self.connections.get_mut(&id) else { return };
+            let frames = match connection.read(&mut self.scratch) {
+                Ok(frames) => frames,
+                Err(Broken) => return self.hang_up(id),
+            };
+            for frame in frames {
+                if self.take_frame(id, frame).is_err() {
+                    return self.hang_up(id);
+                }
+            }
+        }
+        // Room to write is used by `flush_all`.
+    }
+
+    /// Forgets a connection and everything that was tied to it.
+    pub(crate) fn hang_up(&mut self, id: u64) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        for task in connection.streams.values() {
+            self.lose_viewer(*task);
+        }
+        if connection.owner && self.config.tied {
+            self.exit.get_or_insert(0);
+        }
+        self.idle_since = Instant::now();
+    }
+
+    pub(crate) fn take_frame(&mut self, id: u64, frame: Frame) -> Result<(), Broken> {
+        let connection = self.connections.get_mut(&id).ok_or(Broken)?;
+        if !connection.greeted {
+            return match frame {
+                Frame { stream: 0, body: Body::Hello(hello) } => self.greet(id, &hello),
+                _ => Err(Broken),
+            };
+        }
+        let Frame { stream, body } = frame;
+        if stream == 0 {
+            return match body {
+                Body::Ping => {
+                    connection.send(0, Body::Pong);
+                    Ok(())
+                }
+                _ => Err(Broken),
+            };
+        }
+        if let Body::Open(request) = body {
+            if connection.streams.contains_key(&stream) {
+                return Err(Broken);
+            }
+            if connection.streams.len() >= caps::STREAMS {
+                self.fail(id, stream, limit("too many requests are under way"));
+            } else if let Err(failure) = self.open(id, stream, &request) {
+                self.fail(id, stream, failure);
+            }
+            return Ok(());
+        }
+        // A stream that has ended here may still have frames on the way from there.
+        let Some(&task_id) = connection.streams.get(&stream) else { return Ok(()) };
+        let Some(task) = self.tasks.get_mut(&task_id) else { return Ok(()) };
+        match body {
+            Body::Data { channel: Channel::Stdin, offset, bytes } => {
+                task.stdin.receive(offset, &bytes).map_err(|()| Broken)?;
+                self.feed(task_id);
+            }
+            Body::Eof(Channel::Stdin) => {
+                task.stdin.receive_eof();
+                self.feed(task_id);
+            }
+            Body::Consumed { channel: channel @ (Channel::Stdout | Channel::Stderr), offset } => {
+                let output = &mut task.outputs[usize::from(channel == Channel::Stderr)];
+                if offset > output.sent {
+                    return Err(Broken);
+                }
+                self.held -= output.ring.forget_before(offset);
+                self.pump(task_id);
+                self.feed_the_starved();
+            }
+            Body::Signal(signal @ 1..=64) => task.order(Order::Signal(signal)),
+            Body::Resize(size) => task.resize(size),
+            Body::Close => {
+                connection.streams.remove(&stream);
+                self.lose_viewer(task_id);
+            }
+            _ => return Err(Broken),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn greet(&mut self, id: u64, hello: &Hello) -> Result<(), Broken> {
+        let connection = self.connections.get_mut(&id).ok_or(Broken)?;
+        if let Some(token) = &self.config.token {
+            let said = hello.token.as_ref().map_or(&[][..], |token| token);
+            if !same(token, said) {
+                return Err(Broken);
+            }
+        }
+        if hello.generation == 0 {
+            return Err(Broken);
+        }
+        connection.greeted = true;
+        connection.owner = hello.owner;
+        self.owned |= hello.owner;
+        let welcome = Welcome {
+            generation: GENERATION.min(hello.generation),
+            version: env!("CARGO_PKG_VERSION").into(),
+            main: self.main,
+        };
+        connection.send(0, Body::Welcome(welcome));
+        Ok(())
+    }
+
+    pub(crate) fn fail(&mut self, id: u64, stream: u32, mut failure: Failure) {
+        failure.message.truncate(failure.message.floor_char_boundary(8 * 1024));
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.streams.remove(&stream);
+            connection.send(stream, Body::Fail(failure));
+        }
+    }
+
+    pub(crate) fn done(&mut self, id: u64, stream: u32, outcome: Outcome) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.send(stream, Body::Reply(Reply::Done(outcome)));
+        }
+    }
+
+    /// Writes what can be written, and lets streams go on that waited for it.
+    pub(crate) fn flush_all(&mut self) {
+        let ids: Vec<u64> = self.connections.keys().copied().collect();
+        for id in ids {
+            while let Some(connection) = self.connections.get_mut(&id) {
+                if connection.flush().is_err() {
+                    self.hang_up(id);
+                    break;
+                }
+                if !connection.has_room() || !std::mem::take(&mut connection.waits_for_room) {
+                    let wants = connection.has_outgoing();
+                    if wants != connection.waits_to_write {
+                        connection.waits_to_write = wants;
+                        let flags =
+                            if wants { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+                        let _ = epoll::modify(&self.epoll, &connection.socket, Token::Connection(id).data(), flags);
+                    }
+                    break;
+                }
+                let tasks: Vec<u64> = connection.streams.values().copied().collect();
+                for task in tasks {
+                    self.pump(task);
+                }
+            }
+        }
+        self.log.flush();
+        if let Log::Engine { out, .. } = &self.log {
+            let waits = self.log.is_waiting();
+            if waits != self.log_polled {
+                for fd in out {
+                    let _ = if waits {
+                        epoll::add(&self.epoll, fd, Token::Log.data(), epoll::EventFlags::OUT)
+                    } else {
+                        epoll::delete(&self.epoll, fd)
+                    };
+                }
+                self.log_polled = waits;
+                if let (false, Some(main)) = (waits, self.main) {
+                    self.pump(main);
+                }
+            }
+        }
+    }
+}
+
+/// Compares in a time that does not tell where the difference is.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}

@@ -1,0 +1,281 @@
+//! The bytes of tasks: input to them, output from their pipes to their rings and on to whoever reads, and their end.
+
+use crate::keeper::{CHANNELS, Keeper, Token};
+use crate::report::Report;
+use crate::requests::running;
+use crate::stats;
+use crate::task::{End, Kind};
+use kennel_proto::{Body, Channel, Failure, FailureKind, Reply, caps};
+use rustix::event::epoll;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::time::Instant;
+
+/// What a command may have in its ring when everything together is at its cap: enough to go on, little enough to bound.
+const LEAST: usize = 4096;
+/// What is kept of a command that nobody reads.
+const UNREAD: usize = 256 * 1024;
+/// Pipes of ended commands that something still writes to.
+const SINKS: usize = 256;
+
+impl Keeper {
+    /// Nobody reads it any more: a detached command goes on, everything else ends.
+    pub(crate) fn lose_viewer(&mut self, id: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        task.viewer = None;
+        if !task.is_detached() && task.end.is_none() {
+            task.stdin.discard();
+            task.end_tree();
+        }
+        self.pump(id);
+        self.idle_since = Instant::now();
+    }
+
+    /// Passes input on to the task and tells the host how much it took.
+    pub(crate) fn feed(&mut self, id: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let polled = task.stdin.polled;
+        // Forget it before it may be closed.
+        if let (true, Some(pipe)) = (polled, &task.stdin.pipe) {
+            let _ = epoll::delete(&self.epoll, pipe);
+        }
+        task.stdin.polled = false;
+        let moved = task.stdin.flush();
+        task.commit_input();
+        if let (true, Some(pipe)) = (task.stdin.is_waiting(), &task.stdin.pipe) {
+            let added = epoll::add(&self.epoll, pipe, Token::Input(id).data(), epoll::EventFlags::OUT);
+            task.stdin.polled = added.is_ok();
+        }
+        if let (true, Some((connection, stream))) = (moved, task.viewer)
+            && let Some(connection) = self.connections.get_mut(&connection)
+        {
+            let offset = task.stdin.consumed;
+            connection.send(stream, Body::Consumed { channel: Channel::Stdin, offset });
+        }
+    }
+
+    /// Moves output from the task's pipes to its rings and on to the viewer, as far as windows and memory allow.
+    pub(crate) fn pump(&mut self, id: u64) {
+        for index in 0..2 {
+            while self.read_output(id, index) {
+                self.send_output(id, index);
+            }
+            self.send_output(id, index);
+        }
+        self.finish(id);
+    }
+
+    /// Reads one piece; answers whether it is worth trying again.
+    pub(crate) fn read_output(&mut self, id: u64, index: usize) -> bool {
+        let is_main = self.main == Some(id);
+        let Some(task) = self.tasks.get_mut(&id) else { return false };
+        let (ended, viewed) = (task.end.is_some(), task.viewer.is_some());
+        let output = &mut task.outputs[index];
+        let Some(pipe) = &output.pipe else { return false };
+        let room = if is_main && !self.log.has_room() {
+            0
+        } else if !viewed {
+            self.scratch.len()
+        } else if self.held + LEAST <= caps::RINGS {
+            (caps::WINDOW as usize).saturating_sub(output.ring.len()).min(caps::RINGS - self.held)
+        } else {
+            self.starved = true;
+            LEAST.saturating_sub(output.ring.len())
+        };
+        if room == 0 {
+            if std::mem::replace(&mut output.polled, false) {
+                let _ = epoll::delete(&self.epoll, pipe);
+            }
+            return false;
+        }
+        let most = room.min(self.scratch.len());
+        match rustix::io::read(pipe, &mut self.scratch[..most]) {
+            Ok(count @ 1..) => {
+                let bytes = &self.scratch[..count];
+                if is_main {
+                    self.log.write(CHANNELS[index], bytes);
+                }
+                output.ring.push(bytes);
+                self.held += count;
+                if !viewed {
+                    // Nobody waits for it: keep the newest, within what there is for all.
+                    let over = self.held.saturating_sub(caps::RINGS) as u64;
+                    let keep = (UNREAD as u64).min((output.ring.len() as u64).saturating_sub(over)).max(LEAST as u64);
+                    self.held -= output.ring.forget_before(output.ring.end().saturating_sub(keep));
+                }
+                // One piece at a time where nobody slows it down, so that a flood stops nobody else.
+                if viewed { count == most || ended } else { ended }
+            }
+            Err(Errno::INTR) => true,
+            Err(Errno::AGAIN) if !ended => {
+                if !output.polled {
+                    let token = Token::Output(id, index).data();
+                    output.polled = epoll::add(&self.epoll, pipe, token, epoll::EventFlags::IN).is_ok();
+                }
+                false
+            }
+            // The command has ended: what it printed was read. What it left running may print on, to nobody.
+            Err(Errno::AGAIN) => {
+                if std::mem::replace(&mut output.polled, false) {
+                    let _ = epoll::delete(&self.epoll, pipe);
+                }
+                output.eof = true;
+                if let Some(pipe) = output.pipe.take() {
+                    self.sink(pipe);
+                }
+                false
+            }
+            // End of file, or a terminal whose last user has gone.
+            Ok(0) | Err(_) => {
+                if std::mem::replace(&mut output.polled, false) {
+                    let _ = epoll::delete(&self.epoll, pipe);
+                }
+                output.eof = true;
+                output.pipe = None;
+                false
+            }
+        }
+    }
+
+    pub(crate) fn send_output(&mut self, id: u64, index: usize) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let (Some((connection, stream)), true) = (task.viewer, task.ready) else { return };
+        let Some(connection) = self.connections.get_mut(&connection) else { return };
+        let output = &mut task.outputs[index];
+        while output.sent < output.ring.end() {
+            if !connection.has_room() {
+                connection.waits_for_room = true;
+                return;
+            }
+            let piece = output.ring.piece(output.sent, caps::DATA);
+            connection.send_data(stream, CHANNELS[index], output.sent, piece);
+            output.sent += piece.len() as u64;
+        }
+        if output.eof && !std::mem::replace(&mut output.eof_sent, true) {
+            connection.send(stream, Body::Eof(CHANNELS[index]));
+        }
+    }
+
+    /// Says the last word of a task that has ended and whose output is all sent, and forgets it.
+    pub(crate) fn finish(&mut self, id: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let Some(end) = &task.end else { return };
+        let sent = task.viewer.is_none() || task.outputs.iter().all(|output| output.sent == output.ring.end());
+        if !sent || !task.outputs.iter().all(|output| output.eof) {
+            return;
+        }
+        let body = match end {
+            End::Exited(report) => Body::Exit(*report),
+            End::Done(outcome) => Body::Reply(Reply::Done(outcome.clone())),
+            End::Failed(failure) => Body::Fail(failure.clone()),
+        };
+        if let Some((connection, stream)) = task.viewer.take()
+            && let Some(connection) = self.connections.get_mut(&connection)
+        {
+            connection.streams.remove(&stream);
+            connection.send(stream, body);
+        }
+        let keep = task.is_detached() && matches!(end, End::Exited(_));
+        if self.main == Some(id) {
+            self.exit.get_or_insert(match end {
+                End::Exited(report) => report.code.unwrap_or_else(|| 128 + report.signal.unwrap_or(0)),
+                End::Failed(failure) => start_failure_code(failure),
+                End::Done(_) => 0,
+            });
+        }
+        if keep {
+            let ended: Vec<u64> = self.tasks.values().filter(|task| task.end.is_some()).map(|task| task.id).collect();
+            for id in ended.iter().take(ended.len().saturating_sub(caps::ENDED)) {
+                self.forget(*id);
+            }
+        } else {
+            self.forget(id);
+        }
+        self.idle_since = Instant::now();
+        self.feed_the_starved();
+    }
+
+    pub(crate) fn forget(&mut self, id: u64) {
+        if let Some(task) = self.tasks.remove(&id) {
+            self.held -= task.outputs.iter().map(|output| output.ring.len()).sum::<usize>();
+        }
+    }
+
+    /// Memory was freed: those who could not read for lack of it try again.
+    pub(crate) fn feed_the_starved(&mut self) {
+        if self.starved && self.held + caps::WINDOW as usize <= caps::RINGS {
+            self.starved = false;
+            let ids: Vec<u64> = self.tasks.keys().copied().collect();
+            for id in ids {
+                self.pump(id);
+            }
+        }
+    }
+
+    pub(crate) fn take_reports(&mut self, id: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        for report in task.read_reports() {
+            match report {
+                Report::Ready if !task.ready => {
+                    task.ready = true;
+                    let reply = match task.kind {
+                        Kind::Command { .. } => running(task),
+                        Kind::Worker => Reply::Ready { stdin_window: task.stdin.window },
+                    };
+                    if let Some((connection, stream)) = task.viewer
+                        && let Some(connection) = self.connections.get_mut(&connection)
+                    {
+                        connection.send(stream, Body::Reply(reply));
+                    }
+                }
+                Report::Ready => {}
+                Report::Exited(mut exit) => {
+                    let oom_after = stats::oom_kills(self.oom_fd.as_ref());
+                    exit.timed_out = task.timed_out;
+                    exit.oom_killed = oom_after > task.oom_before;
+                    task.end = Some(End::Exited(exit));
+                }
+                Report::Done(outcome) => task.end = Some(End::Done(outcome)),
+                Report::Failed(failure) => {
+                    task.end = Some(End::Failed(failure));
+                    for output in &mut task.outputs {
+                        output.pipe = None;
+                        output.eof = true;
+                    }
+                }
+            }
+        }
+        if task.end.is_some() {
+            task.stdin.discard();
+            task.deadline = None;
+        }
+        self.pump(id);
+    }
+
+    /// Goes on reading what processes print that outlived their command: closing the pipe would end them.
+    pub(crate) fn sink(&mut self, pipe: OwnedFd) {
+        if self.sinks.len() < SINKS {
+            self.last_id += 1;
+            let id = self.last_id;
+            if epoll::add(&self.epoll, &pipe, Token::Sink(id).data(), epoll::EventFlags::IN).is_ok() {
+                self.sinks.insert(id, pipe);
+            }
+        }
+    }
+
+    pub(crate) fn drain_sink(&mut self, id: u64) {
+        let Some(pipe) = self.sinks.get(&id) else { return };
+        if !matches!(rustix::io::read(pipe, &mut self.scratch[..]), Ok(1..) | Err(Errno::AGAIN | Errno::INTR)) {
+            self.sinks.remove(&id);
+        }
+    }
+}
+
+/// What a keeper exits with whose main process could not be started.
+pub(crate) fn start_failure_code(failure: &Failure) -> i32 {
+    match failure.kind {
+        FailureKind::NotFound => 127,
+        FailureKind::NotExecutable => 126,
+        _ => 125,
+    }
+}

@@ -66,3 +66,24 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_options_do_not_contradict_each_other() {
+        Chore::command().debug_assert();
+    }
+
+    /// The lints compile the example; this makes sure that it is the one people read.
+    #[test]
+    fn the_readme_shows_the_example_as_it_is() {
+        let (_, code) = include_str!("../examples/library.rs").split_once("\n\n").expect("a line of words, then code");
+        assert!(
+            include_str!("../../README.md").contains(&format!("```rust\n{code}```")),
+            "README.md shows another example"
+        );
+    }
+}

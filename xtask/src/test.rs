@@ -57,7 +57,7 @@ impl Test {
             return Ok(());
         }
         runner.documentation(stages)?;
-        let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
+        let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
         stages.run("documentation", doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
         fuzz::Fuzz::default().stages(machine, stages)
     }
@@ -87,9 +87,9 @@ impl<'a> Runner<'a> {
     /// All tests but those in the documentation.
     fn all(&mut self, stages: &mut Stages) -> Result<()> {
         let mut command = if self.nextest {
-            cargo(&["nextest", "run", "--workspace", "--no-fail-fast"])
+            cargo(&["nextest", "run", "--workspace", "--all-features", "--no-fail-fast"])
         } else {
-            cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast"])
+            cargo(&["test", "--workspace", "--all-features", "--all-targets", "--no-fail-fast"])
         };
         self.leave_out(&mut command);
         self.run(stages, "tests", command)

@@ -214,7 +214,11 @@ impl Records {
     pub async fn end_owned(&self, id: &SandboxId, dialed: Result<Dialed>) -> Result<()> {
         match crate::shut_down(dialed, Duration::ZERO).await {
             Err(error) if !error.is_refused() => self.end(id, Err(error), Duration::ZERO).await,
-            _ => Ok(()),
+            _ => {
+                // For everyone else it is gone from now on, and its name is free.
+                let _ = std::fs::remove_file(self.dir(id).join("sandbox.json"));
+                Ok(())
+            }
         }
     }
 

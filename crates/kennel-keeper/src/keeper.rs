@@ -192,6 +192,10 @@ impl Keeper {
             return;
         }
         self.stopping = Some(Instant::now() + grace);
+        if tree::has_no_children() {
+            self.exit.get_or_insert(0);
+            return;
+        }
         let me = rustix::process::getpid().as_raw_nonzero().get();
         let all = tree::descendants(me);
         for task in self.tasks.values_mut() {

@@ -38,7 +38,7 @@ fn parent(pid: i32) -> Option<i32> {
 /// Kills everything below this process, also what forks on meanwhile. Returns when nothing is left, or after `most`.
 /// The caller's children are reaped.
 pub(crate) fn kill_all_below_me(most: Duration) {
-    if reap_until_none(Duration::ZERO) {
+    if has_no_children() {
         return;
     }
     let me = rustix::process::getpid().as_raw_nonzero().get();
@@ -62,6 +62,11 @@ pub(crate) fn kill_all_below_me(most: Duration) {
             return;
         }
     }
+}
+
+/// Whether nothing is below this process: it reaps orphans, so whatever is left below is below a child of its own.
+pub(crate) fn has_no_children() -> bool {
+    reap_until_none(Duration::ZERO)
 }
 
 /// Reaps children for at most that long; answers whether none is left.

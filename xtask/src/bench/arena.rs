@@ -7,7 +7,7 @@ use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_docker::{Docker, DockerOptions};
 use kennel_native::Native;
 use kennel_testkit::docker as engine;
-use kennel_types::{NetworkMode, SandboxSpec};
+use kennel_types::{ErrorCode, NetworkMode, SandboxSpec};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -125,12 +125,15 @@ impl Arena {
 
     /// Removes a sandbox.
     pub(super) fn remove(&self, sandbox: &Sandbox) -> Result<()> {
-        self.wait(async {
-            // The line is held until it is done: a tied sandbox that ends by itself meanwhile would be in the way.
-            let _line = sandbox.keeper().await?;
-            sandbox.remove(RemoveOptions { volumes: true, force: true }).await
-        })
+        self.wait(async { gone(sandbox.remove(EVERYTHING).await) })
     }
+}
+
+const EVERYTHING: RemoveOptions = RemoveOptions { volumes: true, force: true };
+
+/// A tied sandbox may go by itself in the moment it is removed: then it is gone too.
+fn gone(removed: kennel_core::Result<()>) -> kennel_core::Result<()> {
+    removed.or_else(|error| if error.code() == ErrorCode::NotFound { Ok(()) } else { Err(error) })
 }
 
 impl Containers {
@@ -148,11 +151,7 @@ impl Drop for Arena {
         for provider in providers {
             let swept = self.wait(async {
                 for sandbox in provider.list().await? {
-                    let gone = provider.remove(&sandbox.id, RemoveOptions { volumes: true, force: true }).await;
-                    gone.or_else(|error| match error.code() {
-                        kennel_types::ErrorCode::NotFound => Ok(()), // it went by itself
-                        _ => Err(error),
-                    })?;
+                    gone(provider.remove(&sandbox.id, EVERYTHING).await)?;
                 }
                 Ok(())
             });

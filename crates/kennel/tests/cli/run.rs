@@ -28,6 +28,7 @@ on_every_provider!(
     a_reader_that_leaves_ends_it,
     a_slow_reader_does_not_make_it_deaf,
     a_kept_sandbox_stays,
+    a_name_is_free_again_afterwards,
     without_a_command_it_is_the_image_or_an_error,
 );
 
@@ -309,6 +310,13 @@ fn a_kept_sandbox_stays(kennel: &Kennel) {
     kennel.kennel(&["exec", "kept", "--", "rm", "/tmp/kept-file"]).ok();
     kennel.kennel(&["run", "--name", "kept", "--", "true"]).fails(125);
     kennel.kennel(&["rm", "--force", "kept"]).ok();
+}
+
+fn a_name_is_free_again_afterwards(kennel: &Kennel) {
+    for _ in 0..10 {
+        kennel.kennel(&["run", "--name", "again", "--", "true"]).ok();
+        assert_eq!(kennel.kennel(&["ls", "--all", "-q"]).ok(), "");
+    }
 }
 
 fn without_a_command_it_is_the_image_or_an_error(kennel: &Kennel) {

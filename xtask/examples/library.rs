@@ -1,0 +1,21 @@
+//! The library by itself, as the README shows it.
+
+use kennel_core::{RUN_OUTPUT_CAP, RemoveOptions, Result, Sandbox, WriteOptions};
+use kennel_native::Native;
+use kennel_types::{ExecSpec, NetworkMode, SandboxSpec};
+use std::sync::Arc;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let native = Arc::new(Native::new("/var/lib/example/state".into(), "/var/lib/example/programs".into()));
+    let spec = SandboxSpec { network: Some(NetworkMode::None), ..SandboxSpec::default() };
+    let sandbox = Sandbox::create(native, &spec).await?;
+    sandbox.start().await?;
+
+    let files = sandbox.files(None).await?;
+    files.write("/root/numbers", b"3\n1\n2\n", WriteOptions::default()).await?;
+    let output = sandbox.run(&ExecSpec::argv(["sort", "/root/numbers"]), None, RUN_OUTPUT_CAP).await?;
+    print!("{}", output.stdout_text());
+
+    sandbox.remove(RemoveOptions { force: true, ..RemoveOptions::default() }).await
+}

@@ -69,7 +69,7 @@ fn command(target: &Target, until: Until) -> Result<Command> {
     let mut command = Command::new("cargo");
     command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN").current_dir(root());
     command.args(["+nightly", "fuzz", "run", name, &found, &format!("fuzz/seeds/{name}"), "--"]);
-    command.args(["-max_len=4096", "-rss_limit_mb=1024", "-timeout=10", "-print_final_stats=1", "-verbosity=1"]);
+    command.args(["-max_len=4096", "-rss_limit_mb=1024", "-timeout=10", "-print_final_stats=1", "-verbosity=0"]);
     command.arg(format!("-malloc_limit_mb={}", target.allocation));
     command.arg(match until {
         Until::Inputs(count) => format!("-runs={count}"),

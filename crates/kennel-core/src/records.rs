@@ -1,9 +1,8 @@
 //! Sandboxes that Kennel itself keeps on disk: one directory each, found and dialled by any later process.
 //!
 //! ```text
-//! <root>/<id>/sandbox.json   what it was asked to be, and what it is held by
-//!            /lock           held (flock) by whatever keeps the sandbox alive: it runs as long as this is held
-//!            /start          held while someone starts it
+//! <root>/<id>/sandbox.json   what it was asked to be, and what it is held by; locked while someone starts it
+//!            /lock           locked by whatever keeps the sandbox alive: it runs as long as it is; made by the first start
 //!            /sock           the keeper's socket
 //!            /exit           the keeper's exit code, as text
 //!            /log.0, log.1   the main process's log
@@ -12,14 +11,14 @@
 //!
 //! Nothing in here can be reached from inside a sandbox.
 
-use crate::{Dialed, Error, EventStream, LOG_FILES, Result};
+use crate::{Dialed, Error, EventStream, Result};
 use kennel_types::{
     Enforcement, ErrorCode, Event, EventKind, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Status,
 };
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -33,7 +32,7 @@ pub struct Records {
     provider: &'static str,
     root: PathBuf,
     /// Tied sandboxes that were made by this one: they live as long as its connection.
-    made: Arc<Mutex<HashSet<SandboxId>>>,
+    made: Arc<Mutex<HashMap<SandboxId, Record>>>,
 }
 
 /// One sandbox, as it was made.
@@ -103,7 +102,7 @@ impl Records {
             return Err(error);
         }
         if spec.tied {
-            self.made.lock().unwrap_or_else(PoisonError::into_inner).insert(record.id.clone());
+            self.made.lock().unwrap_or_else(PoisonError::into_inner).insert(record.id.clone(), record.clone());
         }
         Ok(record)
     }
@@ -156,7 +155,13 @@ impl Records {
     pub fn find(&self, id_or_name: &str) -> Result<Record> {
         // Neither can leave the directory: both have an id's alphabet.
         SandboxId::new(id_or_name).map_err(|_| Error::no_sandbox(crate::printable(id_or_name)))?;
-        let id = self.named(id_or_name).or_else(|| SandboxId::new(id_or_name).ok());
+        let id = SandboxId::new(id_or_name).ok();
+        // One that lives and dies with us changes for nobody else: it only has to be still there.
+        let made = id.as_ref().and_then(|id| self.made.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned());
+        if let Some(record) = made.filter(|record| self.dir(&record.id).join("sandbox.json").exists()) {
+            return Ok(record);
+        }
+        let id = self.named(id_or_name).or(id);
         match id.map(|id| self.read(&id)) {
             Some(Ok(Some(record))) => Ok(record),
             Some(Err(error)) => Err(error),
@@ -200,7 +205,7 @@ impl Records {
     /// Whether it lives as long as our connection: whether it is tied, and we are the one who made it. Others may look
     /// in and leave again.
     pub fn is_owned(&self, id: &SandboxId) -> bool {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).contains_key(id)
     }
 
     /// Whether it runs: whether someone holds its lock.
@@ -262,15 +267,12 @@ impl Records {
 
     /// Waits for others who start it, and then is the only one.
     pub async fn starting(&self, id: &SandboxId) -> Result<Starting> {
-        let path = self.dir(id).join("start");
+        let path = self.dir(id).join("sandbox.json");
         let what = || format!("lock {}", path.display());
-        let lock =
-            std::fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(
-                |error| match error.kind() {
-                    std::io::ErrorKind::NotFound => Error::no_sandbox(id),
-                    _ => Error::io(what(), error),
-                },
-            )?;
+        let lock = std::fs::File::open(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::no_sandbox(id),
+            _ => Error::io(what(), error),
+        })?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Ok(Starting { _lock: lock });
         }
@@ -289,7 +291,7 @@ impl Records {
         let dir = self.dir(&record.id);
         let status = if self.is_running(&record.id) {
             Status::Running
-        } else if dir.join(LOG_FILES[0]).exists() {
+        } else if dir.join("lock").exists() {
             Status::Stopped
         } else {
             Status::Created
@@ -452,7 +454,6 @@ mod tests {
         let lock = std::fs::File::create(records.dir(&record.id).join("lock")).unwrap();
         rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
         assert_eq!(records.info(&record).status, Status::Running);
-        std::fs::write(records.dir(&record.id).join("log.0"), "").unwrap();
         drop(lock);
         records.wait_until_ended(&record.id).await.unwrap();
         assert_eq!(records.info(&record).status, Status::Stopped);

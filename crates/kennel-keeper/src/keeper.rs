@@ -129,9 +129,10 @@ impl Keeper {
     /// Serves until there is a reason to end; answers the exit code.
     pub(crate) fn serve(&mut self) -> i32 {
         if let Some(main) = self.config.main.take() {
-            match self.start_command(&main, None) {
-                Ok(id) => self.main = Some(id),
-                Err(failure) => return start_failure_code(&failure),
+            // Before it starts: its very first output goes to the log.
+            self.main = Some(self.last_id + 1);
+            if let Err(failure) = self.start_command(&main, None) {
+                return start_failure_code(&failure);
             }
         }
         let mut events = Vec::with_capacity(64);

@@ -47,8 +47,7 @@ fn in_directory(dir: &str) -> ExitCode {
         let mut bytes = Vec::new();
         std::io::stdin().read_to_end(&mut bytes).map_err(|error| format!("read the keeper's settings: {error}"))?;
         let mut config = config(&bytes)?;
-        let place = Place::take(dir)?;
-        place.log(&mut config)?;
+        let place = Place::take(dir, &mut config)?;
         let _ = rustix::process::setsid();
         Ok((place, config))
     })();
@@ -56,7 +55,7 @@ fn in_directory(dir: &str) -> ExitCode {
         Ok((place, mut config)) => {
             place::answer(Ok(()));
             let Place { lock, listener, exit } = place;
-            config.exit_fd = Some(exit.into_raw_fd());
+            config.exit_fd = exit.map(IntoRawFd::into_raw_fd);
             let code = keep(listener, config);
             drop(lock);
             ExitCode::from(code as u8)

@@ -230,7 +230,7 @@ impl Keeper {
                 }
                 Report::Ready => {}
                 Report::Exited(mut exit) => {
-                    let oom_after = stats::oom_kills(self.oom_fd.as_ref());
+                    let oom_after = stats::oom_kills(self.oom_fd.as_ref(), self.config.inherit_env);
                     exit.timed_out = task.timed_out;
                     exit.oom_killed = oom_after > task.oom_before;
                     task.end = Some(End::Exited(exit));

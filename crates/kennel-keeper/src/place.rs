@@ -2,7 +2,7 @@
 
 use crate::{report, sys};
 use kennel_proto::{KeeperConfig, LogSink};
-use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use rustix::fd::{IntoRawFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -18,8 +18,8 @@ pub struct Place {
     pub lock: OwnedFd,
     /// The keeper's socket, listening.
     pub listener: OwnedFd,
-    /// Takes the exit code.
-    pub exit: OwnedFd,
+    /// Takes the exit code, where there is a main process that can have one.
+    pub exit: Option<OwnedFd>,
 }
 
 /// A descriptor of a file in the directory, which is the working directory.
@@ -34,7 +34,7 @@ fn failed(what: &str, name: &str, error: Errno) -> String {
 
 impl Place {
     /// Takes the directory: makes it the working directory, locks it and listens in it.
-    pub fn take(dir: &str) -> Result<Self, String> {
+    pub fn take(dir: &str, config: &mut KeeperConfig) -> Result<Self, String> {
         rustix::process::chdir(dir).map_err(|error| failed("enter", dir, error))?;
         let lock = open("lock", OFlags::RDWR)?;
         lock_soon(&lock).map_err(|error| failed("lock", "lock", error))?;
@@ -42,25 +42,21 @@ impl Place {
         let pid = rustix::process::getpid().to_string();
         rustix::fs::ftruncate(&lock, 0).map_err(|error| failed("write", "lock", error))?;
         rustix::io::write(&lock, pid.as_bytes()).map_err(|error| failed("write", "lock", error))?;
-        let exit = open("exit", OFlags::WRONLY | OFlags::TRUNC)?;
+        let mut exit = None;
+        if config.main.is_some() {
+            exit = Some(open("exit", OFlags::WRONLY | OFlags::TRUNC)?);
+            config.log = open_log()?;
+        }
         let listener = listen("sock").map_err(|error| failed("listen at", "sock", error))?;
         Ok(Self { lock, listener, exit })
     }
+}
 
-    /// Opens the log for the keeper: its descriptors are the keeper's from now on.
-    pub fn log(&self, config: &mut KeeperConfig) -> Result<(), String> {
-        let first = open("log.0", OFlags::WRONLY | OFlags::APPEND)?;
-        if config.main.is_some() {
-            let second = open("log.1", OFlags::WRONLY | OFlags::APPEND)?;
-            config.log = LogSink::Files { first: first.into_raw_fd(), second: second.into_raw_fd(), cap: LOG_CAP };
-        }
-        Ok(())
-    }
-
-    /// The descriptors, by number.
-    pub fn descriptors(&self) -> [i32; 3] {
-        [&self.lock, &self.listener, &self.exit].map(AsRawFd::as_raw_fd)
-    }
+/// The log's descriptors are the keeper's from now on.
+fn open_log() -> Result<LogSink, String> {
+    let first = open("log.0", OFlags::WRONLY | OFlags::APPEND)?.into_raw_fd();
+    let second = open("log.1", OFlags::WRONLY | OFlags::APPEND)?.into_raw_fd();
+    Ok(LogSink::Files { first, second, cap: LOG_CAP })
 }
 
 /// Whoever looks whether it runs holds the lock for a moment: try again. Whoever keeps it running holds it for long.

@@ -36,7 +36,7 @@ impl Keeper {
                 self.done(id, stream, Outcome::Nothing);
             }
             Request::Stats => {
-                let mut stats = stats::read(self.oom_fd.as_ref());
+                let mut stats = stats::read(self.oom_fd.as_ref(), self.config.inherit_env);
                 stats.memory_limit_bytes = stats.memory_limit_bytes.or(self.config.memory_limit);
                 self.done(id, stream, Outcome::Stats(stats));
             }
@@ -71,7 +71,7 @@ impl Keeper {
         self.check_count()?;
         self.last_id += 1;
         let id = self.last_id;
-        let oom_before = stats::oom_kills(self.oom_fd.as_ref());
+        let oom_before = stats::oom_kills(self.oom_fd.as_ref(), self.config.inherit_env);
         let mut task = Task::command(id, &self.config, spawn)?;
         task.viewer = viewer;
         task.oom_before = oom_before;

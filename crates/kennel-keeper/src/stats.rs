@@ -4,31 +4,27 @@ use kennel_proto::StatsReport;
 use rustix::fd::OwnedFd;
 
 /// What the sandbox uses.
-pub(crate) fn read(oom_fd: Option<&OwnedFd>) -> StatsReport {
-    let mut stats = if is_contained() { from_cgroup() } else { None }.unwrap_or_else(from_processes);
-    stats.oom_kills = oom_kills(oom_fd);
+pub(crate) fn read(oom_fd: Option<&OwnedFd>, engine: bool) -> StatsReport {
+    let mut stats = if engine { from_cgroup() } else { None }.unwrap_or_else(from_processes);
+    stats.oom_kills = oom_kills(oom_fd, engine);
     stats
 }
 
-/// Processes killed so far because memory ran out.
-pub(crate) fn oom_kills(fd: Option<&OwnedFd>) -> Option<u64> {
+/// Processes killed so far because memory ran out: by the descriptor that was inherited for it, or where an `engine` shows
+/// the sandbox its own control group.
+pub(crate) fn oom_kills(fd: Option<&OwnedFd>, engine: bool) -> Option<u64> {
     let text = match fd {
         Some(fd) => {
             let mut buffer = [0; 1024];
             let count = rustix::io::pread(fd, &mut buffer, 0).ok()?;
             String::from_utf8_lossy(&buffer[..count]).into_owned()
         }
-        None if is_contained() => {
+        None if engine => {
             text("/sys/fs/cgroup/memory.events").or_else(|| text("/sys/fs/cgroup/memory/memory.oom_control"))?
         }
         None => return None,
     };
     field(&text, "oom_kill")
-}
-
-/// Whether `/sys/fs/cgroup` is this sandbox's own: only a process 1 is sure of that.
-fn is_contained() -> bool {
-    rustix::process::getpid().is_init()
 }
 
 fn from_cgroup() -> Option<StatsReport> {

@@ -3,7 +3,7 @@
 use super::Effort;
 use super::arena::Arena;
 use super::row::Row;
-use super::sample::{succeed, take_turns};
+use super::sample::{in_a_row, once, succeed, take_turns};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::process::Command;
@@ -27,10 +27,8 @@ pub(super) fn light(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
         command.args(["--map-root-user", "--mount", "--pid", "--fork", "--ipc", "--uts", "--net", "--cgroup"]);
         succeed(command.args(["--mount-proc", arena.busybox(), "true"]))
     };
-    let [ours, bwrap, unshare, host] = take_turns(
-        effort.times(80),
-        [Box::new(|| kennel(arena)), Box::new(bwrap), Box::new(unshare), Box::new(|| arena.host_true())],
-    )?;
+    let [ours, bwrap, unshare, host] =
+        take_turns(effort.times(80), [once(|| kennel(arena)), once(bwrap), once(unshare), once(|| arena.host_true())])?;
     Ok(vec![
         Row::times(WHAT, &ours, "bwrap --unshare-all", &bwrap).at_most(1.0),
         Row::times(WHAT, &ours, "unshare, all namespaces", &unshare),
@@ -48,12 +46,11 @@ pub(super) fn heavy(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
         succeed(command.arg(format!("kennel-bench-{}", std::process::id())))
     };
     let Some(docker) = arena.docker() else {
-        let [ours, runc] = take_turns(turns, [Box::new(|| kennel(arena)), Box::new(runc)])?;
+        let [ours, runc] = take_turns(turns, [once(|| kennel(arena)), once(runc)])?;
         return Ok(vec![Row::times(WHAT, &ours, "runc run", &runc)]);
     };
     let docker_run = || succeed(&mut docker.command(&["run", "--rm", "--network", "none", &docker.image, "true"]));
-    let [ours, runc, docker_run] =
-        take_turns(turns, [Box::new(|| kennel(arena)), Box::new(runc), Box::new(docker_run)])?;
+    let [ours, runc, docker_run] = take_turns(turns, [in_a_row(3, || kennel(arena)), once(runc), once(docker_run)])?;
     Ok(vec![
         Row::times(WHAT, &ours, "runc run", &runc),
         Row::times(WHAT, &ours, "docker run --rm --network none", &docker_run).at_most_one_in(30.0),
@@ -63,7 +60,7 @@ pub(super) fn heavy(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
 /// The program itself, doing nothing.
 pub(super) fn help(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
     let help = || succeed(&mut arena.kennel(&["--help"]));
-    let [ours, host] = take_turns(effort.times(80), [Box::new(help), Box::new(|| arena.host_true())])?;
+    let [ours, host] = take_turns(effort.times(80), [once(help), once(|| arena.host_true())])?;
     Ok(vec![Row::times("kennel --help", &ours, "spawn on the host", &host)])
 }
 

@@ -3,7 +3,7 @@
 use super::Effort;
 use super::arena::Arena;
 use super::row::Row;
-use super::sample::{succeed, take_turns};
+use super::sample::{in_a_row, once, succeed, take_turns};
 use anyhow::{Result, bail};
 use kennel_core::Sandbox;
 use kennel_types::ExecSpec;
@@ -22,10 +22,8 @@ pub(super) fn native(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
     let spec = ExecSpec::argv([arena.busybox(), "true"]);
     let id = sandbox.id().to_string();
     let cli = || succeed(&mut arena.kennel(&["--provider", "native", "exec", &id, "--", arena.busybox(), "true"]));
-    let [library, cli, host] = take_turns(
-        effort.times(300),
-        [Box::new(|| call(arena, &sandbox, &spec)), Box::new(cli), Box::new(|| arena.host_true())],
-    )?;
+    let [library, cli, host] =
+        take_turns(effort.times(300), [once(|| call(arena, &sandbox, &spec)), once(cli), once(|| arena.host_true())])?;
     arena.remove(&sandbox)?;
     let beside = "spawn on the host";
     Ok(vec![
@@ -44,7 +42,7 @@ pub(super) fn docker(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
     let cli = || succeed(&mut arena.kennel(&["--provider", "docker", "exec", &id, "--", "true"]));
     let theirs = || succeed(&mut docker.command(&["exec", &container, "true"]));
     let [library, cli, theirs] =
-        take_turns(effort.times(30), [Box::new(|| call(arena, &sandbox, &spec)), Box::new(cli), Box::new(theirs)])?;
+        take_turns(effort.times(30), [in_a_row(10, || call(arena, &sandbox, &spec)), in_a_row(3, cli), once(theirs)])?;
     arena.remove(&sandbox)?;
     let beside = "docker exec";
     Ok(vec![

@@ -3,7 +3,7 @@
 use super::Effort;
 use super::arena::Arena;
 use super::row::Row;
-use super::sample::take_turns;
+use super::sample::{once, take_turns};
 use anyhow::{Result, bail};
 use kennel_core::{Sandbox, WriteOptions};
 use kennel_types::ExecSpec;
@@ -29,7 +29,7 @@ pub(super) fn large(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
         let output = arena.wait(sandbox.run(&ExecSpec::argv(["cp", FILE, COPY]), None, 1024))?;
         if output.status.success() { Ok(()) } else { bail!("cp failed: {}", output.stderr_text()) }
     };
-    let [written, read, copied] = take_turns(effort.times(12), [Box::new(write), Box::new(read), Box::new(copy)])?;
+    let [written, read, copied] = take_turns(effort.times(12), [once(write), once(read), once(copy)])?;
     arena.remove(&sandbox)?;
     Ok(vec![
         Row::times("64 MiB written by a file call (native)", &written, "cp inside", &copied).at_least_one_in(3.0),

@@ -12,6 +12,8 @@
 //!
 //! The one outside holds nothing but the lock. If it is killed, the one inside dies with it.
 
+#![cfg_attr(not(test), no_main)]
+
 mod cgroup;
 mod ids;
 mod rootfs;
@@ -27,18 +29,20 @@ use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions};
 use std::io::Read;
-use std::process::ExitCode;
 
-fn main() -> ExitCode {
+/// Called by the C library itself: what Rust does before its own `main` (a guard page, a signal stack, a look through
+/// `/proc/self/maps`) takes as long as half of all the rest here, and nothing of it is used.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn main() -> libc::c_int {
     match start() {
         Ok(watch) => {
             place::answer(Ok(()));
             watch.until_the_end();
-            ExitCode::SUCCESS
+            0
         }
         Err(message) => {
             place::answer(Err(&message));
-            ExitCode::from(125)
+            125
         }
     }
 }
@@ -59,8 +63,7 @@ fn start() -> Result<Watch, String> {
     let mut plan: Plan = minicbor::decode(&bytes).map_err(|error| format!("read the plan: {error}"))?;
     let _ = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::empty());
-    let place = Place::take(&plan.dir)?;
-    place.log(&mut plan.keeper)?;
+    let place = Place::take(&plan.dir, &mut plan.keeper)?;
     let group = plan.cgroup.as_ref().map(cgroup::Group::make).transpose()?;
     plan.keeper.oom_fd = group.as_ref().and_then(cgroup::Group::oom_events).map(IntoRawFd::into_raw_fd);
 
@@ -127,9 +130,13 @@ impl Watch {
     /// Waits for the sandbox to end and clears away what only we can.
     fn until_the_end(self) {
         // Only what the lock and the exit code need stays open: no mount is held by us.
-        kennel_keeper::sys::close_all_but(&[self.place.lock.as_raw_fd(), self.place.exit.as_raw_fd()]);
+        let exit = self.place.exit.as_ref();
+        let keep: Vec<i32> = [Some(&self.place.lock), exit].into_iter().flatten().map(AsRawFd::as_raw_fd).collect();
+        kennel_keeper::sys::close_all_but(&keep);
         let code = self.wait();
-        let _ = rustix::io::write(&self.place.exit, code.to_string().as_bytes());
+        if let Some(exit) = exit {
+            let _ = rustix::io::write(exit, code.to_string().as_bytes());
+        }
         drop(self.group);
         if self.plan.remove_dir {
             let _ = rustix::process::chdir("/");

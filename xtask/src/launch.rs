@@ -6,7 +6,7 @@ use crate::machine::{FOR_BENCH, FOR_TESTS, Machine};
 use crate::stage::cargo;
 use anyhow::{Context, Result, bail};
 
-/// Builds everything for speed and measures; answers whether all promises are held.
+/// Builds everything with --release and measures; answers whether all promises are held.
 pub(crate) fn bench(options: &Bench) -> Result<bool> {
     let mut machine = Machine::here();
     if !machine.root {
@@ -16,7 +16,7 @@ pub(crate) fn bench(options: &Bench) -> Result<bool> {
     machine.install(FOR_BENCH)?;
     // The program as people build it, by itself: what is built beside it would change its libraries.
     build(&["build", "--release", "--package", "kennel"])?;
-    let measure = ["--profile", "measure", "--package", "xtask", "--features", "bench"];
+    let measure = ["--release", "--package", "xtask", "--features", "bench"];
     build(&[&["build"], &measure[..]].concat())?;
     let engine = Engine::get(&mut machine)?;
     let mut command = cargo(&[&["run", "--quiet"], &measure[..], &["--", "measure"]].concat());

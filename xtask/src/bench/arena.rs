@@ -34,8 +34,7 @@ impl Arena {
     /// Makes the home and finds the programs. The engine is the one that the environment names; without, there is none.
     pub(super) fn set_up() -> Result<Self> {
         let own = std::env::current_exe().context("find this program")?;
-        let target = own.ancestors().nth(2).context("find the directory of what was built")?;
-        let kennel = target.join("release/kennel");
+        let kennel = own.with_file_name("kennel");
         if !kennel.is_file() {
             bail!("{} is not there: use cargo xtask bench", kennel.display());
         }

@@ -37,38 +37,49 @@ pub async fn no_byte_is_lost_over_cut_connections(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }
-    const LINES: usize = 20_000;
+    const ROUNDS: usize = 8;
+    const LINES: usize = 2_500;
+    let line = |number: usize| format!("line {number}\n").into_bytes();
     let sandbox = stage.running().await;
-    let script = format!("i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i+1)); done");
+    // A burst of lines for every line it reads.
+    let script = format!(
+        "n=0; while read go; do i=0; while [ $i -lt {LINES} ]; do echo line $n; n=$((n+1)); i=$((i+1)); done; done"
+    );
     let wire = stage.wire();
     let wired = stage.again(wire.clone(), &sandbox).await;
-    let mut exec = wired.exec(&ExecSpec { detached: true, ..ExecSpec::shell(script) }).await.unwrap();
+    let spec = ExecSpec { stdin: true, detached: true, ..ExecSpec::shell(script) };
+    let mut exec = wired.exec(&spec).await.unwrap();
     let process = exec.process();
-    let (mut all, mut cuts) = (Vec::new(), 0);
+    let (mut all, mut expected) = (Vec::new(), Vec::new());
     let reading = async {
-        loop {
-            match exec.next().await {
-                Ok(ExecEvent::Output(_, bytes)) => {
-                    all.extend(bytes);
-                    if all.len() > cuts * 20_000 {
-                        cuts += 1;
-                        wire.cut();
+        for round in 0..ROUNDS {
+            expected.extend((round * LINES..(round + 1) * LINES).flat_map(line));
+            exec.stdin().write(b"go\n").await.unwrap();
+            let mut whole = true;
+            while whole || all.len() < expected.len() {
+                match exec.next().await {
+                    Ok(ExecEvent::Output(_, bytes)) => {
+                        all.extend(bytes);
+                        if whole {
+                            wire.cut();
+                        }
                     }
-                }
-                Ok(ExecEvent::Exited(status)) => return status,
-                Err(error) => {
-                    assert_eq!(error.code(), ErrorCode::Stopped, "{error}");
-                    let from = Position { stdout: all.len() as u64, stderr: 0 };
-                    exec = wired.attach(process, from, None).await.unwrap();
-                    assert_eq!(exec.lost(), 0, "after {cuts} cuts");
+                    Ok(ExecEvent::Exited(status)) => panic!("it ended: {status:?}"),
+                    Err(error) => {
+                        assert_eq!(error.code(), ErrorCode::Stopped, "{error}");
+                        assert!(std::mem::take(&mut whole), "the connection was lost by itself");
+                        let from = Position { stdout: all.len() as u64, stderr: 0 };
+                        exec = wired.attach(process, from, None).await.unwrap();
+                        assert_eq!(exec.lost(), 0, "in round {round}");
+                    }
                 }
             }
         }
+        exec.stdin().close();
+        exec.next().await.unwrap()
     };
-    let status = tokio::time::timeout(2 * SOON, reading).await.expect("it comes to its end");
-    assert_eq!(status.code, Some(0));
-    assert!(cuts > 5, "{cuts} cuts");
-    let expected: Vec<u8> = (0..LINES).flat_map(|number| format!("line {number}\n").into_bytes()).collect();
+    let end = tokio::time::timeout(2 * SOON, reading).await.expect("it comes to its end");
+    assert!(matches!(end, ExecEvent::Exited(status) if status.code == Some(0)), "{end:?}");
     assert!(all == expected, "{} of {} bytes, or not the same", all.len(), expected.len());
 }
 

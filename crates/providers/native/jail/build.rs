@@ -1,7 +1,7 @@
 //! Compiles the system call filter, so that starting a sandbox only has to load it.
 //!
 //! The kernel runs a new filter once for every system call there is, to remember those that are always allowed. A list
-//! that is searched from its start, as `seccompiler` makes it, takes it a millisecond; this searches ranges by halves.
+//! that is searched from its start, as `seccompiler` makes it, is run through for each; this searches ranges by halves.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -31,7 +31,7 @@ use rustix::process::{Pid, WaitOptions};
 use std::io::Read;
 
 /// Called by the C library itself: what Rust does before its own `main` (a guard page, a signal stack, a look through
-/// `/proc/self/maps`) takes as long as half of all the rest here, and nothing of it is used.
+/// `/proc/self/maps`) is time on the way to every sandbox, and nothing of it is used.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn main() -> libc::c_int {
     match start() {

@@ -20,16 +20,18 @@ enum Until {
     Seconds(u64),
 }
 
-const TARGETS: [Target; 2] = [
+const TARGETS: [Target; 3] = [
     Target { name: "frames", allocation: 4, until: Until::Inputs(1_000_000) },
     // Each input is a whole connection.
     Target { name: "keeper_answers", allocation: 4, until: Until::Seconds(60) },
+    // Not from inside, but from whoever wrote the project's files.
+    Target { name: "config", allocation: 64, until: Until::Seconds(30) },
 ];
 
 /// How long.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Fuzz {
-    /// Inputs for each target [default: a million frames, and a minute of keepers]
+    /// Inputs for each target [default: a million frames, a minute of keepers, half a minute of settings]
     #[arg(long, value_name = "COUNT")]
     runs: Option<u64>,
     /// Only this target

@@ -1,39 +1,75 @@
-//! A program of ours that is started, told what to do on its standard input, and answers once on its standard output.
+//! A program of ours that is started, told what to do on its standard input, and answers there.
+//!
+//! Its standard input is a socket: what it is told has a length before it, and what follows is for whoever it becomes.
 
 use crate::{Error, Result};
 use kennel_types::ErrorCode;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
 use std::ffi::OsStr;
-use std::io::{Seek, Write};
-use std::path::Path;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use tokio::io::AsyncReadExt;
 use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 
 /// Longest answer.
 const ANSWER: u64 = 64 * 1024;
 
-/// Starts `program`, hands it `input`, and reads its answer to the end. The program goes on; it is reaped when it ends.
-pub async fn start_program(program: &Path, arguments: &[&OsStr], input: &[u8]) -> Result<Vec<u8>> {
-    let what = || format!("start {}", program.display());
-    let memory = rustix::fs::memfd_create("kennel", rustix::fs::MemfdFlags::CLOEXEC)
-        .map_err(|error| Error::io(what(), error))?;
-    let mut file = std::fs::File::from(memory);
-    file.write_all(input).and_then(|()| file.rewind()).map_err(|error| Error::io(what(), error))?;
-    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)
-        .map_err(|error| Error::io(what(), error))?;
-    rustix::io::ioctl_fionbio(&write, false).map_err(|error| Error::io(what(), error))?;
-    let mut command = Command::new(program);
-    command.args(arguments).env_clear().stdin(Stdio::from(file)).stdout(Stdio::from(write)).stderr(Stdio::null());
-    let child = spawn(&mut command)
-        .map_err(|error| Error::new(ErrorCode::StartFailed, format!("{}: {error}", what())).caused_by(error))?;
-    // It holds the writing end of the pipe, which must close when the program closes it.
-    drop(command);
-    reap_later(child.id());
-    let receiver = tokio::net::unix::pipe::Receiver::from_owned_fd(read).map_err(|error| Error::io(what(), error))?;
-    let mut answer = Vec::new();
-    receiver.take(ANSWER).read_to_end(&mut answer).await.map_err(|error| Error::io(what(), error))?;
-    Ok(answer)
+/// A program that was started and waits to be told what to do. If it never is, it ends.
+#[derive(Debug)]
+pub struct Helper {
+    program: PathBuf,
+    line: UnixStream,
+}
+
+impl Helper {
+    /// Starts it. It goes on when we end; it is reaped when it ends.
+    pub fn start(program: &Path, arguments: &[&OsStr]) -> Result<Self> {
+        let what = || format!("start {}", program.display());
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = pair.map_err(|error| Error::io(what(), error))?;
+        rustix::io::ioctl_fionbio(&ours, true).map_err(|error| Error::io(what(), error))?;
+        let line = UnixStream::from_std(StdUnixStream::from(ours)).map_err(|error| Error::io(what(), error))?;
+        let mut command = Command::new(program);
+        command.args(arguments).env_clear().stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = spawn(&mut command)
+            .map_err(|error| Error::new(ErrorCode::StartFailed, format!("{}: {error}", what())).caused_by(error))?;
+        reap_later(child.id());
+        Ok(Self { program: program.to_owned(), line })
+    }
+
+    /// Tells it what to do.
+    pub async fn tell(&mut self, what: &[u8]) -> Result<()> {
+        let length = u32::try_from(what.len())
+            .map_err(|_| Error::new(ErrorCode::LimitExceeded, format!("{} bytes are no plan", what.len())))?;
+        let mut message = length.to_le_bytes().to_vec();
+        message.extend_from_slice(what);
+        // One that has ended already has said why, or has died without a word: its answer tells.
+        match self.line.write_all(&message).await {
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            done => done.map_err(|error| Error::io(format!("talk to {}", self.program.display()), error)),
+        }
+    }
+
+    /// Waits for its answer: that all is well, or what is not.
+    pub async fn answer(self) -> Result<Result<(), String>> {
+        let mut answer = Vec::new();
+        let read = self.line.take(ANSWER).read_to_end(&mut answer).await;
+        read.map_err(|error| Error::io(format!("start {}", self.program.display()), error))?;
+        if answer == b"ok" {
+            return Ok(Ok(()));
+        }
+        let said = String::from_utf8_lossy(&answer);
+        let reason = said.strip_prefix("error ").unwrap_or("it ended without a word");
+        Ok(Err(crate::printable(reason)))
+    }
+
+    /// The line to it, where it does not answer but goes on as someone else.
+    pub fn into_line(self) -> UnixStream {
+        self.line
+    }
 }
 
 /// Starts it, also in the moment in which another thread has forked and still holds the program open for writing: it

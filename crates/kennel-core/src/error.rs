@@ -61,6 +61,11 @@ impl Error {
         Self::new(ErrorCode::NotFound, format!("there is no sandbox {name}")).hint("kennel ls --all")
     }
 
+    /// A sandbox that could not be started.
+    pub fn not_started(name: impl std::fmt::Display, reason: impl std::fmt::Display) -> Self {
+        Self::new(ErrorCode::StartFailed, format!("start sandbox {name}: {reason}"))
+    }
+
     /// A sandbox that does not run.
     pub fn stopped(name: impl std::fmt::Display) -> Self {
         let hint = format!("kennel start {name}");

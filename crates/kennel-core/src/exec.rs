@@ -55,7 +55,9 @@ impl Exec {
         let size = size.map(wire_size);
         let request = Attach { process, stdout: from.stdout, stderr: from.stderr, size };
         Self::started(keeper.open(Request::Attach(request))?, from).await.map_err(|error| match error.code() {
-            ErrorCode::NotFound => error,
+            ErrorCode::NotFound => {
+                Error::new(ErrorCode::NotFound, format!("attach to command {process}: it is not there, or has ended"))
+            }
             _ => Error::new(ErrorCode::AttachFailed, format!("attach to command {process}: {error}")),
         })
     }
@@ -150,7 +152,7 @@ impl Stdin {
         while !bytes.is_empty() {
             let room = self.stream.room(*sent, self.state.window).await?;
             let take = bytes.len().min(room as usize).min(caps::DATA);
-            self.stream.send(Body::Data { channel: Channel::Stdin, offset: *sent, bytes: bytes[..take].to_vec() });
+            self.stream.send_data(Channel::Stdin, *sent, &bytes[..take]);
             *sent += take as u64;
             bytes = &bytes[take..];
         }
@@ -184,6 +186,7 @@ fn spawn_message(spec: &ExecSpec) -> Spawn {
         timeout_ms: spec.timeout.map(|timeout| timeout.as_millis().try_into().unwrap_or(u64::MAX)),
         grace_ms: None,
         detached: spec.detached,
+        last: spec.last,
     }
 }
 
@@ -209,7 +212,5 @@ fn start_error(what: &str, error: Error) -> Error {
         ErrorCode::PermissionDenied | ErrorCode::ExecFailed => 126,
         _ => return error,
     };
-    let reason = error.to_string();
-    let reason = reason.strip_prefix("request: ").unwrap_or(&reason);
-    Error::new(ErrorCode::ExecFailed, format!("run {}: {reason}", crate::printable(what))).exit_code(exit)
+    Error::new(ErrorCode::ExecFailed, format!("run {}: {error}", crate::printable(what))).exit_code(exit)
 }

@@ -97,7 +97,7 @@ impl Files {
             if count == 0 {
                 break;
             }
-            stream.0.send(Body::Data { channel: Channel::Stdin, offset: sent, bytes: buffer[..count].to_vec() });
+            stream.0.send_data(Channel::Stdin, sent, &buffer[..count]);
             sent += count as u64;
         }
         stream.0.send(Body::Eof(Channel::Stdin));

@@ -80,6 +80,13 @@ pub trait Provider: Send + Sync {
     /// Starts it; its keeper can be dialled afterwards. Starting a running one is no error.
     async fn start(&self, id: &SandboxId) -> Result<()>;
 
+    /// Starts it and dials its keeper. Where both can go on at once, it comes back before the keeper listens: what goes
+    /// wrong then is said on the stream, in place of the keeper's welcome.
+    async fn launch(&self, id: &SandboxId) -> Result<Dialed> {
+        self.start(id).await?;
+        self.dial(id).await
+    }
+
     /// Ends everything in it: TERM, `grace`, KILL. Stopping a stopped one is no error.
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()>;
 
@@ -122,15 +129,17 @@ pub fn new_id() -> Result<SandboxId> {
 
 /// Refuses what the mode does not give, and answers the network to use. Every provider calls it first in `create`.
 pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
-    let refuse = |what: String| Err(Error::unsupported(mode.provider, what));
+    let refuse = |what: String, feature: &str| {
+        Err(Error::unsupported(mode.provider, what).hint(format!("kennel explain {feature}")))
+    };
     if mode.limits == Support::Refused && spec.limits != Limits::default() {
-        return refuse("memory, cpu or process limits".into());
+        return refuse("memory, cpu or process limits".into(), "limits");
     }
     if let (Support::Refused, Some(mount)) = (mode.mounts, spec.mounts.first()) {
-        return refuse(format!("a mount at {}", mount.target));
+        return refuse(format!("a mount at {}", mount.target), "mounts");
     }
     if mode.users == Support::Refused && spec.user.is_some() {
-        return refuse("commands as another user".into());
+        return refuse("commands as another user".into(), "users");
     }
     match (mode.backing, &spec.image) {
         (Backing::Image, None) => {
@@ -138,7 +147,9 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
                 .hint("name one with --image IMAGE"));
         }
         (Backing::Image, Some(_)) | (_, None) => {}
-        (_, Some(image)) => return refuse(format!("the image {image}: it runs on the host's own files")),
+        (_, Some(image)) => {
+            return refuse(format!("the image {image}: it runs on the host's own files"), "images");
+        }
     }
     let network = spec.network.unwrap_or(mode.default_network());
     if !mode.networks.contains(&network) {

@@ -1,7 +1,8 @@
 //! Sandboxes that Kennel itself keeps on disk: one directory each, found and dialled by any later process.
 //!
 //! ```text
-//! <root>/<id>/sandbox.json   what it was asked to be, and what it is held by; locked while someone starts it
+//! <root>/<id>/sandbox.json   what it was asked to be, and what it is held by; locked while someone starts it, and for
+//!                            a tied one as long as its maker lives
 //!            /lock           locked by whatever keeps the sandbox alive: it runs as long as it is; made by the first start
 //!            /sock           the keeper's socket
 //!            /exit           the keeper's exit code, as text
@@ -22,7 +23,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -32,7 +33,15 @@ pub struct Records {
     provider: &'static str,
     root: PathBuf,
     /// Tied sandboxes that were made by this one: they live as long as its connection.
-    made: Arc<Mutex<HashMap<SandboxId, Record>>>,
+    made: Arc<Mutex<HashMap<SandboxId, Made>>>,
+}
+
+/// A tied sandbox of ours.
+#[derive(Debug)]
+struct Made {
+    record: Record,
+    /// Says to others that we live: see [`Records::is_orphan`].
+    _lock: std::fs::File,
 }
 
 /// One sandbox, as it was made.
@@ -55,9 +64,14 @@ pub struct Record {
     pub enforcement: Enforcement,
 }
 
+/// The directory of names. No id is like this.
+const NAMES: &str = "names";
+/// How old half a sandbox is before nobody can still be making it.
+const SETTLED: Duration = Duration::from_secs(2);
+
 /// Held while a sandbox is being started.
 pub struct Starting {
-    _lock: std::fs::File,
+    _lock: Option<std::fs::File>,
 }
 
 impl Records {
@@ -93,21 +107,23 @@ impl Records {
             network,
             enforcement,
         };
-        let written = self.write(&record).and_then(|()| match &spec.name {
-            Some(name) => self.take_name(name, &record.id),
-            None => Ok(()),
+        let written = self.write(&record).and_then(|file| match &spec.name {
+            Some(name) => self.take_name(name, &record.id).map(|()| file),
+            None => Ok(file),
         });
-        if let Err(error) = written {
-            let _ = std::fs::remove_dir_all(&dir);
-            return Err(error);
-        }
+        let file = written.inspect_err(|_| drop(std::fs::remove_dir_all(&dir)))?;
         if spec.tied {
-            self.made.lock().unwrap_or_else(PoisonError::into_inner).insert(record.id.clone(), record.clone());
+            self.made().insert(record.id.clone(), Made { record: record.clone(), _lock: file });
         }
         Ok(record)
     }
 
-    fn write(&self, record: &Record) -> Result<()> {
+    fn made(&self) -> MutexGuard<'_, HashMap<SandboxId, Made>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes it down. The record of a tied one is locked before there is anything in it.
+    fn write(&self, record: &Record) -> Result<std::fs::File> {
         let path = self.dir(&record.id).join("sandbox.json");
         let what = || format!("write {}", path.display());
         let json = serde_json::to_vec(record)
@@ -118,11 +134,16 @@ impl Records {
             .mode(0o600)
             .open(&path)
             .map_err(|error| Error::io(what(), error))?;
-        file.write_all(&json).map_err(|error| Error::io(what(), error))
+        if record.spec.tied {
+            let locked = rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive));
+            locked.map_err(|error| Error::io(what(), error))?;
+        }
+        file.write_all(&json).map_err(|error| Error::io(what(), error))?;
+        Ok(file)
     }
 
     fn take_name(&self, name: &str, id: &SandboxId) -> Result<()> {
-        let names = self.root.join("names");
+        let names = self.root.join(NAMES);
         let path = names.join(name);
         let what = || format!("write {}", path.display());
         std::fs::create_dir_all(&names).map_err(|error| Error::io(what(), error))?;
@@ -147,7 +168,7 @@ impl Records {
     }
 
     fn named(&self, name: &str) -> Option<SandboxId> {
-        let target = std::fs::read_link(self.root.join("names").join(name)).ok()?;
+        let target = std::fs::read_link(self.root.join(NAMES).join(name)).ok()?;
         SandboxId::new(target.to_str()?).ok()
     }
 
@@ -157,7 +178,7 @@ impl Records {
         SandboxId::new(id_or_name).map_err(|_| Error::no_sandbox(crate::printable(id_or_name)))?;
         let id = SandboxId::new(id_or_name).ok();
         // One that lives and dies with us changes for nobody else: it only has to be still there.
-        let made = id.as_ref().and_then(|id| self.made.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned());
+        let made = id.as_ref().and_then(|id| self.made().get(id).map(|made| made.record.clone()));
         if let Some(record) = made.filter(|record| self.dir(&record.id).join("sandbox.json").exists()) {
             return Ok(record);
         }
@@ -169,10 +190,11 @@ impl Records {
         }
     }
 
-    /// `None` if it is not there.
+    /// `None` if it is not there, or not written yet.
     fn read(&self, id: &SandboxId) -> Result<Option<Record>> {
         let path = self.dir(id).join("sandbox.json");
         match std::fs::read(&path) {
+            Ok(bytes) if bytes.is_empty() => Ok(None),
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map(Some)
                 .map_err(|error| Error::new(ErrorCode::Internal, format!("read {}: {error}", path.display()))),
@@ -181,7 +203,7 @@ impl Records {
         }
     }
 
-    /// All sandboxes, oldest first.
+    /// All sandboxes, oldest first. What a maker that was killed left behind is removed on the way.
     pub fn list(&self) -> Result<Vec<Record>> {
         let what = || format!("list {}", self.root.display());
         let entries = match std::fs::read_dir(&self.root) {
@@ -192,20 +214,33 @@ impl Records {
         let mut records = Vec::new();
         for entry in entries {
             let entry = entry.map_err(|error| Error::io(what(), error))?;
-            let id = entry.file_name().to_str().and_then(|name| SandboxId::new(name).ok());
-            // One that is just being made or removed has no record.
-            if let Some(record) = id.map(|id| self.read(&id)).transpose()?.flatten() {
-                records.push(record);
+            let Some(id) = entry.file_name().to_str().and_then(|name| SandboxId::new(name).ok()) else { continue };
+            match self.read(&id)? {
+                Some(record) if self.is_orphan(&record) => drop(self.remove(&record)),
+                Some(record) => records.push(record),
+                // One that is just being made or removed has no record.
+                None if id.as_str() == NAMES || self.is_running(&id) || !is_settled(&entry) => {}
+                None => drop(std::fs::remove_dir_all(self.dir(&id))),
             }
         }
         records.sort_by_key(|record| record.created_ms);
         Ok(records)
     }
 
+    /// Whether it was to live no longer than its maker, and that one was killed before there was anything to end with it.
+    fn is_orphan(&self, record: &Record) -> bool {
+        if !record.spec.tied || self.is_owned(&record.id) || self.is_running(&record.id) {
+            return false;
+        }
+        let Ok(file) = std::fs::File::open(self.dir(&record.id).join("sandbox.json")) else { return false };
+        // Asked again: it may have begun to run in between, and its maker have gone since.
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok() && !self.is_running(&record.id)
+    }
+
     /// Whether it lives as long as our connection: whether it is tied, and we are the one who made it. Others may look
     /// in and leave again.
     pub fn is_owned(&self, id: &SandboxId) -> bool {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).contains_key(id)
+        self.made().contains_key(id)
     }
 
     /// Whether it runs: whether someone holds its lock.
@@ -215,16 +250,17 @@ impl Records {
     }
 
     /// Ends one that is tied to us. Whoever keeps it alive also clears it away, so it is enough that nothing runs in it:
-    /// its keeper hangs up, or nobody listens any more.
-    pub async fn end_owned(&self, id: &SandboxId, dialed: Result<Dialed>) -> Result<()> {
+    /// its keeper hangs up, or nobody listens any more. Answers whether that is so; else it has to be ended as any other.
+    pub async fn end_owned(&self, id: &SandboxId, dialed: Result<Dialed>) -> Result<bool> {
         match crate::shut_down(dialed, Duration::ZERO).await {
-            Err(error) if !error.is_refused() => self.end(id, Err(error), Duration::ZERO).await,
-            _ => {
-                // For everyone else it is gone from now on, and its name is free.
-                let _ = std::fs::remove_file(self.dir(id).join("sandbox.json"));
-                Ok(())
-            }
+            // It never ran.
+            Err(error) if error.code() == ErrorCode::NotFound => return Ok(false),
+            Err(error) if !error.is_refused() => self.end(id, Err(error), Duration::ZERO).await?,
+            _ => {}
         }
+        // For everyone else it is gone from now on, and its name is free.
+        let _ = std::fs::remove_file(self.dir(id).join("sandbox.json"));
+        Ok(true)
     }
 
     /// Ends it: by its keeper, or if that cannot be reached, by killing whoever holds its lock. Returns when it has ended.
@@ -266,7 +302,11 @@ impl Records {
     }
 
     /// Waits for others who start it, and then is the only one.
-    pub async fn starting(&self, id: &SandboxId) -> Result<Starting> {
+    pub async fn starting(&self, record: &Record) -> Result<Starting> {
+        let id = &record.id;
+        if self.is_owned(id) {
+            return Ok(Starting { _lock: None }); // it is locked by us as long as we live
+        }
         let path = self.dir(id).join("sandbox.json");
         let what = || format!("lock {}", path.display());
         let lock = std::fs::File::open(&path).map_err(|error| match error.kind() {
@@ -274,13 +314,18 @@ impl Records {
             _ => Error::io(what(), error),
         })?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Ok(Starting { _lock: lock });
+            return Ok(Starting { _lock: Some(lock) });
+        }
+        if record.spec.tied {
+            let message =
+                format!("start sandbox {}: it belongs to the one who made it, and is theirs to start", record.name);
+            return Err(Error::new(ErrorCode::PermissionDenied, message));
         }
         let waited = tokio::task::spawn_blocking(move || {
             rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockExclusive)).map(|()| lock)
         });
         match waited.await {
-            Ok(Ok(lock)) => Ok(Starting { _lock: lock }),
+            Ok(Ok(lock)) => Ok(Starting { _lock: Some(lock) }),
             Ok(Err(error)) => Err(Error::io(what(), error)),
             Err(error) => Err(Error::new(ErrorCode::Internal, format!("{}: {error}", what()))),
         }
@@ -322,13 +367,16 @@ impl Records {
     /// Removes its directory and its name. What is in it may be from inside: links are removed, never followed.
     pub fn remove(&self, record: &Record) -> Result<()> {
         if self.named(&record.name).as_ref() == Some(&record.id) {
-            let _ = std::fs::remove_file(self.root.join("names").join(&record.name));
+            let _ = std::fs::remove_file(self.root.join(NAMES).join(&record.name));
         }
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).remove(&record.id);
+        self.made().remove(&record.id);
         // The record goes first: what is left after a crash is no sandbox any more, and can be swept.
         let dir = self.dir(&record.id);
         let _ = std::fs::remove_file(dir.join("sandbox.json"));
         match std::fs::remove_dir_all(&dir) {
+            // Whoever was about to keep it alive is still putting things there. It will find that nobody wants it, and
+            // clear up; if it cannot any more, the next listing does.
+            Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty && record.spec.tied => Ok(()),
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(Error::io(format!("remove {}", dir.display()), error))
             }
@@ -340,6 +388,12 @@ impl Records {
     pub fn root(&self) -> &Path {
         &self.root
     }
+}
+
+/// Whether it is so old that nobody is still making it.
+fn is_settled(entry: &std::fs::DirEntry) -> bool {
+    let age = entry.metadata().and_then(|found| found.modified()).ok().and_then(|changed| changed.elapsed().ok());
+    age.is_some_and(|age| age > SETTLED)
 }
 
 /// What happens to these sandboxes from now on. What is held is compared again and again: every change of state is seen,
@@ -434,6 +488,28 @@ mod tests {
         let first = create(&records, Some("box")).unwrap();
         std::fs::remove_dir_all(records.dir(&first.id)).unwrap();
         assert!(create(&records, Some("box")).is_ok());
+    }
+
+    #[test]
+    fn what_a_killed_maker_left_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let maker = records(root.path());
+        let spec = SandboxSpec { tied: true, ..SandboxSpec::default() };
+        let enforcement = Enforcement { mode: "test".into(), layers: Vec::new(), limits: spec.limits };
+        let record = maker.create(&spec, "/".into(), NetworkMode::None, enforcement).unwrap();
+        let kept = create(&maker, None).unwrap();
+        // Half a sandbox: its maker was killed before it could write the record.
+        let half = root.path().join("halfasandbox");
+        std::fs::create_dir(&half).unwrap();
+        std::fs::write(half.join("sandbox.json"), "").unwrap();
+        let other = records(root.path());
+        assert_eq!(other.list().unwrap().len(), 2, "its maker lives");
+        assert!(half.exists(), "someone may be making it");
+        let ago = SystemTime::now() - SETTLED * 2;
+        std::fs::File::open(&half).unwrap().set_modified(ago).unwrap();
+        drop(maker);
+        assert_eq!(other.list().unwrap().into_iter().map(|record| record.id).collect::<Vec<_>>(), [kept.id]);
+        assert!(!other.dir(&record.id).exists() && !half.exists());
     }
 
     #[test]

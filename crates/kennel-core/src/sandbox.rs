@@ -2,7 +2,7 @@
 
 use crate::{Error, Exec, Files, Keeper, LogOptions, LogStream, Output, Position, Provider, RemoveOptions, Result};
 use kennel_proto::{Outcome, ProcessInfo, Request};
-use kennel_types::{ErrorCode, ExecSpec, SandboxId, SandboxInfo, SandboxSpec, Stats, TermSize};
+use kennel_types::{ErrorCode, ExecSpec, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, TermSize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +53,19 @@ impl Sandbox {
 
     /// Starts it.
     pub async fn start(&self) -> Result<()> {
+        let mut keeper = self.keeper.lock().await;
+        // The keeper of its last life has hung up, even if we have not heard that yet.
+        if keeper.is_some() && self.inspect().await?.status != Status::Running {
+            *keeper = None;
+        }
         self.provider.start(self.id()).await
+    }
+
+    /// Starts it and connects to its keeper, without waiting for either where that can be: a command may be sent on its
+    /// way at once. What went wrong shows at the first use. The quickest way into a sandbox that is used by its maker.
+    pub async fn launch(&self) -> Result<Keeper> {
+        let mut keeper = self.keeper.lock().await;
+        Ok(keeper.insert(Keeper::greet(self.provider.launch(self.id()).await?)).clone())
     }
 
     /// Ends everything in it.
@@ -64,11 +76,17 @@ impl Sandbox {
 
     /// Removes it.
     pub async fn remove(&self, options: RemoveOptions) -> Result<()> {
-        if let (Some(keeper), true) = (self.keeper.lock().await.take(), options.force) {
-            // The connection is there already: end everything inside by it. Whether it worked is seen by who removes.
-            let _ = keeper.shut_down(Duration::ZERO).await;
+        let keeper = self.keeper.lock().await.take();
+        let ended = match &keeper {
+            // The connection is there already: end everything inside by it.
+            Some(keeper) if options.force => keeper.shut_down(Duration::ZERO).await.is_ok(),
+            _ => false,
+        };
+        match self.provider.remove(self.id(), options).await {
+            // A tied one may be cleared away by whoever kept it alive, once it has ended.
+            Err(error) if ended && error.code() == ErrorCode::NotFound => Ok(()),
+            done => done,
         }
-        self.provider.remove(self.id(), options).await
     }
 
     /// The connection to its keeper, made on first use and again when it was lost.
@@ -76,7 +94,7 @@ impl Sandbox {
         let mut keeper = self.keeper.lock().await;
         match &*keeper {
             Some(live) if !live.is_closed() => Ok(live.clone()),
-            _ => Ok(keeper.insert(Keeper::connect(self.provider.dial(self.id()).await?).await?).clone()),
+            _ => Ok(keeper.insert(Keeper::greet(self.provider.dial(self.id()).await?)).clone()),
         }
     }
 
@@ -129,7 +147,7 @@ impl Sandbox {
 
     /// The main process's id, if there is one.
     pub async fn main_process(&self) -> Result<Option<u64>> {
-        Ok(self.keeper().await?.welcome().main)
+        Ok(self.keeper().await?.welcome().await?.main)
     }
 
     /// Its files, as one of its users; as the sandbox's own user if not given.

@@ -1,9 +1,11 @@
 //! One connection of a host: bytes in, frames out of them; frames in, bytes out of them.
 
 use kennel_proto::{Body, Channel, DecodeError, Decoder, Frame, encode, encode_data_header};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::time::Instant;
 
 /// Bytes that may wait to be written before streams have to wait.
 const OUTGOING: usize = 256 * 1024;
@@ -63,6 +65,25 @@ impl Connection {
             frames.push(frame);
         }
         Ok(frames)
+    }
+
+    /// Reads and forgets what still comes, until the host has hung up or the time is over.
+    pub(crate) fn wait_until_hung_up(&self, until: Instant) {
+        let mut bytes = [0; 4096];
+        loop {
+            match rustix::io::read(&self.socket, &mut bytes) {
+                Ok(1..) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+                    let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+                    if !matches!(poll(&mut fds, Some(&timeout)), Ok(1..) | Err(Errno::INTR)) || left.is_zero() {
+                        return;
+                    }
+                }
+                Ok(0) | Err(_) => return,
+            }
+        }
     }
 
     /// Queues a frame.

@@ -9,20 +9,40 @@ use crate::sys;
 use kennel_proto::{Body, Channel, Failure, Frame, GENERATION, Hello, Outcome, Reply, Welcome, caps};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Keeper {
     pub(crate) fn accept(&mut self) {
         let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
         while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
-            if self.connections.len() >= caps::CONNECTIONS || !self.is_from_outside(&socket) {
-                continue; // dropped: it reads end of file
-            }
-            self.last_id += 1;
-            let id = self.last_id;
-            if epoll::add(&self.epoll, &socket, Token::Connection(id).data(), epoll::EventFlags::IN).is_ok() {
-                self.connections.insert(id, Connection::new(socket));
-            }
+            self.meet(socket);
+        }
+    }
+
+    /// Takes a connection, if it is one to be taken. One that is not reads end of file.
+    pub(crate) fn meet(&mut self, socket: OwnedFd) {
+        if self.connections.len() >= caps::CONNECTIONS || !self.is_from_outside(&socket) {
+            return;
+        }
+        self.last_id += 1;
+        let id = self.last_id;
+        if epoll::add(&self.epoll, &socket, Token::Connection(id).data(), epoll::EventFlags::IN).is_ok() {
+            self.connections.insert(id, Connection::new(socket));
+        }
+    }
+
+    /// Tells every host that all is over, and waits a moment until the owner has hung up too. What comes next, taking
+    /// down the walls, keeps a processor busy: whoever waited for the end should be on its way by then.
+    pub(crate) fn say_goodbye(self) {
+        const MOMENT: Duration = Duration::from_millis(100);
+        let Self { connections, listener, .. } = self;
+        drop(listener);
+        let until = Instant::now() + MOMENT;
+        for connection in connections.values() {
+            let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Write);
+        }
+        for connection in connections.values().filter(|connection| connection.owner) {
+            connection.wait_until_hung_up(until);
         }
     }
 

@@ -12,12 +12,15 @@ use crate::{sys, tree};
 use kennel_proto::{Channel, KeeperConfig, caps};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 /// How long the last output of the main process may wait for its reader.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How often a keeper looks whether an owner that has not connected yet still lives.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub(crate) const CHANNELS: [Channel; 2] = [Channel::Stdout, Channel::Stderr];
 
@@ -41,6 +44,8 @@ pub(crate) struct Keeper {
     pub(crate) scratch: Box<[u8]>,
     /// An owner has been here.
     pub(crate) owned: bool,
+    /// What the owner holds as long as it lives.
+    pub(crate) owners: Option<OwnedFd>,
     pub(crate) idle_since: Instant,
     pub(crate) started: Instant,
     /// When everything left is killed and the keeper ends.
@@ -100,9 +105,14 @@ impl Keeper {
         epoll::add(&epoll, &listener, Token::Listener.data(), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &signals, Token::Signals.data(), epoll::EventFlags::IN)?;
         let oom_fd = config.oom_fd.and_then(sys::inherited);
+        let owners = config.owner_holds.as_ref().and_then(|dir| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::open(&dir[..], flags, Mode::empty()).ok()
+        });
+        let first_host = config.host_fd.and_then(sys::inherited);
         let log = Log::open(config.log);
         let now = Instant::now();
-        Ok(Self {
+        let mut keeper = Self {
             config,
             epoll,
             listener,
@@ -119,11 +129,17 @@ impl Keeper {
             starved: false,
             scratch: vec![0; caps::DATA].into_boxed_slice(),
             owned: false,
+            owners,
             idle_since: now,
             started: now,
             stopping: None,
             exit: None,
-        })
+        };
+        if let Some(socket) = first_host {
+            rustix::io::ioctl_fionbio(&socket, true)?;
+            keeper.meet(socket);
+        }
+        Ok(keeper)
     }
 
     /// Serves until there is a reason to end; answers the exit code.
@@ -235,6 +251,7 @@ impl Keeper {
         }
         if self.config.tied && !self.owned {
             consider(self.config.owner_within_ms.map(|ms| self.started + Duration::from_millis(ms)));
+            consider(self.owners.is_some().then(|| Instant::now() + LOOK_EVERY));
         }
         if self.exit.is_some() {
             consider(self.stopping.or(Some(Instant::now() + LAST_WORDS)));
@@ -256,12 +273,20 @@ impl Keeper {
             }
         }
         let idle = self.config.idle_ms.is_some_and(|ms| now >= self.idle_since + Duration::from_millis(ms));
-        let unclaimed = self.config.tied
-            && !self.owned
-            && self.config.owner_within_ms.is_some_and(|ms| now >= self.started + Duration::from_millis(ms));
+        let late = self.config.owner_within_ms.is_some_and(|ms| now >= self.started + Duration::from_millis(ms));
+        let unclaimed = self.config.tied && !self.owned && (late || self.owner_is_gone());
         if self.stopping.is_some_and(|at| at <= now) || (idle && self.is_idle()) || unclaimed {
             self.exit.get_or_insert(0);
         }
+    }
+
+    /// Whether the owner certainly lives no more.
+    fn owner_is_gone(&self) -> bool {
+        self.owners.as_ref().is_some_and(|dir| {
+            let free = rustix::fs::flock(dir, FlockOperation::NonBlockingLockShared).is_ok();
+            let _ = rustix::fs::flock(dir, FlockOperation::Unlock);
+            free
+        })
     }
 
     /// Whether the keeper may wait a moment with its end, for someone who reads the last output.
@@ -279,6 +304,7 @@ pub(crate) fn serve(listener: OwnedFd, config: KeeperConfig) -> i32 {
         Ok(mut keeper) => {
             let code = keeper.serve();
             tree::kill_all_below_me(Duration::from_secs(10));
+            keeper.say_goodbye();
             code
         }
         Err(_) => 125,

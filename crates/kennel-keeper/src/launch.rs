@@ -1,10 +1,10 @@
 //! From a forked child to the command: terminal, user, rights, directory, environment, and at last the program.
 
 use crate::paths::reason;
+use crate::sys;
 use crate::users::{self, User};
-use crate::{report, sys};
 use kennel_proto::{Failure, FailureKind, KeeperConfig, Spawn, SpawnCommand};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::{Access, CWD};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(crate) struct Stdio {
     pub(crate) tty: bool,
 }
 
-/// Becomes the command. Called in a fresh fork; comes back only with why it could not.
+/// Becomes the command. Called in a new process; comes back only with why it could not.
 pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio) -> Failure {
     match prepare(config, spawn, stdio) {
         Ok(program) => program.exec(),
@@ -31,16 +31,18 @@ pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio) -> Failur
 
 fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio) -> Result<Program, Failure> {
     let step = |what: &'static str| move |error: Errno| other(format!("{what}: {}", reason(error)));
-    sys::reset_signals();
+    // All that the keeper itself changed.
+    sys::default_signal(libc::SIGPIPE);
+    sys::unblock_signals();
     rustix::process::setsid().map_err(step("start a session"))?;
     if stdio.tty {
         rustix::process::ioctl_tiocsctty(&stdio.stdin).map_err(step("take the terminal"))?;
     }
     let asked = spawn.user.as_deref().or(config.user.as_deref());
     let user = asked.map(users::find).transpose().map_err(|why| invalid(&why))?;
-    let me = || users::find(&rustix::process::geteuid().as_raw().to_string()).ok();
+    let (me, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     for (fd, target) in [(&stdio.stdin, 0), (&stdio.stdout, 1), (&stdio.stderr, 2)] {
-        if let Some(user) = &user {
+        if let Some(user) = user.as_ref().filter(|user| user.uid != me || user.gid != group) {
             // So that the command can reopen /dev/stdout. On what is not ours to give it fails, and that is fine.
             let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid), rustix::fs::Gid::from_raw(user.gid));
             let _ = rustix::fs::fchown(fd, Some(uid), Some(gid));
@@ -66,7 +68,7 @@ fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio) -> Result<Progra
         let message = format!("working directory {}: {}", String::from_utf8_lossy(cwd), reason(error));
         Failure { kind: FailureKind::NotExecutable, message }
     })?;
-    let env = environment(config, spawn, user.or_else(me).as_ref(), stdio.tty);
+    let env = environment(config, spawn, user.or_else(|| users::find(&me.to_string()).ok()).as_ref(), stdio.tty);
     let program = Program::find(spawn, env)?;
     sys::close_on_exec_from(3);
     Ok(program)
@@ -184,11 +186,4 @@ fn invalid(message: &str) -> Failure {
 
 fn other(message: String) -> Failure {
     Failure { kind: FailureKind::Other, message }
-}
-
-/// Sends a failure to whoever waits for the program to start.
-pub(crate) fn send_failure(pipe: impl AsFd, failure: &Failure) {
-    if let Ok(bytes) = minicbor::to_vec(failure) {
-        report::write_all(pipe, &bytes);
-    }
 }

@@ -35,6 +35,8 @@ use rustix::fs::{Gid, Mode, OFlags, Uid};
 /// Answers the exit code.
 pub fn keep(listener: OwnedFd, config: KeeperConfig) -> i32 {
     let _ = sys::not_dumpable();
+    // What whoever started us ignored would be ignored by every command too.
+    sys::reset_signals();
     sys::ignore_signal(libc::SIGPIPE);
     if !rustix::process::getpid().is_init() && sys::become_subreaper().is_err() {
         return 125;

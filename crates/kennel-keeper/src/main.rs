@@ -5,11 +5,10 @@ use kennel_keeper::{keep, sys};
 use kennel_proto::KeeperConfig;
 use rustix::fd::{IntoRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use std::io::Read;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: kennel-keeper serve --socket PATH --config HEX
-       kennel-keeper serve --dir DIR < config
+       kennel-keeper serve --dir DIR, told on standard input
        kennel-keeper --version";
 
 fn main() -> ExitCode {
@@ -41,19 +40,20 @@ fn config(bytes: &[u8]) -> Result<KeeperConfig, String> {
 
 /// Keeps a sandbox that has no engine: an ordinary process that outlives the one who started it.
 fn in_directory(dir: &str) -> ExitCode {
+    let mut goes_on = false;
     let prepared = (|| {
         // Nothing of the one who started us is ours but the standard streams.
         sys::close_all_but(&[]);
-        let mut bytes = Vec::new();
-        std::io::stdin().read_to_end(&mut bytes).map_err(|error| format!("read the keeper's settings: {error}"))?;
-        let mut config = config(&bytes)?;
+        let mut config = config(&place::hear()?)?;
+        goes_on = config.host_fd.is_some();
+        place::keep_host(&mut config)?;
         let place = Place::take(dir, &mut config)?;
         let _ = rustix::process::setsid();
         Ok((place, config))
     })();
     match prepared {
         Ok((place, mut config)) => {
-            place::answer(Ok(()));
+            place::answer(Ok(()), goes_on);
             let Place { lock, listener, exit } = place;
             config.exit_fd = exit.map(IntoRawFd::into_raw_fd);
             let code = keep(listener, config);
@@ -62,7 +62,7 @@ fn in_directory(dir: &str) -> ExitCode {
         }
         Err(message) => {
             let message: String = message;
-            place::answer(Err(&message));
+            place::answer(Err(&message), goes_on);
             ExitCode::from(125)
         }
     }

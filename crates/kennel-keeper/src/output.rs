@@ -104,7 +104,13 @@ impl Keeper {
                     self.held -= output.ring.forget_before(output.ring.end().saturating_sub(keep));
                 }
                 // One piece at a time where nobody slows it down, so that a flood stops nobody else.
-                if viewed { count == most || ended } else { ended }
+                let again = ended || (viewed && count == most);
+                // Whoever stops here is woken by what comes next, also if it was not listened to while there was no room.
+                if !again && !output.polled {
+                    let token = Token::Output(id, index).data();
+                    output.polled = epoll::add(&self.epoll, pipe, token, epoll::EventFlags::IN).is_ok();
+                }
+                again
             }
             Err(Errno::INTR) => true,
             Err(Errno::AGAIN) if !ended => {
@@ -176,6 +182,9 @@ impl Keeper {
             connection.send(stream, body);
         }
         let keep = task.is_detached() && matches!(end, End::Exited(_));
+        if task.last {
+            self.exit.get_or_insert(0);
+        }
         if self.main == Some(id) {
             self.exit.get_or_insert(match end {
                 End::Exited(report) => report.code.unwrap_or_else(|| 128 + report.signal.unwrap_or(0)),

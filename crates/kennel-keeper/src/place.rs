@@ -1,8 +1,8 @@
 //! The directory of a sandbox that Kennel keeps on disk (see `kennel_core::Records`), as whoever keeps it alive holds it.
 
 use crate::{report, sys};
-use kennel_proto::{KeeperConfig, LogSink};
-use rustix::fd::{IntoRawFd, OwnedFd};
+use kennel_proto::{Body, Failure, FailureKind, Frame, KeeperConfig, LogSink, encode};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -10,6 +10,9 @@ use std::time::Duration;
 
 /// Bytes in one log file before the other is used.
 const LOG_CAP: u64 = 4 * 1024 * 1024;
+
+/// Longest thing that we may be told.
+const TOLD_CAP: usize = 64 * 1024 * 1024;
 
 /// What is held as long as the sandbox runs.
 #[derive(Debug)]
@@ -83,16 +86,64 @@ fn listen(name: &str) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Says on standard output that all is well, or what is not, and lets go of the standard streams.
-pub fn answer(result: Result<(), &str>) {
-    let text = match result {
-        Ok(()) => "ok".to_owned(),
-        Err(message) => format!("error {message}"),
-    };
-    report::write_all(rustix::stdio::stdout(), text.as_bytes());
-    if let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
-        for fd in 0..3 {
-            let _ = sys::put_at(&null, fd);
+/// What the one who started us has to say: a length, and that many bytes, on standard input.
+pub fn hear() -> Result<Vec<u8>, String> {
+    read_told(rustix::stdio::stdin()).map_err(|error| format!("read what to do: {error}"))
+}
+
+/// A length, and that many bytes.
+pub fn read_told(from: impl AsFd) -> std::io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    read_exact(from.as_fd(), &mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > TOLD_CAP {
+        return Err(std::io::Error::other(format!("{length} bytes are too many")));
+    }
+    let mut bytes = vec![0; length];
+    read_exact(from.as_fd(), &mut bytes)?;
+    Ok(bytes)
+}
+
+fn read_exact(from: BorrowedFd<'_>, mut bytes: &mut [u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::retry_on_intr(|| rustix::io::read(from, &mut *bytes))? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            count => bytes = &mut bytes[count..],
         }
     }
+    Ok(())
+}
+
+/// Writes all of it. If nobody reads any more, nobody wants it.
+pub fn write_all(to: impl AsFd, bytes: &[u8]) {
+    report::write_all(to, bytes);
+}
+
+/// If the one who started us is the keeper's first host, what follows on standard input is for the keeper: its
+/// descriptor is moved out of the way, and its number noted.
+pub fn keep_host(config: &mut KeeperConfig) -> Result<(), String> {
+    const FIRST_FREE: i32 = 3;
+    if config.host_fd.is_some() {
+        let host = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), FIRST_FREE);
+        config.host_fd = Some(host.map_err(|error| failed("keep", "the host's line", error))?.into_raw_fd());
+    }
+    Ok(())
+}
+
+/// Says on standard input that all is well, or what is not, and lets go of the standard streams. A host that goes on
+/// with the keeper hears from that one, and of a failure in its words.
+pub fn answer(result: Result<(), &str>, goes_on: bool) {
+    let bytes = match result {
+        Ok(()) if goes_on => Vec::new(),
+        Ok(()) => b"ok".to_vec(),
+        Err(message) if goes_on => {
+            let failure = Failure { kind: FailureKind::NotStarted, message: message.to_owned() };
+            let mut bytes = Vec::new();
+            encode(&Frame { stream: 0, body: Body::Fail(failure) }, &mut bytes);
+            bytes
+        }
+        Err(message) => format!("error {message}").into_bytes(),
+    };
+    report::write_all(rustix::stdio::stdin(), &bytes);
+    sys::forget_standard_streams();
 }

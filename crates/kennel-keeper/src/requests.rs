@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 impl Keeper {
     pub(crate) fn open(&mut self, id: u64, stream: u32, request: &Request) -> Result<(), Failure> {
-        if self.config.one_user && names_a_user(request) {
+        if self.config.one_user && request.user().is_some() {
             let message = "this sandbox cannot run anything as another user".into();
             return Err(Failure { kind: FailureKind::Unsupported, message });
         }
@@ -75,6 +75,7 @@ impl Keeper {
         let mut task = Task::command(id, &self.config, spawn)?;
         task.viewer = viewer;
         task.oom_before = oom_before;
+        task.last = spawn.last;
         // A time too far to be a time is no deadline.
         task.deadline = spawn.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
         self.add_task(task)?;
@@ -163,22 +164,6 @@ fn check_spawn(spawn: &Spawn) -> Result<(), Failure> {
         return Err(limit("the working directory's path is too long"));
     }
     Ok(())
-}
-
-fn names_a_user(request: &Request) -> bool {
-    let user = match request {
-        Request::Spawn(spawn) => &spawn.user,
-        Request::Read { user, .. }
-        | Request::Write { user, .. }
-        | Request::List { user, .. }
-        | Request::Stat { user, .. }
-        | Request::Mkdir { user, .. }
-        | Request::Move { user, .. }
-        | Request::Remove { user, .. }
-        | Request::Watch { user, .. } => user,
-        _ => &None,
-    };
-    user.is_some()
 }
 
 fn check_paths(request: &Request) -> Result<(), Failure> {

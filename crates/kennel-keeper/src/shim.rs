@@ -84,37 +84,14 @@ fn start(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio) -> Result<(i32, Own
     };
     sys::become_subreaper().map_err(failed)?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP]).map_err(failed)?;
-    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(failed)?;
-    match sys::fork().map_err(failed)? {
-        sys::Fork::Child => {
-            let failure = launch::run(config, spawn, &stdio);
-            launch::send_failure(&write, &failure);
-            sys::exit_now(127)
-        }
-        sys::Fork::Parent(command) => {
-            drop(write);
-            // The shim holds nothing of the command's streams: their end is the command's own.
-            drop(stdio);
-            if let Ok(null) = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()) {
-                for fd in 0..3 {
-                    let _ = sys::put_at(&null, fd);
-                }
-            }
-            let mut bytes = Vec::new();
-            let mut buffer = [0; 4096];
-            // End of file comes when the program runs: the pipe is closed by that.
-            while let Ok(count @ 1..) = rustix::io::retry_on_intr(|| rustix::io::read(&read, &mut buffer)) {
-                bytes.extend_from_slice(&buffer[..count]);
-            }
-            if bytes.is_empty() {
-                Ok((command, signals))
-            } else {
-                Err(minicbor::decode(&bytes).unwrap_or(Failure {
-                    kind: kennel_proto::FailureKind::Other,
-                    message: "the command could not be started".into(),
-                }))
-            }
-        }
+    let mut failure = None;
+    let command = sys::fork_until_exec(|| failure = Some(launch::run(config, spawn, &stdio))).map_err(failed)?;
+    // The shim holds nothing of the command's streams: their end is the command's own.
+    drop(stdio);
+    sys::forget_standard_streams();
+    match failure {
+        None => Ok((command, signals)),
+        Some(failure) => Err(failure),
     }
 }
 

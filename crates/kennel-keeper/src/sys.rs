@@ -32,6 +32,34 @@ pub fn fork() -> Result<Fork, Errno> {
     }
 }
 
+/// Runs `child` in a new process that shares our memory, and waits until that one runs a program or ends: nothing has to
+/// be copied for it. Answers its pid. Only for single-threaded programs.
+pub fn fork_until_exec(mut child: impl FnMut()) -> Result<i32, Errno> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    const STACK: usize = 256 * 1024;
+    extern "C" fn enter(child: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: it points at the closure below, whose owner waits for us.
+        let child = unsafe { &mut *child.cast::<&mut dyn FnMut()>() };
+        child();
+        127
+    }
+    let mut child: &mut dyn FnMut() = &mut child;
+    // SAFETY: a new mapping, wherever there is room for it.
+    let stack =
+        unsafe { mmap_anonymous(std::ptr::null_mut(), STACK, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)? };
+    // SAFETY: the stack is ours alone and grows down from its end. With CLONE_VFORK this process does nothing until the
+    // child has left its memory, so whatever the child does to it happens as in a call.
+    let pid = check(unsafe {
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        libc::clone(enter, stack.byte_add(STACK), flags, (&raw mut child).cast())
+    });
+    // SAFETY: nobody runs on it any more.
+    let _ = unsafe { munmap(stack, STACK) };
+    // Another user in the child made the memory one that this user may look into, on machines that are set up so.
+    let _ = not_dumpable();
+    pid
+}
+
 /// Ends the process without running destructors of the copied parent.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: ends the process.
@@ -81,10 +109,18 @@ pub fn ignore_signal(signal: i32) {
 
 /// Gives every signal its default meaning and unblocks all: what a new program expects.
 pub fn reset_signals() {
-    for signal in 1..=64 {
-        // SAFETY: SIG_DFL runs no code; numbers that cannot be changed are refused, which is fine.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
-    }
+    (1..=64).for_each(default_signal);
+    unblock_signals();
+}
+
+/// Gives a signal its default meaning.
+pub fn default_signal(signal: i32) {
+    // SAFETY: SIG_DFL runs no code; numbers that cannot be changed are refused, which is fine.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Unblocks all signals.
+pub fn unblock_signals() {
     let set = signal_set(&[]);
     // SAFETY: `set` is an initialised, empty set.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) };
@@ -155,6 +191,18 @@ pub fn put_at(fd: &OwnedFd, target: i32) -> Result<(), Errno> {
     }
     // SAFETY: the caller owns the standard descriptors of a freshly forked child.
     check(unsafe { libc::dup2(fd.as_raw_fd(), target) }).map(drop)
+}
+
+/// Puts nothing at the standard streams.
+pub fn forget_standard_streams() {
+    use rustix::fs::{Mode, OFlags};
+    let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else { return };
+    for fd in 0..3 {
+        let _ = put_at(&null, fd);
+    }
+    if null.as_raw_fd() <= 2 {
+        std::mem::forget(null);
+    }
 }
 
 /// Runs a program in place of this one. Returns only if that fails.

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 /// How far ahead the host may write to a file.
-const FILE_WINDOW: u64 = 256 * 1024;
+const FILE_WINDOW: u64 = 512 * 1024;
 
 pub(crate) struct Task {
     pub(crate) id: u64,
@@ -42,6 +42,8 @@ pub(crate) struct Task {
     pub(crate) oom_before: Option<u64>,
     /// It was told to end.
     pub(crate) ending: bool,
+    /// The sandbox ends with it.
+    pub(crate) last: bool,
 }
 
 pub(crate) enum Kind {
@@ -66,6 +68,8 @@ pub(crate) struct Input {
     received: u64,
     /// Bytes the task has taken, or never will.
     pub(crate) consumed: u64,
+    /// The same, as the host knows it.
+    told: u64,
     eof: bool,
     /// Everything came, and was passed on.
     complete: bool,
@@ -214,6 +218,7 @@ impl Task {
             timed_out: false,
             oom_before: None,
             ending: false,
+            last: false,
         }
     }
 
@@ -311,12 +316,33 @@ impl Input {
             return Err(());
         }
         self.received += bytes.len() as u64;
+        let mut rest = bytes;
+        if self.waiting.is_empty() {
+            // The usual case: what the task takes at once is not held.
+            let taken = self.pass_on(bytes);
+            rest = &bytes[taken..];
+        }
         if self.pipe.is_some() {
-            self.waiting.extend(bytes);
+            self.waiting.extend(rest);
         } else {
             self.consumed = self.received; // nobody reads it, and that is how commands are
         }
         Ok(())
+    }
+
+    /// Writes what the task takes; answers how much that was.
+    fn pass_on(&mut self, bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        while let (Some(pipe), true) = (&self.pipe, taken < bytes.len()) {
+            match rustix::io::write(pipe, &bytes[taken..]) {
+                Ok(count) => taken += count,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => self.pipe = None,
+            }
+        }
+        self.consumed += taken as u64;
+        taken
     }
 
     /// No more bytes come. A terminal reads its end-of-file character.
@@ -327,24 +353,21 @@ impl Input {
         }
     }
 
-    /// Passes on what the task takes; answers whether that changed what is consumed.
+    /// Passes on what the task takes; answers whether the host is to be told of it.
     pub(crate) fn flush(&mut self) -> bool {
-        let before = self.consumed;
-        while let (Some(pipe), (piece @ [_, ..], _)) = (&self.pipe, self.waiting.as_slices()) {
-            match rustix::io::write(pipe, piece) {
-                Ok(count) => {
-                    self.waiting.drain(..count);
-                    self.consumed += count as u64;
-                }
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                Err(_) => self.discard(),
+        if !self.waiting.is_empty() {
+            let mut waiting = std::mem::take(&mut self.waiting);
+            let taken = self.pass_on(waiting.make_contiguous());
+            waiting.drain(..taken);
+            self.waiting = waiting;
+            if self.pipe.is_none() {
+                self.discard();
             }
         }
         if self.eof && self.waiting.is_empty() && !self.tty {
             self.complete |= self.pipe.take().is_some();
         }
-        self.consumed != before
+        std::mem::replace(&mut self.told, self.consumed) != self.consumed
     }
 
     /// Nobody will read any of it.

@@ -9,6 +9,9 @@ use std::io::Read;
 /// Longest file that is read.
 const CAP: u64 = 1024 * 1024;
 
+/// Bytes that are enough for most.
+const USUAL: usize = 16 * 1024;
+
 /// Who a command runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct User {
@@ -108,6 +111,7 @@ fn groups(group: &str) -> impl Iterator<Item = (&str, u32, &str)> {
 fn read(path: &str) -> String {
     let mut text = Vec::new();
     if let Ok(file) = paths::open_file(path.as_bytes(), OFlags::RDONLY) {
+        text.reserve(USUAL);
         let _ = std::fs::File::from(file).take(CAP).read_to_end(&mut text);
     }
     String::from_utf8_lossy(&text).into_owned()

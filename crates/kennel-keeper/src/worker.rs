@@ -28,18 +28,7 @@ pub(crate) fn run(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> ! 
 }
 
 fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outcome, Failure> {
-    let user = match request {
-        Request::Read { user, .. }
-        | Request::Write { user, .. }
-        | Request::List { user, .. }
-        | Request::Stat { user, .. }
-        | Request::Mkdir { user, .. }
-        | Request::Move { user, .. }
-        | Request::Remove { user, .. }
-        | Request::Watch { user, .. } => user.as_deref().or(config.user.as_deref()),
-        _ => None,
-    };
-    if let Some(name) = user {
+    if let Some(name) = request.user().or(config.user.as_deref()) {
         let user = users::find(name).map_err(|message| Failure { kind: FailureKind::Invalid, message })?;
         launch::become_user(&user)?;
     }

@@ -267,6 +267,7 @@ mod tests {
             timeout_ms: Some(5),
             grace_ms: None,
             detached: false,
+            last: false,
         };
         let bodies = [
             Body::Hello(Hello { generation: 1, token: Some(vec![1, 2].into()), owner: true }),

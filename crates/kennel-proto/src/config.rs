@@ -58,6 +58,13 @@ pub struct KeeperConfig {
     /// The memory limit, for those who ask what the sandbox uses, where the keeper cannot see it.
     #[n(16)]
     pub memory_limit: Option<u64>,
+    /// An open descriptor of a host's connection that is there from the beginning. What went wrong before the keeper
+    /// could speak is said on it too.
+    #[n(17)]
+    pub host_fd: Option<i32>,
+    /// A directory that the owner of a tied sandbox holds a lock on as long as it lives. Looked at until it connects.
+    #[n(18)]
+    pub owner_holds: Option<ByteVec>,
 }
 
 /// Where the main process's output is kept.

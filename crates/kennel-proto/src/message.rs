@@ -244,6 +244,24 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// The user it names, if it names one.
+    pub fn user(&self) -> Option<&str> {
+        match self {
+            Self::Spawn(spawn) => spawn.user.as_deref(),
+            Self::Read { user, .. }
+            | Self::Write { user, .. }
+            | Self::List { user, .. }
+            | Self::Stat { user, .. }
+            | Self::Mkdir { user, .. }
+            | Self::Move { user, .. }
+            | Self::Remove { user, .. }
+            | Self::Watch { user, .. } => user.as_deref(),
+            _ => None,
+        }
+    }
+}
+
 /// A command to run.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Spawn {
@@ -274,6 +292,27 @@ pub struct Spawn {
     /// Whether it lives on when the stream or connection ends.
     #[n(8)]
     pub detached: bool,
+    /// Whether the sandbox ends with it: everything else in it is ended, and then the keeper.
+    #[n(9)]
+    pub last: bool,
+}
+
+impl Spawn {
+    /// A sandbox's main process: detached, so that it can be attached to and left again.
+    pub fn main(argv: &[String]) -> Self {
+        Self {
+            command: SpawnCommand::Argv(argv.iter().map(|word| word.as_bytes().to_vec().into()).collect()),
+            env: Vec::new(),
+            cwd: None,
+            user: None,
+            stdin: false,
+            tty: None,
+            timeout_ms: None,
+            grace_ms: None,
+            detached: true,
+            last: false,
+        }
+    }
 }
 
 /// What to run.
@@ -454,6 +493,9 @@ pub enum FailureKind {
     /// The keeper or the kernel below it cannot do it.
     #[n(8)]
     Unsupported,
+    /// The sandbox could not be started.
+    #[n(9)]
+    NotStarted,
 }
 
 /// What is at a path.

@@ -80,6 +80,7 @@ macro_rules! contract_suite {
                 it_goes_on_where_it_was,
                 no_byte_is_lost_over_cut_connections,
                 what_was_overwritten_is_counted,
+                a_reader_that_leaves_in_the_middle_stops_nothing,
                 the_end_is_kept,
                 the_newest_reader_wins,
                 an_unknown_command_is_not_found,
@@ -155,6 +156,8 @@ macro_rules! contract_suite {
             }
             tied {
                 it_goes_with_its_owner,
+                it_goes_with_its_last_command,
+                it_goes_when_it_is_left_while_it_starts,
                 it_stays_for_others,
             }
             hostile {

@@ -53,6 +53,9 @@ pub struct ExecSpec {
     /// Whether it lives on when the connection that started it ends.
     #[serde(default)]
     pub detached: bool,
+    /// Whether the sandbox ends with it. Quicker than stopping it afterwards.
+    #[serde(default)]
+    pub last: bool,
 }
 
 impl ExecSpec {
@@ -77,6 +80,7 @@ impl ExecSpec {
             tty: None,
             timeout: None,
             detached: false,
+            last: false,
         }
     }
 }

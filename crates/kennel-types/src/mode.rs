@@ -34,6 +34,57 @@ pub enum Layer {
     Landlock,
 }
 
+impl Layer {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::MountNamespace,
+        Self::PidNamespace,
+        Self::IpcNamespace,
+        Self::UtsNamespace,
+        Self::NetNamespace,
+        Self::UserNamespace,
+        Self::CgroupNamespace,
+        Self::ReducedCapabilities,
+        Self::NoNewPrivileges,
+        Self::Seccomp,
+        Self::Landlock,
+    ];
+
+    /// Its name, as it is written in JSON and typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MountNamespace => "mount_namespace",
+            Self::PidNamespace => "pid_namespace",
+            Self::IpcNamespace => "ipc_namespace",
+            Self::UtsNamespace => "uts_namespace",
+            Self::NetNamespace => "net_namespace",
+            Self::UserNamespace => "user_namespace",
+            Self::CgroupNamespace => "cgroup_namespace",
+            Self::ReducedCapabilities => "reduced_capabilities",
+            Self::NoNewPrivileges => "no_new_privileges",
+            Self::Seccomp => "seccomp",
+            Self::Landlock => "landlock",
+        }
+    }
+
+    /// What it does, for a person.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::MountNamespace => "Its own view of the file system.",
+            Self::PidNamespace => "It sees and signals its own processes only.",
+            Self::IpcNamespace => "Its own shared memory and message queues.",
+            Self::UtsNamespace => "Its own host name.",
+            Self::NetNamespace => "Its own network stack (not with --network host).",
+            Self::UserNamespace => "Its root is an ordinary user outside.",
+            Self::CgroupNamespace => "Its own view of control groups.",
+            Self::ReducedCapabilities => "Root inside has few capabilities.",
+            Self::NoNewPrivileges => "No program gains rights by being run.",
+            Self::Seccomp => "Only a list of system calls is allowed.",
+            Self::Landlock => "File access is held by the kernel beyond mounts.",
+        }
+    }
+}
+
 /// Whether a mode gives something. What it does not give, it refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -187,6 +238,13 @@ impl Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_layer_is_typed_as_it_is_written() {
+        for layer in Layer::ALL {
+            assert_eq!(serde_json::to_value(layer).unwrap(), layer.name());
+        }
+    }
 
     #[test]
     fn every_isolating_row_has_the_baseline() {

@@ -1,8 +1,12 @@
 //! What can be typed. Each command describes its own options in its own file.
 
-use crate::command::{attach, cp, create, exec, inspect, logs, ls, rm, run, start, stop};
+use crate::command::{
+    attach, completions, config, cp, create, doctor, events, exec, explain, inspect, logs, ls, rm, run, start, stats,
+    stop, version, wait,
+};
 use crate::providers::{ProviderName, Providers};
-use clap::CommandFactory;
+use clap::{CommandFactory, Parser};
+use std::ffi::OsString;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,14 +23,38 @@ Examples:
 #[derive(clap::Parser)]
 #[command(name = "kennel", version, after_help = EXAMPLES, disable_help_subcommand = true, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Which engine to use; found by itself if not given
-    #[arg(long, global = true, value_enum, value_name = "NAME", help_heading = "Global options")]
-    provider: Option<ProviderName>,
+    #[command(flatten)]
+    global: Global,
     #[command(subcommand)]
     command: Option<Command>,
 }
 
-#[derive(clap::Subcommand)]
+/// What can be said with every command.
+#[derive(clap::Args)]
+struct Global {
+    /// Which engine to use; found by itself if not given
+    #[arg(long, global = true, value_enum, value_name = "NAME", help_heading = "Global options")]
+    provider: Option<ProviderName>,
+}
+
+/// One command by itself.
+#[derive(clap::Parser)]
+struct Only<T: clap::Args> {
+    #[command(flatten)]
+    global: Global,
+    #[command(flatten)]
+    command: T,
+}
+
+impl<T: clap::Args> Only<T> {
+    /// What was typed, if it is this command and nothing is wrong with it.
+    fn parse(arguments: &[OsString], command: fn(T) -> Command) -> Option<Cli> {
+        let only = Self::try_parse_from(arguments).ok()?;
+        Some(Cli { global: only.global, command: Some(command(only.command)) })
+    }
+}
+
+#[derive(Debug, clap::Subcommand)]
 enum Command {
     Run(run::Run),
     Create(create::Create),
@@ -39,12 +67,43 @@ enum Command {
     Attach(attach::Attach),
     Logs(logs::Logs),
     Cp(cp::Cp),
+    Stats(stats::Stats),
+    Events(events::Events),
+    Wait(wait::Wait),
+    Config(config::Config),
+    Doctor(doctor::Doctor),
+    Explain(explain::Explain),
+    Completions(completions::Completions),
+    Man(completions::Man),
+    Version(version::Version),
+}
+
+/// Where the command's name stands: after the program's own and what is said for every command.
+fn verb(arguments: &[OsString]) -> usize {
+    match arguments.get(1).and_then(|word| word.to_str()) {
+        Some("--provider") => 3,
+        Some(word) if word.starts_with("--provider=") => 2,
+        _ => 1,
+    }
 }
 
 impl Cli {
+    /// Reads what was typed. To describe all commands to the parser takes longer than to parse one, so the commands that
+    /// must be quick are tried by themselves; whatever is unclear is left to the parser that knows everything.
+    pub(crate) fn read(arguments: &[OsString]) -> Result<Self, clap::Error> {
+        let at = verb(arguments);
+        let without_verb = || [&arguments[..at], &arguments[at + 1..]].concat();
+        let quick = match arguments.get(at).and_then(|word| word.to_str()) {
+            Some("run") => Only::parse(&without_verb(), Command::Run),
+            Some("exec") => Only::parse(&without_verb(), Command::Exec),
+            _ => None,
+        };
+        quick.map_or_else(|| Self::try_parse_from(arguments), Ok)
+    }
+
     /// Does what was typed; answers the exit status.
     pub(crate) async fn run(self) -> u8 {
-        let providers = Providers::new(self.provider);
+        let providers = Providers::new(self.global.provider);
         let Some(command) = self.command else {
             return crate::output::print(&Cli::command().render_help().ansi().to_string());
         };
@@ -60,6 +119,15 @@ impl Cli {
             Command::Attach(command) => command.run(&providers).await,
             Command::Logs(command) => command.run(&providers).await,
             Command::Cp(command) => command.run(&providers).await,
+            Command::Stats(command) => command.run(&providers).await,
+            Command::Events(command) => command.run(&providers).await,
+            Command::Wait(command) => command.run(&providers).await,
+            Command::Config(command) => command.run(),
+            Command::Doctor(command) => command.run(&providers).await,
+            Command::Explain(command) => command.run(),
+            Command::Completions(command) => command.run(),
+            Command::Man(command) => command.run(),
+            Command::Version(command) => command.run(),
         }
     }
 }
@@ -71,6 +139,100 @@ mod tests {
     #[test]
     fn the_options_do_not_contradict_each_other() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_by_itself_is_understood_as_among_all() {
+        let told = |line: &str| {
+            let arguments: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            let (quick, whole) = (Cli::read(&arguments), Cli::try_parse_from(&arguments));
+            let text = |read: Result<Cli, clap::Error>| match read {
+                Ok(Cli { global, command }) => format!("{:?} {command:?}", global.provider),
+                Err(error) => error.to_string(),
+            };
+            (text(quick), text(whole))
+        };
+        for line in [
+            "kennel run",
+            "kennel run -- ls -l",
+            "kennel run --network none --provider local -c true",
+            "kennel --provider local run -it -- sh",
+            "kennel --provider=docker exec box -- ls",
+            "kennel exec --provider native box ls -l",
+            "kennel run --provider",
+            "kennel run --nonsense",
+            "kennel --provider run run",
+            "kennel --provider",
+            "kennel exec",
+            "kennel run --help",
+            "kennel exec -h",
+            "kennel --help",
+            "kennel rum",
+            "kennel",
+        ] {
+            let (quick, whole) = told(line);
+            assert_eq!(quick, whole, "{line}");
+        }
+    }
+
+    /// Checks a generated page; with `KENNEL_UPDATE_DOCS=1` writes it.
+    fn is_current(page: &str, text: &str) {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(page);
+        if std::env::var_os("KENNEL_UPDATE_DOCS").is_some() {
+            std::fs::write(&path, text).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            found == text,
+            "docs/reference/{page} is out of date: KENNEL_UPDATE_DOCS=1 cargo test -p kennel is_current"
+        );
+    }
+
+    #[test]
+    fn the_reference_of_commands_is_current() {
+        let mut text = "# Commands\n\nGenerated from `kennel COMMAND --help`.\n".to_owned();
+        let mut cli = Cli::command().term_width(100);
+        cli.build();
+        let names: Vec<String> = cli.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+        let mut page = |title: &str, command: &mut clap::Command| {
+            let help = command.render_long_help().to_string();
+            let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+            text.extend([&format!("\n## {title}\n\n```text\n"), help.join("\n").trim_end(), "\n```\n"]);
+        };
+        page("kennel", &mut cli);
+        for name in names {
+            page(&format!("kennel {name}"), cli.find_subcommand_mut(&name).unwrap());
+        }
+        is_current("cli.md", &text);
+    }
+
+    #[test]
+    fn the_reference_of_errors_is_current() {
+        use kennel_types::ErrorCode;
+        let yes = |it: bool| if it { "yes" } else { "" };
+        let mut text = "# Error codes\n\nThe same code in the library, in `--json`, in the exit status and in HTTP. Generated \
+            from the table in `kennel-types`;\nwhat to do about each is in [troubleshooting](../troubleshooting.md).\n\n\
+            | code | exit status | HTTP status | trying again can help | the session can go on |\n|---|---|---|---|---|\n"
+            .to_owned();
+        for code in ErrorCode::all() {
+            text.extend([format!(
+                "| [`{code}`](../troubleshooting.md#{code}) | {} | {} | {} | {} |\n",
+                code.exit_status(),
+                code.http_status(),
+                yes(code.retryable()),
+                yes(code.recoverable())
+            )]);
+        }
+        is_current("errors.md", &text);
+    }
+
+    #[test]
+    fn every_code_has_its_trouble_shot() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/troubleshooting.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        for code in kennel_types::ErrorCode::all() {
+            assert!(text.contains(&format!("\n## {code}\n")), "{code}");
+        }
     }
 
     #[test]

@@ -1,14 +1,22 @@
 //! The commands, one file each: its options, and what it does with the library.
 
 pub(crate) mod attach;
+pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod cp;
 pub(crate) mod create;
+pub(crate) mod doctor;
 mod each;
+pub(crate) mod events;
 pub(crate) mod exec;
+pub(crate) mod explain;
 pub(crate) mod inspect;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod start;
+pub(crate) mod stats;
 pub(crate) mod stop;
+pub(crate) mod version;
+pub(crate) mod wait;

@@ -12,6 +12,8 @@ const KENNEL_HOME: &str = "KENNEL_HOME";
 const HOME: &str = "HOME";
 /// Where programs keep their state; `~/.local/state` if not set.
 const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
+/// Where programs keep their settings; `~/.config` if not set.
+const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 /// Where programs keep their data; `~/.local/share` if not set.
 const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
 /// Where a rootless Docker has its socket.
@@ -40,6 +42,17 @@ pub(crate) fn home() -> Option<PathBuf> {
 
 pub(crate) fn state_home() -> Option<PathBuf> {
     path(XDG_STATE_HOME).filter(|path| path.is_absolute())
+}
+
+pub(crate) fn config_home() -> Option<PathBuf> {
+    path(XDG_CONFIG_HOME).filter(|path| path.is_absolute())
+}
+
+/// All that can be named in a settings file. What is not text cannot.
+pub(crate) fn all() -> kennel_config::Environment {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 pub(crate) fn data_home() -> Option<PathBuf> {

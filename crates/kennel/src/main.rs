@@ -19,11 +19,11 @@ mod result;
 mod signals;
 mod terminal;
 
-use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = match cli::Cli::try_parse() {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let cli = match cli::Cli::read(&arguments) {
         Ok(cli) => cli,
         Err(error) => return report::usage(&error),
     };
@@ -33,7 +33,8 @@ fn main() -> ExitCode {
         Err(error) => return report::failure(&kennel_core::Error::io("start the runtime", error)),
     };
     let status = runtime.block_on(cli.run());
-    // A thread may still wait for standard input, or for a slow reader of our output. Nobody waits for it.
-    runtime.shutdown_background();
-    ExitCode::from(status)
+    // Everything is let go of at once. A thread may still wait for standard input, or for a slow reader of our output:
+    // nobody waits for it.
+    #[allow(clippy::disallowed_methods)] // this is kennel's main
+    std::process::exit(status.into())
 }

@@ -22,18 +22,20 @@ pub(crate) fn print(text: &str) -> u8 {
     }
 }
 
+/// Prints bytes as they are; answers the exit status.
+pub(crate) fn print_plain(bytes: &[u8]) -> u8 {
+    match write_all(rustix::stdio::stdout(), bytes) {
+        Ok(()) => 0,
+        Err(Errno::PIPE) => BROKEN_PIPE,
+        Err(error) => crate::report::failed(&kennel_core::Error::io("write to standard output", error)),
+    }
+}
+
 /// Prints a value as JSON.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> u8 {
     match serde_json::to_string_pretty(value) {
         // Straight through: what is in the value must not be taken for colours.
-        Ok(mut text) => {
-            text.push('\n');
-            match write_all(rustix::stdio::stdout(), text.as_bytes()) {
-                Ok(()) => 0,
-                Err(Errno::PIPE) => BROKEN_PIPE,
-                Err(error) => crate::report::failed(&kennel_core::Error::io("write to standard output", error)),
-            }
-        }
+        Ok(text) => print_plain(format!("{text}\n").as_bytes()),
         Err(error) => crate::report::failed(&kennel_core::Error::io("write JSON", std::io::Error::other(error))),
     }
 }

@@ -35,6 +35,15 @@ impl Places {
         })
     }
 
+    /// Where the user's settings are, if there is a place for them.
+    pub(crate) fn config() -> Option<PathBuf> {
+        if let Some(home) = environment::kennel_home() {
+            return std::path::absolute(home.join("config")).ok();
+        }
+        let below_home = || environment::home().map(|home| home.join(".config"));
+        environment::config_home().or_else(below_home).filter(|path| path.is_absolute()).map(|path| path.join("kennel"))
+    }
+
     /// Where a provider keeps its state.
     pub(crate) fn provider_state(&self, provider: &str) -> PathBuf {
         self.state.join(provider)

@@ -5,7 +5,7 @@
 use crate::places::Places;
 use crate::{environment, report};
 use kennel_core::{Error, Provider, Result, Sandbox, printable};
-use kennel_types::{Backing, ErrorCode, SandboxId, SandboxInfo};
+use kennel_types::{Backing, ErrorCode, MODES, Mode, SandboxId, SandboxInfo};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,7 +33,12 @@ impl ProviderName {
         }
     }
 
-    fn make(self) -> Result<Arc<dyn Provider>> {
+    /// The row of the mode table that it keeps to, or would.
+    pub(crate) fn mode(self) -> &'static Mode {
+        MODES.iter().find(|mode| mode.provider == self.as_str()).expect("every provider has a row in the table")
+    }
+
+    pub(crate) fn make(self) -> Result<Arc<dyn Provider>> {
         let places = Places::find()?;
         let (state, programs) = (places.provider_state(self.as_str()), places.programs());
         Ok(match self {
@@ -176,6 +181,30 @@ impl Providers {
             }
         }
         Ok(listing)
+    }
+
+    /// Those that can be asked. Those that cannot are named, or are the error if they were asked for.
+    pub(crate) async fn all_that_answer(&self) -> Result<Vec<Arc<dyn Provider>>> {
+        let mut answer = Vec::new();
+        let mut silent = Vec::new();
+        for name in self.candidates() {
+            let asked = match name.make() {
+                Ok(provider) => provider.list().await.map(|_| provider),
+                Err(error) => Err(error),
+            };
+            match asked {
+                Ok(provider) => answer.push(provider),
+                Err(error) if self.named.is_some() => return Err(error),
+                Err(error) => silent.push((name, error)),
+            }
+        }
+        report_silent(&silent);
+        Ok(answer)
+    }
+
+    /// The one that was named, or all there are.
+    pub(crate) fn named_or_all(&self) -> Vec<ProviderName> {
+        self.named.map_or_else(|| ProviderName::ALL.to_vec(), |name| vec![name])
     }
 
     fn candidates(&self) -> Vec<ProviderName> {

@@ -67,3 +67,32 @@ pub(crate) fn size() -> TermSize {
         .find(|size| size.rows > 0 && size.cols > 0)
         .unwrap_or(TermSize { rows: 24, cols: 80 })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expectrl::{Expect, Regex};
+
+    /// This test by itself, in a process of its own on a terminal of its own.
+    const INSIDE: &str = "KENNEL_TEST_PANICS_ON_A_TERMINAL";
+
+    #[test]
+    fn a_panic_gives_the_terminal_back() {
+        if std::env::var_os(INSIDE).is_some() {
+            // A release build aborts: nothing is dropped there.
+            std::mem::forget(Raw::enter().unwrap());
+            panic!("on purpose");
+        }
+        let me = std::env::current_exe().unwrap();
+        let mut shell = std::process::Command::new("sh");
+        let test = "terminal::tests::a_panic_gives_the_terminal_back";
+        shell.arg("-c").arg(format!("stty -g; {INSIDE}=1 {} --exact {test}; echo status-$?; stty -g", me.display()));
+        let mut session = expectrl::Session::spawn(shell).unwrap();
+        session.set_expect_timeout(Some(std::time::Duration::from_secs(20)));
+        let settings = Regex("[0-9a-f:]{20,}\r\n");
+        let before = session.expect(settings).unwrap().get(0).unwrap().to_vec();
+        session.expect("status-101\r\n").expect("it panicked");
+        let after = session.expect(Regex("[0-9a-f:]{20,}\r\n")).unwrap().get(0).unwrap().to_vec();
+        assert_eq!(String::from_utf8_lossy(&before), String::from_utf8_lossy(&after));
+    }
+}

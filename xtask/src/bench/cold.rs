@@ -3,7 +3,7 @@
 use super::Effort;
 use super::arena::Arena;
 use super::row::Row;
-use super::sample::{in_a_row, once, succeed, take_turns};
+use super::sample::{once, succeed, take_turns};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::process::Command;
@@ -50,7 +50,7 @@ pub(super) fn heavy(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
         return Ok(vec![Row::times(WHAT, &ours, "runc run", &runc)]);
     };
     let docker_run = || succeed(&mut docker.command(&["run", "--rm", "--network", "none", &docker.image, "true"]));
-    let [ours, runc, docker_run] = take_turns(turns, [in_a_row(3, || kennel(arena)), once(runc), once(docker_run)])?;
+    let [ours, runc, docker_run] = take_turns(turns, [once(|| kennel(arena)), once(runc), once(docker_run)])?;
     Ok(vec![
         Row::times(WHAT, &ours, "runc run", &runc),
         Row::times(WHAT, &ours, "docker run --rm --network none", &docker_run).at_most_one_in(30.0),

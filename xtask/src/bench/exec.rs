@@ -3,7 +3,7 @@
 use super::Effort;
 use super::arena::Arena;
 use super::row::Row;
-use super::sample::{in_a_row, once, succeed, take_turns};
+use super::sample::{once, succeed, take_turns};
 use anyhow::{Result, bail};
 use kennel_core::Sandbox;
 use kennel_types::ExecSpec;
@@ -42,7 +42,7 @@ pub(super) fn docker(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
     let cli = || succeed(&mut arena.kennel(&["--provider", "docker", "exec", &id, "--", "true"]));
     let theirs = || succeed(&mut docker.command(&["exec", &container, "true"]));
     let [library, cli, theirs] =
-        take_turns(effort.times(30), [in_a_row(10, || call(arena, &sandbox, &spec)), in_a_row(3, cli), once(theirs)])?;
+        take_turns(effort.times(30), [once(|| call(arena, &sandbox, &spec)), once(cli), once(theirs)])?;
     arena.remove(&sandbox)?;
     let beside = "docker exec";
     Ok(vec![

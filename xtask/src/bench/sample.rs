@@ -42,38 +42,44 @@ impl Samples {
 }
 
 /// One who is measured.
-pub(super) struct Contestant<'a> {
-    act: Box<dyn FnMut() -> Result<()> + 'a>,
-    /// How often in one turn. What is quick beside what is slow takes several: else it would always be measured while the
-    /// machine still clears up after the slow one.
-    in_a_row: u32,
-}
+pub(super) struct Contestant<'a>(Box<dyn FnMut() -> Result<()> + 'a>);
 
-/// One who does it once in a turn.
+/// One who does this when it is their turn.
 pub(super) fn once<'a>(act: impl FnMut() -> Result<()> + 'a) -> Contestant<'a> {
-    in_a_row(1, act)
+    Contestant(Box::new(act))
 }
 
-/// One who does it several times in a turn.
-pub(super) fn in_a_row<'a>(times: u32, act: impl FnMut() -> Result<()> + 'a) -> Contestant<'a> {
-    Contestant { act: Box::new(act), in_a_row: times }
-}
-
-/// Measures everyone in turns, after one turn that does not count.
+/// Measures everyone in turns, after one turn that does not count. Each turn has an order of its own: what one leaves for
+/// the machine to clear up slows whoever comes next, and that must not always be the same.
 pub(super) fn take_turns<const N: usize>(turns: u32, mut contestants: [Contestant<'_>; N]) -> Result<[Samples; N]> {
     let mut times = [const { Vec::new() }; N];
+    let mut order: [usize; N] = std::array::from_fn(|index| index);
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     for turn in 0..=turns {
-        for (contestant, times) in contestants.iter_mut().zip(&mut times) {
-            for _ in 0..contestant.in_a_row {
-                let start = Instant::now();
-                (contestant.act)()?;
-                if turn > 0 {
-                    times.push(start.elapsed());
-                }
+        dice.shuffle(&mut order);
+        for &index in &order {
+            let start = Instant::now();
+            (contestants[index].0)()?;
+            if turn > 0 {
+                times[index].push(start.elapsed());
             }
         }
     }
     Ok(times.map(|times| Samples::new(&times)))
+}
+
+/// Numbers without a pattern, the same in every run (xorshift).
+struct Dice(u64);
+
+impl Dice {
+    fn shuffle(&mut self, order: &mut [usize]) {
+        for end in (1..order.len()).rev() {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            order.swap(end, (self.0 % (end as u64 + 1)) as usize);
+        }
+    }
 }
 
 /// Runs a command that must succeed.
@@ -107,8 +113,11 @@ mod tests {
                 Ok(())
             }
         };
-        let [a, b] = take_turns(1, [once(push('a')), in_a_row(2, push('b'))]).unwrap();
-        assert_eq!((a.count(), b.count()), (1, 2));
-        assert_eq!(order.into_inner(), ['a', 'b', 'b', 'a', 'b', 'b']);
+        let [a, b] = take_turns(40, [once(push('a')), once(push('b'))]).unwrap();
+        assert_eq!((a.count(), b.count()), (40, 40));
+        let order = order.into_inner();
+        let turns = order.as_chunks::<2>().0;
+        assert!(turns.iter().all(|turn| turn.contains(&'a') && turn.contains(&'b')), "each once in every turn");
+        assert!(turns.contains(&['a', 'b']) && turns.contains(&['b', 'a']), "and nobody always first");
     }
 }

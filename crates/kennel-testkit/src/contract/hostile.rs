@@ -3,7 +3,7 @@
 use crate::inside::{SOON, code, ok, run, sh};
 use crate::{Stage, host, within};
 use kennel_core::{Dialed, Keeper, RemoveOptions, Sandbox};
-use kennel_proto::{Body, Decoder, Frame, GENERATION, Hello, Request, Spawn, SpawnCommand, caps, encode};
+use kennel_proto::{Body, Decoder, Frame, GENERATION, Hello, Request, Spawn, caps, encode};
 use kennel_types::{ErrorCode, ExecSpec, Layer, Support};
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
@@ -74,18 +74,7 @@ pub async fn garbage_ends_its_own_connection_only(stage: &Stage) {
     };
     let list = || frame(7, Body::Open(Box::new(Request::Processes)));
     let sleep = || {
-        let command = SpawnCommand::Argv(vec![b"sleep".to_vec().into(), b"1000".to_vec().into()]);
-        let spawn = Spawn {
-            command,
-            env: Vec::new(),
-            cwd: None,
-            user: None,
-            stdin: false,
-            tty: None,
-            timeout_ms: None,
-            grace_ms: None,
-            detached: false,
-        };
+        let spawn = Spawn { detached: false, ..Spawn::main(&["sleep".into(), "1000".into()]) };
         frame(7, Body::Open(Box::new(Request::Spawn(spawn))))
     };
     let header = |length: u32, kind: u32| [(length | kind << 24).to_le_bytes(), 1u32.to_le_bytes()].concat();

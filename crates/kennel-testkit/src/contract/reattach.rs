@@ -113,6 +113,26 @@ pub async fn what_was_overwritten_is_counted(stage: &Stage) {
     assert_eq!(lost + printed.len() as u64, BYTES + 8);
 }
 
+/// One that read nothing until the command had to wait, and then went.
+pub async fn a_reader_that_leaves_in_the_middle_stops_nothing(stage: &Stage) {
+    if !stage.has_processes().await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let spec = ExecSpec { detached: true, ..ExecSpec::shell("head -c 8388608 /dev/zero; exit 6") };
+    let exec = sandbox.exec(&spec).await.unwrap();
+    let process = exec.process();
+    let known = async || sandbox.processes().await.unwrap().into_iter().find(|info| info.process == process);
+    // It cannot end while it is not read. Each question takes the keeper longer than a window takes to fill.
+    for _ in 0..100 {
+        assert!(known().await.is_some_and(|info| info.running), "nobody has read what it prints");
+    }
+    drop(exec);
+    eventually("it prints on without a reader", async || known().await.is_some_and(|info| !info.running)).await;
+    let mut exec = sandbox.attach(process, Position::default(), None).await.unwrap();
+    assert_eq!(read_to_end(&mut exec).await.1.code, Some(6));
+}
+
 /// The result of a detached command waits for whoever asks.
 pub async fn the_end_is_kept(stage: &Stage) {
     let sandbox = stage.running().await;

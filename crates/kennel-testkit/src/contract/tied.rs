@@ -2,6 +2,7 @@
 
 use crate::inside::{code, ok};
 use crate::{Stage, eventually, host};
+use kennel_core::RemoveOptions;
 use kennel_types::{ErrorCode, ExecSpec, SandboxSpec, Support};
 
 fn tied(stage: &Stage) -> SandboxSpec {
@@ -28,6 +29,37 @@ pub async fn it_goes_with_its_owner(stage: &Stage) {
     })
     .await;
     assert_eq!(provider.list().await.unwrap(), []);
+}
+
+/// In one go, as `kennel run` does it: no wait between start, connection and command.
+pub async fn it_goes_with_its_last_command(stage: &Stage) {
+    let sandbox = stage.create(&tied(stage)).await;
+    let line = sandbox.launch().await.unwrap();
+    let script = match stage.mode().processes {
+        Support::Given => "nohup sleep 1000 >/dev/null 2>&1 & echo done; exit 3",
+        Support::Refused => "echo done; exit 3",
+    };
+    let mut spec = ExecSpec { last: true, ..ExecSpec::shell(script) };
+    let mark = stage.mark(&mut spec, "last");
+    let output = sandbox.run(&spec, None, 100).await.unwrap();
+    assert_eq!((output.status.code, output.stdout_text()), (Some(3), "done\n".to_owned()));
+    line.closed().await;
+    assert!(host::marked(&mark).is_empty(), "whoever sees the keeper hang up knows that nothing runs any more");
+    sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
+    drop(line);
+    eventually("it is gone", async || sandbox.inspect().await.is_err()).await;
+}
+
+/// Its maker goes before the keeper has said a word.
+pub async fn it_goes_when_it_is_left_while_it_starts(stage: &Stage) {
+    let sandbox = stage.create(&tied(stage)).await;
+    drop(sandbox.launch().await.unwrap());
+    sandbox.hang_up().await;
+    match sandbox.remove(RemoveOptions { volumes: true, force: true }).await {
+        Err(error) if error.code() != ErrorCode::NotFound => panic!("{error}"),
+        _ => {}
+    }
+    eventually("it is gone", async || sandbox.inspect().await.is_err()).await;
 }
 
 /// Another's connection is not its owner's.

@@ -2,7 +2,7 @@
 
 use crate::drive::{Ending, KEEPER_GRACE, drive};
 use crate::life::Watch;
-use crate::options::{Patience, ProgramOptions, environment};
+use crate::options::{EnvironmentOptions, Patience, ProgramOptions};
 use crate::output::{print, print_json};
 use crate::providers::Providers;
 use crate::report;
@@ -37,9 +37,8 @@ pub(crate) struct Exec {
     /// Working directory [default: the sandbox's own]
     #[arg(short, long, value_name = "DIR")]
     workdir: Option<String>,
-    /// Set a variable, or pass on one of ours
-    #[arg(short, long, value_name = "NAME[=VALUE]")]
-    env: Vec<String>,
+    #[command(flatten)]
+    env: EnvironmentOptions,
     /// Run as this user: a name or number, with :group if need be
     #[arg(short, long)]
     user: Option<String>,
@@ -117,7 +116,7 @@ impl Exec {
 
     /// The sandbox, its keeper on the line, and all of the command but what to run.
     async fn connect(&self, providers: &Providers, record: &mut Record) -> Result<(Sandbox, ExecSpec)> {
-        let env = environment(&self.env)?;
+        let env = self.env.read()?;
         let sandbox = providers.find(&self.id).await?;
         record.provider = Some(sandbox.provider().name());
         record.sandbox = Some(sandbox.id().clone());

@@ -4,14 +4,19 @@ use crate::output::{print, print_json};
 use crate::providers::{Providers, report_silent};
 use crate::report;
 use comfy_table::{Table, presets};
-use kennel_core::printable;
-use kennel_types::{SandboxInfo, Status};
+use futures_util::StreamExt;
+use futures_util::stream::select_all;
+use kennel_core::{Error, Result, printable};
+use kennel_types::{ErrorCode, SandboxInfo, Status};
+use std::io::IsTerminal;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const EXAMPLES: &str = "\
 Examples:
   kennel ls
   kennel ls --all
+  kennel ls --all --filter status=stopped --filter label=team=a
+  kennel ls --watch
   kennel ls --json | jq '.[].id'
   kennel rm $(kennel ls --all -q)";
 
@@ -30,17 +35,103 @@ pub(crate) struct Ls {
     /// Print a JSON array
     #[arg(long)]
     json: bool,
+    /// Only those of which this is true: status, provider, name, image, or label=KEY[=VALUE]
+    #[arg(short, long = "filter", value_name = "KEY=VALUE")]
+    filters: Vec<Filter>,
+    /// Show the table again whenever something changes
+    #[arg(short, long, conflicts_with_all = ["ids", "json"])]
+    watch: bool,
+}
+
+/// Something that must be true of a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Filter {
+    Status(String),
+    Provider(String),
+    Name(String),
+    Image(String),
+    Label(String, Option<String>),
+}
+
+impl std::str::FromStr for Filter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+        let owned = value.to_owned();
+        match key {
+            "status"
+                if [Status::Created, Status::Running, Status::Stopped].iter().any(|it| it.to_string() == value) =>
+            {
+                Ok(Self::Status(owned))
+            }
+            "status" => Err("a status is created, running or stopped".into()),
+            "provider" => Ok(Self::Provider(owned)),
+            "name" => Ok(Self::Name(owned)),
+            "image" => Ok(Self::Image(owned)),
+            "label" => Ok(match value.split_once('=') {
+                Some((key, value)) => Self::Label(key.to_owned(), Some(value.to_owned())),
+                None => Self::Label(owned, None),
+            }),
+            _ => Err("can filter by status, provider, name, image and label".into()),
+        }
+    }
+}
+
+impl Filter {
+    fn fits(&self, sandbox: &SandboxInfo) -> bool {
+        match self {
+            Self::Status(status) => sandbox.status.to_string() == *status,
+            Self::Provider(provider) => sandbox.provider == *provider,
+            Self::Name(name) => sandbox.name.contains(name.as_str()),
+            Self::Image(image) => sandbox.image.as_deref() == Some(image),
+            Self::Label(key, None) => sandbox.labels.contains_key(key),
+            Self::Label(key, value) => sandbox.labels.get(key) == value.as_ref(),
+        }
+    }
 }
 
 impl Ls {
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        let listing = match providers.list().await {
-            Ok(listing) => listing,
-            Err(error) => return report::failed(&error),
-        };
+        let shown = if self.watch { self.watch(providers).await } else { self.once(providers).await };
+        shown.unwrap_or_else(|error| report::failed(&error))
+    }
+
+    async fn once(&self, providers: &Providers) -> Result<u8> {
+        let listing = providers.list().await?;
         report_silent(&listing.silent);
-        let mut found = listing.found;
-        found.retain(|sandbox| self.all || sandbox.status == Status::Running);
+        Ok(self.show(listing.found))
+    }
+
+    /// The table anew, on a terminal in place of the one before, whenever something happens.
+    async fn watch(&self, providers: &Providers) -> Result<u8> {
+        const HOME_AND_CLEAR: &str = "\x1b[H\x1b[2J";
+        // First listen, then look: what happens in between is heard.
+        let mut streams = Vec::new();
+        for provider in providers.all_that_answer().await? {
+            streams.push(provider.watch().await?);
+        }
+        let mut events = select_all(streams);
+        loop {
+            let found = providers.list().await?.found;
+            if std::io::stdout().is_terminal() {
+                print(HOME_AND_CLEAR.trim_end());
+            }
+            let printed = self.show(found);
+            if printed != 0 {
+                return Ok(printed);
+            }
+            match events.next().await {
+                Some(event) => drop(event?),
+                None => return Err(Error::new(ErrorCode::NotAvailable, "no provider tells what happens any more")),
+            }
+        }
+    }
+
+    fn show(&self, mut found: Vec<SandboxInfo>) -> u8 {
+        let asked_for = self.filters.iter().any(|filter| matches!(filter, Filter::Status(_)));
+        found.retain(|sandbox| self.all || asked_for || sandbox.status == Status::Running);
+        found.retain(|sandbox| self.filters.iter().all(|filter| filter.fits(sandbox)));
         found.sort_by(|a, b| b.created_ms.cmp(&a.created_ms).then_with(|| a.id.cmp(&b.id)));
         if self.json {
             print_json(&found)
@@ -93,6 +184,15 @@ fn ago(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn filters() {
+        for bad in ["running", "status=gone", "color=red", ""] {
+            assert!(bad.parse::<Filter>().is_err(), "{bad}");
+        }
+        assert_eq!("label=a=b=c".parse(), Ok(Filter::Label("a".into(), Some("b=c".into()))));
+        assert_eq!("label=a".parse(), Ok(Filter::Label("a".into(), None)));
+    }
 
     #[test]
     fn times_for_people() {

@@ -55,11 +55,20 @@ impl Run {
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
         let mut record = Record::begin(self.json);
         let mut cleanup = Ok(());
-        let outcome = self.outcome(providers, &mut record, &mut cleanup).await;
+        // Held to the end: the walls of a tied sandbox are taken down when nobody is on the line any more, and that need
+        // not be while we still have something to do.
+        let mut line = None;
+        let outcome = self.outcome(providers, &mut record, &mut cleanup, &mut line).await;
         record.conclude(outcome, cleanup)
     }
 
-    async fn outcome(&self, providers: &Providers, record: &mut Record, cleanup: &mut Result<()>) -> Result<Ending> {
+    async fn outcome(
+        &self,
+        providers: &Providers,
+        record: &mut Record,
+        cleanup: &mut Result<()>,
+        line: &mut Option<Keeper>,
+    ) -> Result<Ending> {
         let mut watch = Watch::begin(self.limit())?;
         record.timeout = watch.limit;
         let provider = watch.unless_ended(providers.for_new(self.sandbox.image.as_deref())).await?;
@@ -73,16 +82,13 @@ impl Run {
         let sandbox = create(provider, &spec, &mut watch).await?;
         record.sandbox = Some(sandbox.id().clone());
         record.ended(Phase::Create);
-        let mut line = None;
-        let outcome = self.inside(&sandbox, record, watch, &mut line).await;
+        let outcome = self.inside(&sandbox, record, watch, line).await;
         if self.keep && line.is_some() {
             report::note(&format!("sandbox {} stays: kennel rm --force {0}", sandbox.info().name));
         } else {
-            // The line is held until it is done: a tied sandbox that ends by itself meanwhile would be in the way.
             *cleanup = remove(&sandbox).await;
             record.ended(Phase::Remove);
         }
-        drop(line);
         outcome
     }
 
@@ -99,13 +105,15 @@ impl Run {
             return Err(Error::new(ErrorCode::InvalidConfig, "--json collects the output of a command: there is none")
                 .hint("kennel run --json -- COMMAND"));
         }
-        watch.unless_ended(sandbox.start()).await?;
-        record.ended(Phase::Start);
-        *line = Some(watch.unless_ended(sandbox.keeper()).await?);
-        record.ended(Phase::Connect);
-        let spec = ExecSpec { timeout: watch.left()?, ..program.spec() };
+        let keeper = line.insert(watch.unless_ended(sandbox.launch()).await?);
+        let spec = ExecSpec { timeout: watch.left()?, last: !self.keep, ..program.spec() };
         let exec = watch.unless_ended(sandbox.exec(&spec)).await;
+        // One that could not be started is not one that stays.
+        if exec.is_err() && keeper.is_closed() {
+            *line = None;
+        }
         let exec = exec.map_err(|error| self.program.explain(error, "kennel run"))?;
+        record.ended(Phase::Start);
         let mut wiring = program.wiring;
         wiring.until = watch.deadline().map(|deadline| deadline + KEEPER_GRACE);
         let mut signals = watch.signals;

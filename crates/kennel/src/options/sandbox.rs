@@ -1,6 +1,6 @@
 //! What a new sandbox is asked to be.
 
-use super::value::{environment, existing, label, mount};
+use super::value::{EnvironmentOptions, existing, label, mount};
 use crate::environment::sudo_owner;
 use kennel_core::{Error, Result};
 use kennel_types::{ByteSize, ErrorCode, Limits, Mode, NetworkMode, SandboxSpec, Support, parse_cpus};
@@ -28,9 +28,8 @@ pub(crate) struct SandboxOptions {
     /// Working directory [default: /workspace]
     #[arg(short, long, value_name = "DIR")]
     workdir: Option<String>,
-    /// Set a variable, or pass on one of ours
-    #[arg(short, long, value_name = "NAME[=VALUE]")]
-    env: Vec<String>,
+    #[command(flatten)]
+    env: EnvironmentOptions,
     /// Run as this user: a name or number, with :group if need be
     #[arg(short, long)]
     user: Option<String>,
@@ -58,7 +57,7 @@ impl SandboxOptions {
             name: self.name.clone(),
             image: self.image.clone(),
             workdir: self.workdir.clone(),
-            env: environment(&self.env)?,
+            env: self.env.read()?,
             labels: self.labels.iter().map(|entry| label(entry)).collect::<Result<_>>()?,
             user: self.user.clone(),
             workspace: self.workspace()?,

@@ -19,30 +19,61 @@ impl std::str::FromStr for Patience {
     }
 }
 
-/// Reads `-e NAME=VALUE` and `-e NAME`, the latter taken from our own environment.
-pub(crate) fn environment(given: &[String]) -> Result<BTreeMap<String, String>> {
-    let mut env = BTreeMap::new();
-    for entry in given {
-        let (name, value) = match entry.split_once('=') {
-            Some((name, value)) => (name, value.to_owned()),
-            None => (entry.as_str(), inherited(entry)?),
-        };
-        if name.is_empty() || value.contains('\0') || name.contains('\0') {
-            return Err(wrong("-e", entry, "NAME=VALUE or NAME"));
-        }
-        env.insert(name.to_owned(), value);
-    }
-    Ok(env)
+/// Variables for a command.
+#[derive(Debug, clap::Args)]
+pub(crate) struct EnvironmentOptions {
+    /// Set a variable, or pass on one of ours
+    #[arg(short, long, value_name = "NAME[=VALUE]")]
+    env: Vec<String>,
+    /// Set the variables that this file lists, one NAME[=VALUE] on a line
+    #[arg(long = "env-file", value_name = "FILE")]
+    env_files: Vec<PathBuf>,
 }
 
-fn inherited(name: &str) -> Result<String> {
+impl EnvironmentOptions {
+    /// All of them: files in order, then what was typed.
+    pub(crate) fn read(&self) -> Result<BTreeMap<String, String>> {
+        let mut env = BTreeMap::new();
+        for path in &self.env_files {
+            let text = std::fs::read_to_string(path).map_err(|error| {
+                Error::new(ErrorCode::InvalidConfig, format!("--env-file {}: {error}", path.display())).caused_by(error)
+            })?;
+            for (number, line) in (1..).zip(text.lines()) {
+                let line = line.trim_start();
+                if !line.is_empty() && !line.starts_with('#') {
+                    let (name, value) = variable(&format!("{}:{number}:", path.display()), line)?;
+                    env.insert(name, value);
+                }
+            }
+        }
+        for entry in &self.env {
+            let (name, value) = variable("-e", entry)?;
+            env.insert(name, value);
+        }
+        Ok(env)
+    }
+}
+
+/// Reads `NAME=VALUE` and `NAME`, the latter taken from our own environment.
+fn variable(at: &str, entry: &str) -> Result<(String, String)> {
+    let (name, value) = match entry.split_once('=') {
+        Some((name, value)) => (name, value.to_owned()),
+        None => (entry, inherited(at, entry)?),
+    };
+    if name.is_empty() || name.contains(char::is_whitespace) || value.contains('\0') || name.contains('\0') {
+        return Err(wrong(at, entry, "NAME=VALUE or NAME"));
+    }
+    Ok((name.to_owned(), value))
+}
+
+fn inherited(at: &str, name: &str) -> Result<String> {
     let value = named(name).ok_or_else(|| {
-        Error::new(ErrorCode::InvalidConfig, format!("-e {name}: the variable is not set here"))
+        Error::new(ErrorCode::InvalidConfig, format!("{at} {name}: the variable is not set here"))
             .hint(format!("-e {name}=VALUE"))
     })?;
     value
         .into_string()
-        .map_err(|_| Error::new(ErrorCode::InvalidConfig, format!("-e {name}: its value is not valid UTF-8")))
+        .map_err(|_| Error::new(ErrorCode::InvalidConfig, format!("{at} {name}: its value is not valid UTF-8")))
 }
 
 /// Reads `KEY=VALUE`.
@@ -100,14 +131,27 @@ mod tests {
 
     #[test]
     fn environment_entries() {
-        let env = environment(&["A=1".into(), "B=x=y".into(), "C=".into()]).unwrap();
+        let read = |env: &[&str], env_files: Vec<PathBuf>| {
+            EnvironmentOptions { env: env.iter().map(ToString::to_string).collect(), env_files }.read()
+        };
+        let env = read(&["A=1", "B=x=y", "C="], Vec::new()).unwrap();
         assert_eq!(
             env.into_iter().collect::<Vec<_>>(),
             [("A", "1"), ("B", "x=y"), ("C", "")].map(|(k, v)| (k.into(), v.into()))
         );
-        for bad in ["=x", "NO_SUCH_VARIABLE_HERE"] {
-            assert_eq!(environment(&[bad.into()]).unwrap_err().code(), ErrorCode::InvalidConfig, "{bad}");
+        for bad in ["=x", "NO_SUCH_VARIABLE_HERE", "A B=1"] {
+            assert_eq!(read(&[bad], Vec::new()).unwrap_err().code(), ErrorCode::InvalidConfig, "{bad}");
         }
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("env");
+        std::fs::write(&file, "# a comment\n\nA=from the file\n  B= kept \nPATH\n").unwrap();
+        let env = read(&["A=typed"], vec![file.clone()]).unwrap();
+        assert_eq!((env["A"].as_str(), env["B"].as_str()), ("typed", " kept "));
+        assert_eq!(env["PATH"], std::env::var("PATH").unwrap());
+        std::fs::write(&file, "A=1\nNO_SUCH_VARIABLE_HERE\n").unwrap();
+        let error = read(&[], vec![file.clone()]).unwrap_err().to_string();
+        assert!(error.contains("env:2:"), "{error}");
+        assert!(read(&[], vec![dir.path().join("missing")]).is_err());
     }
 
     #[test]

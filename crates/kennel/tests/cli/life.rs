@@ -1,6 +1,6 @@
 //! The life of sandboxes that stay: create, ls, inspect, exec, logs, stop, start, rm.
 
-use crate::support::{Kennel, hear, on_every_provider, wait};
+use crate::support::{Kennel, hear, on_every_provider, signal, wait};
 use std::process::Stdio;
 
 on_every_provider!(
@@ -10,6 +10,7 @@ on_every_provider!(
     a_detached_command_lives_on,
     several_at_once,
     short_ids,
+    lists_are_filtered,
 );
 
 fn a_whole_life(kennel: &Kennel) {
@@ -117,4 +118,30 @@ fn short_ids(kennel: &Kennel) {
     assert_eq!(kennel.kennel(&["inspect", &id[..6]]).json()[0]["id"], id);
     kennel.kennel(&["rm", "-f", &id[..6]]).ok();
     kennel.kennel(&["inspect", &id[..6]]).fails(125);
+}
+
+fn lists_are_filtered(kennel: &Kennel) {
+    let one = kennel.kennel(&["create", "--label", "team=a", "--label", "x=1"]).ok();
+    let two = kennel.kennel(&["create", "--start", "--label", "team=b", "--name", "second"]).ok();
+    let two = if two == "second" { kennel.kennel(&["ls", "-q"]).ok() } else { two };
+    let listed = |filters: &[&str]| {
+        let arguments: Vec<&str> =
+            ["ls", "--all", "-q"].into_iter().chain(filters.iter().flat_map(|it| ["--filter", *it])).collect();
+        kennel.kennel(&arguments).ok()
+    };
+    assert_eq!(listed(&["label=team=a"]), one);
+    assert_eq!(listed(&["label=team", "status=running"]), two);
+    assert_eq!(listed(&["name=seco"]), two);
+    assert_eq!(listed(&["label=team=a", "status=running"]), "");
+    assert_eq!(listed(&[&format!("provider={}", kennel.provider), "label=x"]), one);
+    assert_eq!(kennel.kennel(&["ls", "-q", "--filter", "status=created"]).ok(), one, "a status says which, not --all");
+    let stderr = kennel.kennel(&["ls", "--filter", "status=gone"]).fails(125);
+    assert!(stderr.contains("created, running or stopped"), "{stderr}");
+    let mut watch = kennel.call(&["ls", "--all", "--watch"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = watch.stdout.take().unwrap();
+    hear(&mut out, &one);
+    kennel.kennel(&["rm", &one]).ok();
+    hear(&mut out, "ID");
+    signal(&watch, rustix::process::Signal::INT);
+    watch.wait().unwrap();
 }

@@ -1,8 +1,11 @@
 //! The command line as a user meets it: the real program, in a home of its own, on every provider.
 
+mod config;
 mod copy;
+mod failures;
 mod life;
 mod run;
 mod support;
 mod terminal;
 mod usage;
+mod watching;

@@ -25,6 +25,8 @@ on_every_provider!(
     a_second_interrupt_kills,
     an_ignored_hangup_stays_ignored,
     killing_kennel_leaves_nothing,
+    an_interrupt_at_any_moment_leaves_nothing,
+    a_kill_at_any_moment_leaves_nothing,
     a_reader_that_leaves_ends_it,
     a_slow_reader_does_not_make_it_deaf,
     a_kept_sandbox_stays,
@@ -151,7 +153,7 @@ fn one_json_object(kennel: &Kennel) {
     assert_eq!(object["error"], serde_json::Value::Null);
     assert!(object["sandboxId"].as_str().is_some_and(|id| !id.is_empty()), "{object}");
     let timings = object["timings"].as_object().unwrap();
-    let phases = ["create", "start", "connect", "exec", "remove"].map(|phase| timings[phase].as_f64().unwrap());
+    let phases = ["create", "start", "exec", "remove"].map(|phase| timings[phase].as_f64().unwrap());
     let total = timings["total"].as_f64().unwrap();
     assert!(phases.iter().all(|phase| *phase >= 0.0) && phases.iter().sum::<f64>() <= total + 0.1, "{timings:?}");
     let killed = kennel.kennel(&["run", "--json", "-c", "kill -9 $$"]);
@@ -248,6 +250,48 @@ fn an_ignored_hangup_stays_ignored(kennel: &Kennel) {
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"on\n").unwrap();
     hear(&mut out, "got on\n");
     assert_eq!(wait(&mut child, "a call under nohup"), 0);
+}
+
+/// Calls `run` again and again, and does something to it a little later each time: while it starts, makes the sandbox,
+/// starts that, runs the command. Answers the exit statuses, `None` where a signal ended it.
+fn at_any_moment(kennel: &Kennel, end: rustix::process::Signal) -> Vec<Option<i32>> {
+    // Docker is slower, at everything.
+    let (moments, step) = if kennel.provider == "docker" { (8, 60_000) } else { (40, 300) };
+    let mut statuses = Vec::new();
+    for moment in 0..moments {
+        let mut command = kennel.call(&["run", "--", "sleep", "1000"]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let began = std::time::Instant::now();
+        while began.elapsed() < Duration::from_micros(moment * step) {
+            std::thread::yield_now();
+        }
+        signal(&child, end);
+        let mut status = None;
+        let ended = within_blocking(Duration::from_secs(20), || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        });
+        if !ended {
+            let _ = child.kill();
+            panic!("moment {moment}: it goes on");
+        }
+        // What is left of a sandbox that was never started goes with the next listing.
+        assert!(within_blocking(Duration::from_secs(10), || kennel.is_gone()), "moment {moment}: something is left");
+        statuses.push(status.unwrap().code());
+    }
+    statuses
+}
+
+fn an_interrupt_at_any_moment_leaves_nothing(kennel: &Kennel) {
+    let statuses = at_any_moment(kennel, rustix::process::Signal::INT);
+    // Before it listens to signals it dies of one, as any program would.
+    assert!(statuses.iter().all(|status| matches!(status, None | Some(130))), "{statuses:?}");
+    assert!(statuses.contains(&Some(130)), "{statuses:?}");
+}
+
+fn a_kill_at_any_moment_leaves_nothing(kennel: &Kennel) {
+    let statuses = at_any_moment(kennel, rustix::process::Signal::KILL);
+    assert!(statuses.iter().all(Option::is_none), "{statuses:?}");
 }
 
 fn killing_kennel_leaves_nothing(kennel: &Kennel) {

@@ -4,6 +4,7 @@ use crate::support::{Kennel, on_every_provider};
 use expectrl::process::unix::WaitStatus;
 use expectrl::session::OsSession;
 use expectrl::{Eof, Expect, Regex, Session};
+use kennel_testkit::within_blocking;
 use std::time::Duration;
 
 on_every_provider!(
@@ -133,13 +134,21 @@ fn an_attached_shell_stays_when_the_user_leaves(kennel: &Kennel) {
 fn an_attach_that_was_killed_can_be_renewed(kennel: &Kennel) {
     let id = kennel.sandbox();
     let mut session = on_a_terminal(kennel, &["attach", &id]);
-    session.send("i=0; while [ $i -lt 5000 ]; do i=$((i + 1)); echo line-$i-; done; echo all-of-them-$i\r").unwrap();
-    session.expect("line-50-").expect("it prints");
+    // What it prints while nobody looks is printed when the one who looked is gone, and before the next one comes.
+    let script =
+        "echo up-$((1 + 1)); while [ ! -e go ]; do sleep 0.02; done; seq 5000; echo all-of-$((2500 * 2)); touch done";
+    session.send(format!("{script}\r")).unwrap();
+    session.expect("up-2").expect("it prints");
     session.get_process_mut().kill(expectrl::process::unix::Signal::SIGKILL).unwrap();
     assert!(matches!(session.get_process().wait().unwrap(), WaitStatus::Signaled(..)));
     drop(session);
+    std::fs::write(kennel.here().join("go"), "").unwrap();
+    let printed = within_blocking(Duration::from_secs(20), || kennel.here().join("done").exists());
+    assert!(printed, "it goes on without us");
     let mut session = on_a_terminal(kennel, &["attach", &id]);
-    session.expect("all-of-them-5000").expect("it printed on without us");
+    for line in ["1\r\n2\r\n3\r\n", "\r\n4999\r\n5000\r\n", "all-of-5000"] {
+        session.expect(line).expect("all that it printed without us");
+    }
     session.send("exit\r").unwrap();
     ends_with(session, 0);
 }

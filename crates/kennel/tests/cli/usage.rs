@@ -19,7 +19,27 @@ fn kennel_alone_shows_a_short_help_with_examples() {
 #[test]
 fn every_command_has_help_with_examples() {
     let kennel = Kennel::on("local");
-    for command in ["run", "create", "start", "stop", "rm", "ls", "inspect", "exec", "attach", "logs", "cp"] {
+    for command in [
+        "run",
+        "create",
+        "start",
+        "stop",
+        "rm",
+        "ls",
+        "inspect",
+        "exec",
+        "attach",
+        "logs",
+        "cp",
+        "stats",
+        "events",
+        "wait",
+        "doctor",
+        "explain",
+        "completions",
+        "man",
+        "version",
+    ] {
         let text = kennel.kennel(&[command, "--help"]).ok();
         assert!(text.contains("Examples:\n") && text.contains(&format!("kennel {command}")), "{text}");
     }
@@ -74,4 +94,70 @@ fn an_engine_that_is_not_there_is_said_and_stops_nothing_else() {
     assert_eq!(call(&["exec", &id, "--", "echo", "hi"]).ok(), "hi");
     let stderr = call(&["inspect", "nobody"]).fails(125);
     assert!(stderr.contains("docker") && stderr.contains("there is no sandbox nobody"), "{stderr}");
+}
+
+#[test]
+fn completions_manual_and_version() {
+    let kennel = Kennel::on("local");
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let text = kennel.kennel(&["completions", shell]).ok();
+        assert!(text.contains("kennel") && text.contains("no-stream"), "{shell}: {text}");
+    }
+    let page = kennel.kennel(&["man"]).ok();
+    assert!(page.contains(".TH kennel 1"), "{page}");
+    let dir = kennel.here().join("man");
+    kennel.kennel(&["man", "--dir", dir.to_str().unwrap()]).ok();
+    assert!(dir.join("kennel-run.1").exists() && dir.join("kennel.1").exists());
+    let version = kennel.kennel(&["version", "--json"]).json();
+    assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(kennel.kennel(&["version"]).ok(), format!("kennel {}", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn the_doctor_tries_what_it_says() {
+    let kennel = Kennel::on("native");
+    let done = kennel.kennel(&["doctor", "--json"]);
+    let object = done.json();
+    assert_eq!((done.status, object["healthy"].as_bool()), (0, Some(true)), "{object}");
+    let native = &object["providers"][0];
+    assert_eq!((native["provider"].as_str(), native["available"].as_bool()), (Some("native"), Some(true)));
+    assert!(native["triedMs"].as_f64().unwrap() > 0.0, "{native}");
+    assert!(native["mode"]["layers"].as_array().unwrap().contains(&"seccomp".into()), "{native}");
+    let names: Vec<&str> = object["machine"].as_array().unwrap().iter().filter_map(|it| it["name"].as_str()).collect();
+    for feature in ["kernel", "user namespaces", "control groups", "overlay", "landlock", "pasta", "subordinate ids"] {
+        assert!(names.contains(&feature), "{names:?}");
+    }
+    assert!(kennel.is_gone());
+}
+
+#[test]
+fn the_doctor_says_what_to_type() {
+    let kennel = Kennel::on("local");
+    let nowhere = kennel.home.path().join("nobody.sock");
+    let mut call = kennel.call(&["ls"]);
+    call = {
+        let mut sick = std::process::Command::new(call.get_program());
+        sick.args(["--provider", "docker", "doctor"]).env_clear().env("KENNEL_HOME", kennel.home.path());
+        sick.env("PATH", std::env::var_os("PATH").unwrap()).env("DOCKER_HOST", format!("unix://{}", nowhere.display()));
+        sick.current_dir(kennel.here()).stdin(std::process::Stdio::null());
+        sick
+    };
+    let done = finish(call, None);
+    assert_eq!(done.status, 1, "{done:?}");
+    assert!(done.text().contains("- docker") && done.text().contains("try: "), "{}", done.text());
+}
+
+#[test]
+fn providers_and_features_are_explained() {
+    let kennel = Kennel::on("local");
+    let all = kennel.kennel(&["explain"]).ok();
+    assert!(all.contains("seccomp") && all.contains("network_bridge") && all.contains("docker, root"), "{all}");
+    let native = kennel.kennel(&["explain", "native"]).ok();
+    assert!(native.contains("user_namespace") && native.contains("limits           given"), "{native}");
+    assert!(kennel.kennel(&["explain", "local"]).ok().contains("isolates nothing"));
+    let who = kennel.kennel(&["explain", "limits", "--json"]).json();
+    let given = |mode: &str| who.as_array().unwrap().iter().find(|row| row["mode"] == mode).unwrap()["given"].as_bool();
+    assert_eq!((given("native, root, host"), given("local")), (Some(true), Some(false)));
+    let stderr = kennel.kennel(&["explain", "gravity"]).fails(125);
+    assert!(stderr.contains("seccomp") && stderr.contains("try: kennel explain"), "{stderr}");
 }

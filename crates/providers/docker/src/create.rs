@@ -13,6 +13,7 @@ use bollard::query_parameters::{
 use kennel_core::{Error, Result, new_id, printable, require};
 use kennel_types::{ErrorCode, Limits, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// From this version on the engine can make a whole tree of mounts read-only.
@@ -32,10 +33,13 @@ impl Docker {
             let _ = self.all().await;
         }
         let id = new_id()?;
-        let run_dir = self.run_dirs.make(&id)?;
+        let (run_dir, held) = self.run_dirs.make_and_hold(&id)?;
         let made = self.make_container(spec, &id, network, &image, &run_dir).await;
         if made.is_err() {
             let _ = self.run_dirs.remove(&id);
+        }
+        if let (true, Some(seen)) = (spec.tied, self.seen().get_mut(&id)) {
+            seen.held = Some(Arc::new(held));
         }
         made
     }
@@ -84,7 +88,7 @@ impl Docker {
         };
         let finished = finished.await;
         if finished.is_ok() {
-            self.seen().insert(id.clone(), Seen { engine_id: made.id, made_here: true });
+            self.seen().insert(id.clone(), Seen { engine_id: made.id, made_here: true, held: None });
         } else {
             let query = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
             let _ = api.remove_container(&made.id, Some(query)).await;

@@ -57,6 +57,8 @@ struct Seen {
     engine_id: String,
     /// A tied one lives as long as whoever made it is connected.
     made_here: bool,
+    /// The run directory of a tied one: held as long as its maker lives.
+    held: Option<Arc<std::fs::File>>,
 }
 
 impl Docker {
@@ -114,7 +116,7 @@ impl Docker {
     async fn by_label(&self, key: &str, value: &str) -> Result<Option<Container>> {
         for engine_id in self.listed(Some((key, value))).await? {
             if let Some(container) = self.inspect(&engine_id).await? {
-                self.seen().insert(container.id().clone(), Seen { engine_id, made_here: false });
+                self.seen().insert(container.id().clone(), Seen { engine_id, made_here: false, held: None });
                 return Ok(Some(container));
             }
         }

@@ -11,7 +11,7 @@ use bollard::models::{
     RestartPolicyNameEnum,
 };
 use kennel_core::{Error, Result};
-use kennel_proto::{KeeperConfig, LogSink, Spawn, SpawnCommand};
+use kennel_proto::{KeeperConfig, LogSink, Spawn};
 use kennel_types::{ErrorCode, NetworkMode, Owner, SandboxId, SandboxSpec};
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -137,17 +137,6 @@ fn user(spec: &SandboxSpec, image: &ImageConfig, owner: Owner) -> User {
 }
 
 fn keeper_config(spec: &SandboxSpec, image: &ImageConfig, user: &User, workdir: &str) -> KeeperConfig {
-    let main = spec.command.as_ref().map(|argv| Spawn {
-        command: SpawnCommand::Argv(argv.iter().map(|part| part.as_bytes().to_vec().into()).collect()),
-        env: Vec::new(),
-        cwd: None,
-        user: None,
-        stdin: false,
-        tty: None,
-        timeout_ms: None,
-        grace_ms: None,
-        detached: true,
-    });
     let (user, ensure_user) = match user {
         User::Named(name) => (name.clone(), None),
         User::Owner(Owner { uid, gid }) => (format!("{uid}:{gid}"), Some((*uid, *gid))),
@@ -155,6 +144,7 @@ fn keeper_config(spec: &SandboxSpec, image: &ImageConfig, user: &User, workdir: 
     KeeperConfig {
         tied: spec.tied,
         owner_within_ms: spec.tied.then_some(OWNER_WITHIN_MS),
+        owner_holds: spec.tied.then(|| format!("{OURS}/run").into_bytes().into()),
         idle_ms: spec.idle_seconds.map(|seconds| seconds.saturating_mul(1000)),
         inherit_env: true,
         // The engine sets one for the keeper's own user, so the keeper passes only an explicit one on.
@@ -162,7 +152,7 @@ fn keeper_config(spec: &SandboxSpec, image: &ImageConfig, user: &User, workdir: 
         cwd: Some(workdir.as_bytes().to_vec().into()),
         user: Some(user),
         ensure_user,
-        main,
+        main: spec.command.as_ref().map(|argv| Spawn::main(argv)),
         // The engine keeps it, so that `docker logs` works too.
         log: LogSink::Passthrough,
         ..KeeperConfig::default()
@@ -386,7 +376,7 @@ mod tests {
             ]
         );
         let config = config(&plan);
-        assert!(matches!(config.main.unwrap().command, SpawnCommand::Argv(argv) if argv.len() == 1));
+        assert!(matches!(config.main.unwrap().command, kennel_proto::SpawnCommand::Argv(argv) if argv.len() == 1));
         assert_eq!((config.inherit_env, config.log, config.tied), (true, LogSink::Passthrough, false));
     }
 

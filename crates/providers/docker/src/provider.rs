@@ -9,7 +9,7 @@ use bollard::query_parameters::{
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
 use kennel_core::{Dialed, Error, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result};
-use kennel_types::{Availability, ErrorCode, Mode, SandboxId, SandboxInfo, SandboxSpec};
+use kennel_types::{Availability, ErrorCode, Mode, SandboxId, SandboxInfo, SandboxSpec, Status};
 use std::path::Path;
 use std::time::Duration;
 
@@ -192,9 +192,22 @@ impl Docker {
         let ids = self.listed(None).await?;
         let looks = stream::iter(ids).map(async |id: String| self.inspect(&id).await).buffered(AT_ONCE);
         let found: Vec<Option<Container>> = looks.try_collect().await?;
-        let found: Vec<Container> = found.into_iter().flatten().collect();
+        let (orphans, found): (Vec<_>, Vec<_>) = found.into_iter().flatten().partition(|found| self.is_orphan(found));
         self.run_dirs.sweep(settled, &found.iter().map(Container::id).collect());
+        for orphan in orphans {
+            let query = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+            // What cannot be removed now stays for the next time.
+            let _ = self.engine.api().await?.remove_container(&orphan.engine_id, Some(query)).await;
+            let _ = self.run_dirs.remove(orphan.id());
+        }
         Ok(found)
+    }
+
+    /// Whether it was to live no longer than its maker, and that one was killed before it could start it.
+    fn is_orphan(&self, container: &Container) -> bool {
+        let made_here = self.seen().get(container.id()).is_some_and(|seen| seen.made_here);
+        let never_ran = container.info.status == Status::Created;
+        container.tied && never_ran && !made_here && !self.run_dirs.is_held(container.id())
     }
 
     /// Whether the container ends soon; a tied one is also gone then.

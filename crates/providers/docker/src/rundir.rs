@@ -5,13 +5,15 @@
 use crate::plan::SOCKET;
 use kennel_core::{Error, Result};
 use kennel_types::SandboxId;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::collections::HashSet;
+use std::fs::File;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A directory without a socket that is younger than this may belong to a container that is just being made.
-const SETTLED: Duration = Duration::from_mins(1);
+/// A directory without a socket that is younger than this may just be about to be held by who makes a container.
+const SETTLED: Duration = Duration::from_secs(2);
 /// How often making a sandbox looks for leftovers of others.
 const SWEEP_EVERY: Duration = Duration::from_mins(10);
 /// Its time says when leftovers were last looked for.
@@ -47,6 +49,22 @@ impl RunDirs {
         Ok(path)
     }
 
+    /// Makes it and holds it: others see that whoever makes the sandbox lives, as long as the answer does.
+    pub(crate) fn make_and_hold(&self, id: &SandboxId) -> Result<(PathBuf, File)> {
+        let path = self.make(id)?;
+        let held = open_dir(&path).and_then(|dir| {
+            rustix::fs::flock(&dir, FlockOperation::LockExclusive)?;
+            Ok(dir)
+        });
+        let held = held.map_err(|error| Error::io(format!("lock the run directory {}", path.display()), error))?;
+        Ok((path, held))
+    }
+
+    /// Whether someone holds it.
+    pub(crate) fn is_held(&self, id: &SandboxId) -> bool {
+        open_dir(&self.of(id)).is_ok_and(|dir| rustix::fs::flock(&dir, FlockOperation::NonBlockingLockShared).is_err())
+    }
+
     /// Removes the directory of a sandbox that is gone; answers whether there was one.
     pub(crate) fn remove(&self, id: &SandboxId) -> Result<bool> {
         let path = self.of(id);
@@ -73,7 +91,7 @@ impl RunDirs {
         ids.filter(|id| {
             let dir = self.of(id);
             // A keeper has been there, or nobody takes that long.
-            dir.join(SOCKET).symlink_metadata().is_ok() || is_older(&dir, SETTLED) == Some(true)
+            dir.join(SOCKET).symlink_metadata().is_ok() || (is_older(&dir, SETTLED) == Some(true) && !self.is_held(id))
         })
         .collect()
     }
@@ -86,6 +104,12 @@ impl RunDirs {
             let _ = self.remove(&id);
         }
     }
+}
+
+/// The directory itself, never what a link at its place leads to.
+fn open_dir(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
 }
 
 fn is_older(path: &Path, age: Duration) -> Option<bool> {

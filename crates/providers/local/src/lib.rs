@@ -6,11 +6,11 @@
 
 use async_trait::async_trait;
 use kennel_core::{
-    Dialed, Error, EventStream, LogOptions, LogStream, Provider, Record, Records, RemoveOptions, Result,
-    connect_socket, follow_log, require, start_program, watch_records,
+    Dialed, Error, EventStream, Helper, LogOptions, LogStream, Provider, Record, Records, RemoveOptions, Result,
+    connect_socket, follow_log, require, watch_records,
 };
 use kennel_keeper_bin::KEEPER;
-use kennel_proto::{KeeperConfig, Spawn, SpawnCommand};
+use kennel_proto::{KeeperConfig, Spawn};
 use kennel_types::{
     Availability, Enforcement, ErrorCode, Mode, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec,
 };
@@ -36,6 +36,14 @@ impl Local {
         self.records.dir(id).join("token")
     }
 
+    /// A line to the keeper, if anyone listens.
+    async fn line(&self, id: &SandboxId) -> Result<Dialed> {
+        let path = self.token_path(id);
+        let token = std::fs::read(&path).map_err(|error| Error::io(format!("read {}", path.display()), error))?;
+        let stream = connect_socket(&self.records.dir(id).join("sock"), None).await?;
+        Ok(Dialed { stream: Box::new(stream), token: Some(token), owner: self.records.is_owned(id) })
+    }
+
     /// A fresh secret for each start.
     fn new_token(&self, id: &SandboxId) -> Result<Vec<u8>> {
         let mut token = [0; 32];
@@ -54,6 +62,22 @@ impl Local {
         Ok(token.to_vec())
     }
 
+    /// Starts the keeper and tells it what to do; answers its token too. With `goes_on`, the line stays open for hosts.
+    async fn begin(&self, record: &Record, goes_on: bool) -> Result<(Helper, Vec<u8>)> {
+        let program = KEEPER
+            .install(&self.programs)
+            .map_err(|error| Error::io(format!("put the keeper into {}", self.programs.display()), error))?;
+        let dir = self.records.dir(&record.id);
+        let mut keeper = Helper::start(&program, &[OsStr::new("serve"), OsStr::new("--dir"), dir.as_os_str()])?;
+        let token = self.new_token(&record.id)?;
+        let mut config = self.keeper_config(record, token.clone());
+        config.host_fd = goes_on.then_some(0);
+        let config = minicbor::to_vec(&config)
+            .map_err(|error| Error::new(ErrorCode::Internal, format!("write the keeper's settings: {error}")))?;
+        keeper.tell(&config).await?;
+        Ok((keeper, token))
+    }
+
     fn keeper_config(&self, record: &Record, token: Vec<u8>) -> KeeperConfig {
         let bytes = |text: &str| text.as_bytes().to_vec().into();
         let spec = &record.spec;
@@ -64,7 +88,7 @@ impl Local {
             idle_ms: spec.idle_seconds.map(|seconds| seconds.saturating_mul(1000)),
             env: spec.env.iter().map(|(key, value)| (bytes(key), bytes(value))).collect(),
             cwd: Some(bytes(&record.workdir)),
-            main: spec.command.as_ref().map(|argv| main_spawn(argv)),
+            main: spec.command.as_ref().map(|argv| Spawn::main(argv)),
             sweep: Some(self.records.dir(&record.id).as_os_str().as_bytes().to_vec().into()),
             one_user: true,
             ..KeeperConfig::default()
@@ -74,21 +98,6 @@ impl Local {
 
 fn me() -> Owner {
     Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
-}
-
-/// The main process: detached, so that it can be attached to and left again.
-fn main_spawn(argv: &[String]) -> Spawn {
-    Spawn {
-        command: SpawnCommand::Argv(argv.iter().map(|word| word.as_bytes().to_vec().into()).collect()),
-        env: Vec::new(),
-        cwd: None,
-        user: None,
-        stdin: false,
-        tty: None,
-        timeout_ms: None,
-        grace_ms: None,
-        detached: true,
-    }
 }
 
 #[async_trait]
@@ -121,26 +130,23 @@ impl Provider for Local {
 
     async fn start(&self, id: &SandboxId) -> Result<()> {
         let record = self.records.find(id.as_str())?;
-        let _only_me = self.records.starting(id).await?;
+        let _only_me = self.records.starting(&record).await?;
         if self.records.is_running(id) {
             return Ok(());
         }
-        let program = KEEPER
-            .install(&self.programs)
-            .map_err(|error| Error::io(format!("put the keeper into {}", self.programs.display()), error))?;
-        let config = self.keeper_config(&record, self.new_token(id)?);
-        let config = minicbor::to_vec(&config)
-            .map_err(|error| Error::new(ErrorCode::Internal, format!("write the keeper's settings: {error}")))?;
-        let dir = self.records.dir(id);
-        let arguments = [OsStr::new("serve"), OsStr::new("--dir"), dir.as_os_str()];
-        let answer = start_program(&program, &arguments, &config).await?;
-        match answer.as_slice() {
-            b"ok" => Ok(()),
-            other => Err(Error::new(
-                ErrorCode::StartFailed,
-                format!("start sandbox {}: {}", record.name, kennel_core::printable(&String::from_utf8_lossy(other))),
-            )),
+        let (keeper, _) = self.begin(&record, false).await?;
+        let answer = keeper.answer().await?;
+        answer.map_err(|reason| Error::not_started(&record.name, reason))
+    }
+
+    async fn launch(&self, id: &SandboxId) -> Result<Dialed> {
+        let record = self.records.find(id.as_str())?;
+        let _only_me = self.records.starting(&record).await?;
+        if self.records.is_running(id) {
+            return self.dial(id).await;
         }
+        let (keeper, token) = self.begin(&record, true).await?;
+        Ok(Dialed { stream: Box::new(keeper.into_line()), token: Some(token), owner: self.records.is_owned(id) })
     }
 
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
@@ -153,12 +159,12 @@ impl Provider for Local {
 
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
         let record = self.records.find(id.as_str())?;
+        if options.force && self.records.is_owned(id) && self.records.end_owned(id, self.line(id).await).await? {
+            return Ok(());
+        }
         if self.records.is_running(id) {
             if !options.force {
                 return Err(Error::is_running(&record.name));
-            }
-            if self.records.is_owned(id) {
-                return self.records.end_owned(id, self.dial(id).await).await;
             }
             self.stop(id, Duration::ZERO).await?;
         }
@@ -178,10 +184,7 @@ impl Provider for Local {
         if !self.records.is_running(id) {
             return Err(Error::stopped(&record.name));
         }
-        let path = self.token_path(id);
-        let token = std::fs::read(&path).map_err(|error| Error::io(format!("read {}", path.display()), error))?;
-        let stream = connect_socket(&self.records.dir(id).join("sock"), None).await?;
-        Ok(Dialed { stream: Box::new(stream), token: Some(token), owner: self.records.is_owned(id) })
+        self.line(id).await
     }
 
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream> {

@@ -10,8 +10,8 @@ use crate::streams::{Link, answer};
 use crate::tree::{Tree, fail};
 use crate::{shell, tree};
 use kennel_proto::{
-    Body, Decoder, ExitReport, Failure, FailureKind, Frame, GENERATION, Hello, ProcessInfo, Spawn, SpawnCommand,
-    StatsReport, Welcome, caps, encode,
+    Body, Decoder, ExitReport, Failure, FailureKind, Frame, GENERATION, Hello, ProcessInfo, Spawn, StatsReport,
+    Welcome, caps, encode,
 };
 use kennel_types::SandboxSpec;
 use std::collections::{BTreeMap, HashMap};
@@ -40,6 +40,9 @@ struct Processes {
     last: u64,
     main: Option<u64>,
 }
+
+/// How long the last words may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Why a keeper ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +78,7 @@ impl Keeper {
             connections: watch::Sender::new(0),
         });
         if let Some(argv) = &spec.command {
-            let spawn = main_spawn(argv);
+            let spawn = Spawn::main(argv);
             let process = keeper.spawn(&spawn, Some(log))?;
             keeper.lock().main = Some(process.id);
         }
@@ -198,10 +201,16 @@ impl Keeper {
             main: self.lock().main,
         };
         let welcome = Frame { stream: 0, body: Body::Welcome(welcome) };
+        let mut reading = Box::pin(self.read(reader, decoder, out));
+        let mut writing = Box::pin(write(writer, welcome, frames, fault));
         tokio::select! {
-            () = self.read(reader, decoder, out) => {}
-            () = write(writer, welcome, frames, fault) => {}
-            _ = self.ended() => {}
+            () = &mut reading => {}
+            () = &mut writing => {}
+            _ = self.ended() => {
+                // What was said before the end still arrives.
+                drop(reading);
+                let _ = tokio::time::timeout(LAST_WORDS, writing).await;
+            }
         }
         if hello.owner && self.tied {
             self.shut_down(End::OwnerGone);
@@ -276,20 +285,6 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
-    }
-}
-
-fn main_spawn(argv: &[String]) -> Spawn {
-    Spawn {
-        command: SpawnCommand::Argv(argv.iter().map(|word| word.as_bytes().to_vec().into()).collect()),
-        env: Vec::new(),
-        cwd: None,
-        user: None,
-        stdin: false,
-        tty: None,
-        timeout_ms: None,
-        grace_ms: None,
-        detached: true,
     }
 }
 

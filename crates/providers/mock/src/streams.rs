@@ -63,7 +63,11 @@ pub(crate) async fn answer(keeper: Arc<Keeper>, request: Request, mut link: Link
 async fn run(keeper: &Arc<Keeper>, spawn: &Spawn, link: &mut Link) -> Result<Option<Outcome>, Stop> {
     let process = keeper.spawn(spawn, None)?;
     let (reader, reply) = process.attach([0; 2]);
-    relay(Attached { process, reader, tied: !spawn.detached }, reply, link).await
+    let ended = relay(Attached { process, reader, tied: !spawn.detached }, reply, link).await;
+    if spawn.last {
+        keeper.shut_down(End::Stopped);
+    }
+    ended
 }
 
 async fn reattach(keeper: &Arc<Keeper>, attach: &Attach, link: &mut Link) -> Result<Option<Outcome>, Stop> {
@@ -139,7 +143,7 @@ fn take(attached: &mut Attached, body: Body) -> Result<(), Stop> {
 
 async fn files(keeper: &Keeper, request: Request, link: &mut Link) -> Result<Option<Outcome>, Stop> {
     let tree = &keeper.tree;
-    if user(&request).is_some() {
+    if request.user().is_some() {
         return Err(fail(FailureKind::Unsupported, "the mock has no users").into());
     }
     match request {
@@ -181,20 +185,6 @@ async fn files(keeper: &Keeper, request: Request, link: &mut Link) -> Result<Opt
         }
     }
     Ok(Some(Outcome::Nothing))
-}
-
-fn user(request: &Request) -> Option<&String> {
-    match request {
-        Request::Read { user, .. }
-        | Request::Write { user, .. }
-        | Request::List { user, .. }
-        | Request::Stat { user, .. }
-        | Request::Mkdir { user, .. }
-        | Request::Move { user, .. }
-        | Request::Remove { user, .. }
-        | Request::Watch { user, .. } => user.as_ref(),
-        _ => None,
-    }
 }
 
 /// A length and a message.

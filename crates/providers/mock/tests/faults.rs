@@ -69,8 +69,9 @@ async fn a_keeper_that_never_answers_is_given_up() {
     let mock = Mock::new();
     let sandbox = running(&mock).await;
     mock.fault(Fault::NeverAnswers);
-    assert_eq!(in_time(sandbox.keeper()).await.err().unwrap().code(), ErrorCode::Timeout);
-    sandbox.keeper().await.unwrap();
+    let welcome = async { sandbox.keeper().await?.welcome().await };
+    assert_eq!(in_time(welcome).await.err().unwrap().code(), ErrorCode::Timeout);
+    sandbox.keeper().await.unwrap().welcome().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,11 +12,12 @@ mod plan;
 
 use async_trait::async_trait;
 use kennel_core::{
-    Dialed, Error, EventStream, LogOptions, LogStream, Provider, Records, RemoveOptions, Result, connect_socket,
-    follow_log, require, start_program, watch_records,
+    Dialed, Error, EventStream, Helper, LogOptions, LogStream, Provider, Record, Records, RemoveOptions, Result,
+    connect_socket, follow_log, require, watch_records,
 };
 use kennel_keeper_bin::JAIL;
 use kennel_types::{Availability, Enforcement, ErrorCode, Mode, SandboxId, SandboxInfo, SandboxSpec, Stats};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,6 +38,28 @@ impl Native {
         vec![self.records.root(), &self.programs]
     }
 
+    /// Starts the jail and tells it what to do. With `goes_on`, the line to it becomes one to the keeper.
+    async fn begin(&self, record: &Record, goes_on: bool) -> Result<Helper> {
+        let jail = JAIL
+            .install(&self.programs)
+            .map_err(|error| Error::io(format!("put the jail into {}", self.programs.display()), error))?;
+        // It makes the namespaces while we make the plan.
+        let mut jail = Helper::start(&jail, &[OsStr::new(plan::network(record).argument())])?;
+        let mut plan = plan::of(record, &self.records.dir(&record.id), &self.hidden(), cover::of(&self.ours()))?;
+        plan.keeper.host_fd = goes_on.then_some(0);
+        let plan = minicbor::to_vec(&plan)
+            .map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))?;
+        jail.tell(&plan).await?;
+        Ok(jail)
+    }
+
+    /// A line to the keeper, if anyone listens.
+    async fn line(&self, id: &SandboxId) -> Result<Dialed> {
+        // The socket has no path inside: nobody there can put anything in its place.
+        let stream = connect_socket(&self.records.dir(id).join("sock"), None).await?;
+        Ok(Dialed { stream: Box::new(stream), token: None, owner: self.records.is_owned(id) })
+    }
+
     /// The same, with the directory in which other providers keep theirs beside ours.
     fn hidden(&self) -> Vec<&Path> {
         self.records.root().parent().into_iter().chain(self.ours()).collect()
@@ -45,13 +68,18 @@ impl Native {
 
 /// What is missing here, if anything.
 fn missing() -> Option<(&'static str, &'static str)> {
-    if !rustix::process::geteuid().is_root() {
-        return Some(("native sandboxes need root so far", "sudo kennel run -- COMMAND"));
+    if let Some(missing) = not_allowed() {
+        return Some(missing);
     }
     if !Path::new("/proc/self/ns/user").exists() {
         return Some(("this kernel has no user namespaces", "boot a kernel with CONFIG_USER_NS=y"));
     }
     None
+}
+
+fn not_allowed() -> Option<(&'static str, &'static str)> {
+    let root = rustix::process::geteuid().is_root();
+    (!root).then_some(("native sandboxes need root so far", "sudo kennel run -- COMMAND"))
 }
 
 #[async_trait]
@@ -72,7 +100,7 @@ impl Provider for Native {
     async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
         let mode = self.mode();
         let network = require(mode, spec)?;
-        if let Some((what, fix)) = missing() {
+        if let Some((what, fix)) = not_allowed() {
             return Err(Error::new(ErrorCode::NotAvailable, what).hint(fix));
         }
         plan::check(spec, &self.ours())?;
@@ -85,26 +113,22 @@ impl Provider for Native {
 
     async fn start(&self, id: &SandboxId) -> Result<()> {
         let record = self.records.find(id.as_str())?;
-        let _only_me = self.records.starting(id).await?;
+        let _only_me = self.records.starting(&record).await?;
         if self.records.is_running(id) {
             return Ok(());
         }
-        let jail = JAIL
-            .install(&self.programs)
-            .map_err(|error| Error::io(format!("put the jail into {}", self.programs.display()), error))?;
-        let plan = plan::of(&record, &self.records.dir(id), &self.hidden(), cover::of(&self.ours()))?;
-        let plan = minicbor::to_vec(&plan)
-            .map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))?;
-        let answer = start_program(&jail, &[], &plan).await?;
-        if answer == b"ok" {
-            return Ok(());
+        let answer = self.begin(&record, false).await?.answer().await?;
+        answer.map_err(|reason| Error::not_started(&record.name, reason))
+    }
+
+    async fn launch(&self, id: &SandboxId) -> Result<Dialed> {
+        let record = self.records.find(id.as_str())?;
+        let _only_me = self.records.starting(&record).await?;
+        if self.records.is_running(id) {
+            return self.dial(id).await;
         }
-        let said = String::from_utf8_lossy(&answer);
-        let reason = said.strip_prefix("error ").unwrap_or("the jail ended without a word");
-        Err(Error::new(
-            ErrorCode::StartFailed,
-            format!("start sandbox {}: {}", record.name, kennel_core::printable(reason)),
-        ))
+        let line = self.begin(&record, true).await?.into_line();
+        Ok(Dialed { stream: Box::new(line), token: None, owner: self.records.is_owned(id) })
     }
 
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
@@ -117,12 +141,12 @@ impl Provider for Native {
 
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
         let record = self.records.find(id.as_str())?;
+        if options.force && self.records.is_owned(id) && self.records.end_owned(id, self.line(id).await).await? {
+            return Ok(());
+        }
         if self.records.is_running(id) {
             if !options.force {
                 return Err(Error::is_running(&record.name));
-            }
-            if self.records.is_owned(id) {
-                return self.records.end_owned(id, self.dial(id).await).await;
             }
             self.stop(id, Duration::ZERO).await?;
         }
@@ -143,9 +167,7 @@ impl Provider for Native {
         if !self.records.is_running(id) {
             return Err(Error::stopped(&record.name));
         }
-        // The socket has no path inside: nobody there can put anything in its place.
-        let stream = connect_socket(&self.records.dir(id).join("sock"), None).await?;
-        Ok(Dialed { stream: Box::new(stream), token: None, owner: self.records.is_owned(id) })
+        self.line(id).await
     }
 
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream> {

@@ -2,7 +2,7 @@
 
 use kennel_core::{Error, Record, Result};
 use kennel_jail::{Bind, Cgroup, Cover, IdMap, Network, Plan};
-use kennel_proto::{KeeperConfig, LogSink, Spawn, SpawnCommand};
+use kennel_proto::{KeeperConfig, LogSink, Spawn};
 use kennel_types::{ErrorCode, Mount, NetworkMode, Owner, SandboxSpec};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -85,10 +85,6 @@ pub(crate) fn of(record: &Record, dir: &Path, hidden: &[&Path], cover: Vec<Cover
         read_only: false,
     });
     let binds = workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owner, user, hidden)).collect();
-    let network = match record.network {
-        NetworkMode::Host => Network::Host,
-        NetworkMode::None | NetworkMode::Bridge => Network::None,
-    };
     let limits = spec.limits;
     Ok(Plan {
         dir,
@@ -96,7 +92,6 @@ pub(crate) fn of(record: &Record, dir: &Path, hidden: &[&Path], cover: Vec<Cover
         cover,
         ids: IdMap { inside: 0, outside: FIRST_ID, count: IDS },
         binds,
-        network,
         cgroup: (!limits.is_empty()).then(|| Cgroup {
             name: record.id.to_string(),
             memory: limits.memory.map(|size| size.0),
@@ -107,27 +102,24 @@ pub(crate) fn of(record: &Record, dir: &Path, hidden: &[&Path], cover: Vec<Cover
         capabilities: CAPABILITIES,
         keeper: keeper_config(record),
         remove_dir: spec.tied,
-        resolv_conf: match network {
+        resolv_conf: match network(record) {
             Network::Host => std::fs::read("/etc/resolv.conf").ok().map(Into::into),
             Network::None => None,
         },
     })
 }
 
+/// The network of a sandbox.
+pub(crate) fn network(record: &Record) -> Network {
+    match record.network {
+        NetworkMode::Host => Network::Host,
+        NetworkMode::None | NetworkMode::Bridge => Network::None,
+    }
+}
+
 fn keeper_config(record: &Record) -> KeeperConfig {
     let bytes = |text: &str| text.as_bytes().to_vec().into();
     let spec = &record.spec;
-    let main = spec.command.as_ref().map(|argv| Spawn {
-        command: SpawnCommand::Argv(argv.iter().map(|word| bytes(word)).collect()),
-        env: Vec::new(),
-        cwd: None,
-        user: None,
-        stdin: false,
-        tty: None,
-        timeout_ms: None,
-        grace_ms: None,
-        detached: true,
-    });
     KeeperConfig {
         tied: spec.tied,
         owner_within_ms: Some(10_000),
@@ -135,7 +127,7 @@ fn keeper_config(record: &Record) -> KeeperConfig {
         env: spec.env.iter().map(|(key, value)| (bytes(key), bytes(value))).collect(),
         cwd: Some(bytes(&record.workdir)),
         user: Some(spec.user.clone().unwrap_or_else(|| "0".into())),
-        main,
+        main: spec.command.as_ref().map(|argv| Spawn::main(argv)),
         log: LogSink::Nowhere,
         memory_limit: spec.limits.memory.map(|size| size.0),
         ..KeeperConfig::default()

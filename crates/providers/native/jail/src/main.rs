@@ -1,11 +1,12 @@
 //! The jail: the one that stays outside and watches over a native sandbox, and, after a fork, the one inside.
 //!
 //! ```text
-//! kennel ── plan ──> jail (outside, root)                     jail (inside, process 1)
-//!                     lock, listen, control group
-//!                     fork into namespaces ─────────────────>  waits
+//! kennel ──────────> jail (outside, root)                     jail (inside, process 1)
+//!                     fork into namespaces ─────────────────>  makes what belongs to them
+//!        ── plan ──>  lock, listen, control group
 //!                     map ids, make mounts ── descriptors ──>  attach, pivot, drop rights, filter
 //!        <── "ok" ──  <───────────────────────── "ok" ───────  keeper
+//!     or <────────────────────────────────────── "welcome" ──  keeper, if kennel goes on talking to it on the same line
 //!                     waits ................................  ends
 //!                     exit code, control group, directory
 //! ```
@@ -15,6 +16,7 @@
 #![cfg_attr(not(test), no_main)]
 
 mod cgroup;
+mod handover;
 mod ids;
 mod rootfs;
 mod sys;
@@ -23,25 +25,26 @@ mod sys;
 mod syscalls;
 mod walls;
 
+use handover::Handover;
 use kennel_jail::{Network, Plan};
 use kennel_keeper::place::{self, Place};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions};
-use std::io::Read;
 
 /// Called by the C library itself: what Rust does before its own `main` (a guard page, a signal stack, a look through
 /// `/proc/self/maps`) is time on the way to every sandbox, and nothing of it is used.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn main() -> libc::c_int {
-    match start() {
+    let mut goes_on = false;
+    match start(&mut goes_on) {
         Ok(watch) => {
-            place::answer(Ok(()));
+            place::answer(Ok(()), goes_on);
             watch.until_the_end();
             0
         }
         Err(message) => {
-            place::answer(Err(&message));
+            place::answer(Err(&message), goes_on);
             125
         }
     }
@@ -49,62 +52,91 @@ pub extern "C" fn main() -> libc::c_int {
 
 /// A sandbox that runs, seen from outside.
 struct Watch {
-    inside: i32,
+    inside: Inside,
     place: Place,
     group: Option<cgroup::Group>,
     plan: Plan,
 }
 
-fn start() -> Result<Watch, String> {
+/// The process inside. It ends with this.
+struct Inside(i32);
+
+/// Makes the namespaces, reads the plan and carries it out. `goes_on` is whether the one who started us waits for the
+/// keeper, not for us.
+fn start(goes_on: &mut bool) -> Result<Watch, String> {
     // Nothing of the one who started us is ours but the standard streams.
     kennel_keeper::sys::close_all_but(&[]);
-    let mut bytes = Vec::new();
-    std::io::stdin().read_to_end(&mut bytes).map_err(|error| format!("read the plan: {error}"))?;
-    let mut plan: Plan = minicbor::decode(&bytes).map_err(|error| format!("read the plan: {error}"))?;
+    kennel_keeper::sys::ignore_signal(libc::SIGPIPE);
     let _ = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::empty());
-    let place = Place::take(&plan.dir, &mut plan.keeper)?;
-    let group = plan.cgroup.as_ref().map(cgroup::Group::make).transpose()?;
-    plan.keeper.oom_fd = group.as_ref().and_then(cgroup::Group::oom_events).map(IntoRawFd::into_raw_fd);
+    let argument = std::env::args().nth(1);
+    let network = Network::ALL.into_iter().find(|network| argument.as_deref() == Some(network.argument()));
+    let network = network.ok_or("usage: kennel-jail none|host, told the plan on standard input")?;
 
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("make a pipe: {error}"));
-    let ((mounts_out, mounts_in), (up_out, up_in)) = (pipe()?, pipe()?);
+    let ((hand_out, hand_in), (up_out, up_in)) = (pipe()?, pipe()?);
     let mut namespaces = libc::CLONE_NEWUSER
         | libc::CLONE_NEWPID
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS
         | libc::CLONE_NEWCGROUP;
-    if plan.network == Network::None {
+    if network == Network::None {
         namespaces |= libc::CLONE_NEWNET;
     }
     let inside = match sys::fork_into(namespaces) {
-        Ok(Some(pid)) => pid,
-        Ok(None) => walls::raise(plan, place, &mounts_out, &up_in),
+        Ok(Some(pid)) => Inside(pid),
+        Ok(None) => walls::raise(network, &hand_out, &up_in),
         Err(error) => return Err(format!("make namespaces: {error}")),
     };
+
+    let mut plan: Plan = minicbor::decode(&place::hear()?).map_err(|error| format!("read the plan: {error}"))?;
+    *goes_on = plan.keeper.host_fd.is_some();
+    place::keep_host(&mut plan.keeper)?;
+    let place = Place::take(&plan.dir, &mut plan.keeper)?;
+    let group = plan.cgroup.as_ref().map(cgroup::Group::make).transpose()?;
+    plan.keeper.oom_fd = group.as_ref().and_then(cgroup::Group::oom_events).map(IntoRawFd::into_raw_fd);
     let watch = Watch { inside, place, group, plan };
-    match watch.help_up(&mounts_in, up_in, &up_out) {
-        Ok(()) => Ok(watch),
-        Err(message) => {
-            kennel_keeper::sys::kill(inside, libc::SIGKILL);
-            watch.wait();
-            Err(message)
+    watch.help_up(&hand_in, up_in, &up_out)?;
+    Ok(watch)
+}
+
+impl Inside {
+    fn wait(&self) -> i32 {
+        match rustix::process::waitpid(Pid::from_raw(self.0), WaitOptions::empty()) {
+            Ok(Some((_, status))) => {
+                status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0))
+            }
+            _ => 125,
         }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        kennel_keeper::sys::kill(self.0, libc::SIGKILL);
+        self.wait();
     }
 }
 
 impl Watch {
     /// Does for the one inside what only the host's root can, and waits until its walls stand.
-    fn help_up(&self, mounts: &OwnedFd, up_in: OwnedFd, up: &OwnedFd) -> Result<(), String> {
+    fn help_up(&self, hand: &OwnedFd, up_in: OwnedFd, up: &OwnedFd) -> Result<(), String> {
         if let Some(group) = &self.group {
-            group.add(self.inside)?;
+            group.add(self.inside.0)?;
         }
-        ids::map(self.inside, &self.plan.ids, &self.plan.ids)?;
-        let namespace = ids::namespace_of(self.inside)?;
+        ids::map(self.inside.0, &self.plan.ids, &self.plan.ids)?;
+        let namespace = ids::namespace_of(self.inside.0)?;
         let made = rootfs::build(&self.plan, &namespace)?;
-        let numbers: Vec<u8> = made.numbers().into_iter().flat_map(i32::to_le_bytes).collect();
-        rustix::io::write(mounts, &numbers).map_err(|error| format!("hand over the mounts: {error}"))?;
+        Handover {
+            dir: self.plan.dir.clone(),
+            hostname: self.plan.hostname.clone(),
+            capabilities: self.plan.capabilities,
+            keeper: self.plan.keeper.clone(),
+            listener: self.place.listener.as_raw_fd(),
+            mounts: made.numbers(),
+        }
+        .send(hand);
         // The table is shared until the walls stand: nothing may be closed before that.
         let mut answer = [0; 1024];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(up, &mut answer))
@@ -118,22 +150,13 @@ impl Watch {
         Ok(())
     }
 
-    fn wait(&self) -> i32 {
-        match rustix::process::waitpid(Pid::from_raw(self.inside), WaitOptions::empty()) {
-            Ok(Some((_, status))) => {
-                status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0))
-            }
-            _ => 125,
-        }
-    }
-
     /// Waits for the sandbox to end and clears away what only we can.
     fn until_the_end(self) {
         // Only what the lock and the exit code need stays open: no mount is held by us.
         let exit = self.place.exit.as_ref();
         let keep: Vec<i32> = [Some(&self.place.lock), exit].into_iter().flatten().map(AsRawFd::as_raw_fd).collect();
         kennel_keeper::sys::close_all_but(&keep);
-        let code = self.wait();
+        let code = self.inside.wait();
         if let Some(exit) = exit {
             let _ = rustix::io::write(exit, code.to_string().as_bytes());
         }

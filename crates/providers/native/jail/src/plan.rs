@@ -19,29 +19,26 @@ pub struct Plan {
     /// The host's paths shown inside.
     #[n(3)]
     pub binds: Vec<Bind>,
-    /// The network.
-    #[n(4)]
-    pub network: Network,
     /// Limits.
-    #[n(5)]
+    #[n(4)]
     pub cgroup: Option<Cgroup>,
     /// The host name inside.
-    #[n(6)]
+    #[n(5)]
     pub hostname: String,
     /// Capabilities of root inside, as bits.
-    #[n(7)]
+    #[n(6)]
     pub capabilities: u64,
     /// The keeper's settings.
-    #[n(8)]
+    #[n(7)]
     pub keeper: KeeperConfig,
     /// The sandbox's directory goes with it.
-    #[n(9)]
+    #[n(8)]
     pub remove_dir: bool,
     /// Content of `/etc/resolv.conf` inside, if it is to be another than below.
-    #[n(10)]
+    #[n(9)]
     pub resolv_conf: Option<ByteVec>,
     /// What lies over the layers below, in order: parents first.
-    #[n(11)]
+    #[n(10)]
     pub cover: Vec<Cover>,
 }
 
@@ -108,16 +105,26 @@ pub struct Bind {
     pub hide: Vec<ByteVec>,
 }
 
-/// The network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-#[cbor(index_only)]
+/// The network. Not part of the plan but the jail's one argument: namespaces are made before there is a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     /// Loopback only.
-    #[n(0)]
     None,
     /// The host's.
-    #[n(1)]
     Host,
+}
+
+impl Network {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::None, Self::Host];
+
+    /// As the jail's argument.
+    pub fn argument(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Host => "host",
+        }
+    }
 }
 
 /// Limits, and the name of the group that holds them.

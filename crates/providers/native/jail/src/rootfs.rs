@@ -108,9 +108,12 @@ fn overlay(plan: &Plan, namespace: &OwnedFd) -> Result<OwnedFd, String> {
 
 /// The layer that hides what is the host's alone. In memory: it is small, and must not lie within a layer below it.
 fn cover(plan: &Plan) -> Result<OwnedFd, String> {
-    let layer = filesystem("tmpfs", &[("mode", "0755"), ("size", "4194304")], MountAttrFlags::empty())
+    let id = plan.ids.outside.to_string();
+    let options = [("mode", "0755"), ("size", "4194304"), ("uid", &*id), ("gid", &*id)];
+    let layer = filesystem("tmpfs", &options, MountAttrFlags::empty())
         .map_err(|error| format!("make the covering layer: {error}"))?;
-    let owner = (Uid::from_raw(plan.ids.outside), Gid::from_raw(plan.ids.outside));
+    // What is made belongs to root inside.
+    let _owner = sys::FilesOf::become_owner(plan.ids.outside);
     for Cover { path, kind } in &plan.cover {
         let put = || {
             match kind {
@@ -130,7 +133,7 @@ fn cover(plan: &Plan) -> Result<OwnedFd, String> {
                     rustix::io::write(&file, content)?;
                 }
             }
-            rustix::fs::chownat(&layer, path, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW)
+            Ok(())
         };
         put().map_err(|error| format!("cover /{path}: {error}"))?;
     }
@@ -169,7 +172,7 @@ fn overlay_of(layers: &[OwnedFd], how: Layers) -> Result<OwnedFd, (&'static str,
 /// Attaches layers in a mount namespace of this process's own; answers where.
 fn attach(layers: &[OwnedFd]) -> Result<Vec<String>, Errno> {
     use rustix::mount::{MountPropagationFlags, MoveMountFlags};
-    // SAFETY-free wrapper: this process has one thread, which is what unsharing the file system view asks for.
+    // This process has one thread, which is what changing its view of the file system asks for.
     kennel_keeper::sys::unshare_mounts()?;
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let mut dirs = Vec::new();

@@ -108,6 +108,30 @@ pub(crate) fn load_filter() -> Result<(), Errno> {
         .map(drop)
 }
 
+/// Files made while it lives belong to someone else, who must be able to make them there.
+pub(crate) struct FilesOf;
+
+impl FilesOf {
+    pub(crate) fn become_owner(id: u32) -> Self {
+        set_file_ids(id);
+        Self
+    }
+}
+
+impl Drop for FilesOf {
+    fn drop(&mut self) {
+        set_file_ids(0);
+    }
+}
+
+fn set_file_ids(id: u32) {
+    // SAFETY: plain numbers; they count for this thread's work on files only.
+    unsafe {
+        libc::setfsgid(id);
+        libc::setfsuid(id);
+    }
+}
+
 /// Ends this process with its parent.
 pub(crate) fn die_with_parent() {
     // SAFETY: plain numbers.

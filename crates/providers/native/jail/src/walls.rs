@@ -4,13 +4,13 @@
 //! its parent, who hands over the mounts that need the host's root. When the walls stand it has the few capabilities of
 //! the plan, a filter on system calls, and no descriptor but the keeper's own.
 
+use crate::handover::Handover;
 use crate::rootfs::filesystem;
 use crate::sys;
-use kennel_jail::{Network, Plan};
-use kennel_keeper::place::Place;
-use kennel_proto::LogSink;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use kennel_jail::Network;
+use kennel_proto::{KeeperConfig, LogSink};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 use rustix::mount::{
     MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_change, move_mount,
@@ -27,23 +27,23 @@ const MASKED: [&str; 4] = ["proc/kcore", "proc/keys", "proc/sysrq-trigger", "pro
 const READ_ONLY: [&str; 4] = ["proc/sys", "proc/irq", "proc/bus", "proc/fs"];
 
 /// Is the process inside. Never returns.
-pub(crate) fn raise(plan: Plan, place: Place, mounts: &OwnedFd, up: &OwnedFd) -> ! {
+pub(crate) fn raise(network: Network, hand: &OwnedFd, up: &OwnedFd) -> ! {
     sys::die_with_parent();
-    let Plan { network, hostname, capabilities, mut keeper, .. } = plan;
-    keeper.bounding = Some(capabilities);
-    // While the parent makes the mounts that only it can make.
-    let own = name(&hostname, network).and_then(|()| Own::make(network));
-    let Some(numbers) = receive(mounts) else { kennel_keeper::sys::exit_now(125) };
+    // While the parent waits for the plan.
+    let own = Own::make(network);
+    let Some(Handover { dir, hostname, capabilities, keeper, listener, mounts }) = Handover::receive(hand) else {
+        kennel_keeper::sys::exit_now(125)
+    };
     let result = own
-        .and_then(|own| mount_all(&numbers, &own))
-        .and_then(|()| keep_only(&place, &keeper, up))
-        .and_then(|()| give_up_rights(capabilities));
+        .and_then(|own| mount_all(&dir, &mounts, &own))
+        .and_then(|()| name(&hostname))
+        .and_then(|()| keep_only(listener, &keeper, up))
+        .and_then(|listener| give_up_rights(capabilities).map(|()| listener));
     match result {
-        Ok(()) => {
+        Ok(listener) => {
             tell(up, b"ok");
-            // SAFETY-free: `up` is ours alone now and is closed by its number going out of use in the keeper's table.
+            // Its owner is a copy from before the fork, and is never dropped.
             kennel_keeper::sys::close(up);
-            let Place { listener, .. } = place;
             let code = kennel_keeper::keep(listener, keeper);
             kennel_keeper::sys::exit_now(code)
         }
@@ -52,14 +52,6 @@ pub(crate) fn raise(plan: Plan, place: Place, mounts: &OwnedFd, up: &OwnedFd) ->
             kennel_keeper::sys::exit_now(125)
         }
     }
-}
-
-/// The numbers of the mounts' descriptors, once they are made. `None` if the parent gave up.
-fn receive(pipe: &OwnedFd) -> Option<Vec<i32>> {
-    let mut buffer = [0; 4096];
-    let count = rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut buffer)).ok()?;
-    let (numbers, _) = buffer[..count].as_chunks::<4>();
-    (!numbers.is_empty()).then(|| numbers.iter().map(|number| i32::from_le_bytes(*number)).collect())
 }
 
 fn tell(pipe: &OwnedFd, message: &[u8]) {
@@ -80,6 +72,7 @@ impl Own {
         let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
         let sysfs = match network {
             Network::None => {
+                sys::loopback_up().map_err(step("turn on loopback"))?;
                 let flags = NO_EFFECTS | MountAttrFlags::MOUNT_ATTR_RDONLY;
                 Some(filesystem("sysfs", &[], flags).map_err(step("mount /sys"))?)
             }
@@ -97,15 +90,15 @@ impl Own {
     }
 }
 
-fn mount_all(numbers: &[i32], own: &Own) -> Result<(), String> {
+fn mount_all(dir: &str, numbers: &[i32], own: &Own) -> Result<(), String> {
     let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
     let [root, dev, binds @ ..] = numbers else { return Err("too few mounts".into()) };
     let (root, dev) = (kennel_keeper::sys::borrow(*root), kennel_keeper::sys::borrow(*dev));
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(step("keep mounts private"))?;
     let from = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    // The working directory is the sandbox's own on the host: any place would do, and nobody looks here.
-    move_mount(root, "", CWD, ".", from).map_err(step("attach the root"))?;
+    // Any place would do, and nobody looks here.
+    move_mount(root, "", CWD, dir, from).map_err(step("attach the root"))?;
     let put = |mount: BorrowedFd<'_>, at: &str| {
         move_mount(mount, "", root, at, from).map_err(|error| format!("mount /{at}: {error}"))
     };
@@ -152,32 +145,20 @@ fn copy(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, String> {
         .map_err(|error| format!("copy /{path}: {error}"))
 }
 
-fn name(hostname: &str, network: Network) -> Result<(), String> {
-    rustix::system::sethostname(hostname.as_bytes()).map_err(|error| format!("set the host name: {error}"))?;
-    match network {
-        Network::None => sys::loopback_up().map_err(|error| format!("turn on loopback: {error}")),
-        Network::Host => Ok(()),
-    }
+fn name(hostname: &str) -> Result<(), String> {
+    rustix::system::sethostname(hostname.as_bytes()).map_err(|error| format!("set the host name: {error}"))
 }
 
 /// A table of descriptors of its own, with the keeper's in it and nothing else.
-fn keep_only(place: &Place, keeper: &kennel_proto::KeeperConfig, up: &OwnedFd) -> Result<(), String> {
-    use rustix::fd::AsRawFd;
-    let mut keep = vec![place.listener.as_raw_fd(), up.as_raw_fd()];
+fn keep_only(listener: i32, keeper: &KeeperConfig, up: &OwnedFd) -> Result<OwnedFd, String> {
+    let mut keep = vec![listener, up.as_raw_fd()];
     if let LogSink::Files { first, second, .. } = keeper.log {
         keep.extend([first, second]);
     }
-    keep.extend(keeper.oom_fd);
+    keep.extend(keeper.oom_fd.into_iter().chain(keeper.host_fd));
     sys::own_descriptors(&keep).map_err(|error| format!("close descriptors: {error}"))?;
-    let null = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty())
-        .map_err(|error| format!("open /dev/null: {error}"))?;
-    for fd in 0..3 {
-        kennel_keeper::sys::put_at(&null, fd).map_err(|error| format!("set up standard streams: {error}"))?;
-    }
-    if null.as_raw_fd() <= 2 {
-        std::mem::forget(null);
-    }
-    Ok(())
+    kennel_keeper::sys::forget_standard_streams();
+    kennel_keeper::sys::inherited(listener).ok_or_else(|| "the keeper's socket is not there".to_owned())
 }
 
 /// Root inside with the plan's capabilities, and with the system calls of the list, from here on for ever.

@@ -1,0 +1,194 @@
+//! From a tree as written to a tree of settings: known keys under their proper names, values of the right kind.
+
+use crate::error::printable;
+use crate::shape::{Field, Keys, Shape, find, nearest};
+use crate::{Environment, Key, KeyPath, Layer, Location, Node, Origin, Problem, Setting, Tree, Value, What};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What a tree is read with.
+pub(crate) struct Context<'a> {
+    pub(crate) layer: Layer,
+    /// Where relative paths of this machine start.
+    pub(crate) base: &'a Path,
+    pub(crate) environment: &'a Environment,
+    /// Whether `${VAR}` is replaced.
+    pub(crate) expand: bool,
+    /// Whether a text may be a number or a truth value: there is only text in variables and flags.
+    pub(crate) loose: bool,
+}
+
+/// What was found wrong so far. A hostile file has no end of it, so there is one.
+#[derive(Default)]
+pub(crate) struct Problems(pub(crate) Vec<Problem>);
+
+impl Problems {
+    const MOST: usize = 100;
+
+    /// Whether what is added now is left out: the work for it can be spared.
+    fn is_full(&self) -> bool {
+        self.0.len() > Self::MOST
+    }
+
+    pub(crate) fn add(&mut self, at: &Location, key: &KeyPath, what: What) {
+        match self.0.len() {
+            count if count < Self::MOST => self.0.push(Problem { at: at.clone(), key: key.clone(), what }),
+            Self::MOST => {
+                let what = What::Syntax("and more; the rest is not listed".to_owned());
+                self.0.push(Problem { at: at.clone(), key: KeyPath::default(), what });
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Context<'_> {
+    /// Checks a whole file, or one section of another's.
+    pub(crate) fn check_root(&self, node: &Node, only: Option<&str>, problems: &mut Problems) -> Tree {
+        let Value::Map(entries) = &node.value else {
+            let found = describe(node);
+            problems.add(&node.at, &KeyPath::default(), What::Value { expected: "a map".to_owned(), found });
+            return Tree::default();
+        };
+        // Editors find the schema by `$schema`; it is no setting.
+        let ours = |key: &Key| only.map_or(key.name != "$schema", |section| key.name == section);
+        let entries: Vec<_> = entries.iter().filter(|(key, _)| ours(key)).collect();
+        let Shape::Section(fields) = Shape::root() else { unreachable!("the whole is a section") };
+        let tree = self.section(&entries, fields, &mut KeyPath::default(), problems);
+        check_names(&tree, problems);
+        tree
+    }
+
+    /// Checks a value of any shape; `None` if nothing of it can be used or nothing is there.
+    pub(crate) fn check(
+        &self,
+        node: &Node,
+        shape: &Shape,
+        path: &mut KeyPath,
+        problems: &mut Problems,
+    ) -> Option<Tree> {
+        self.check_with_unit(node, shape, "", path, problems)
+    }
+
+    fn check_with_unit(
+        &self,
+        node: &Node,
+        shape: &Shape,
+        unit: &str,
+        path: &mut KeyPath,
+        problems: &mut Problems,
+    ) -> Option<Tree> {
+        match (shape, &node.value) {
+            (_, Value::Null) => None,
+            (Shape::Section(fields), Value::Map(entries)) => {
+                let entries: Vec<_> = entries.iter().collect();
+                Some(self.section(&entries, fields, path, problems))
+            }
+            (Shape::Map { keys, values }, Value::Map(entries)) => {
+                Some(self.map(entries, *keys, values, path, problems))
+            }
+            _ => {
+                let value = crate::leaf::read(node, shape, unit, path, self, problems)?;
+                let origin = Origin { layer: self.layer, at: node.at.clone() };
+                Some(Tree::Leaf(Setting { value, written: node.to_json(), origin }))
+            }
+        }
+    }
+
+    fn section(&self, entries: &[&(Key, Node)], fields: &[Field], path: &mut KeyPath, problems: &mut Problems) -> Tree {
+        let mut out = BTreeMap::new();
+        let mut seen = BTreeMap::new();
+        for (key, node) in entries {
+            let Some((field, unit)) = find(fields, &key.name) else {
+                let nearest = if problems.is_full() { None } else { nearest(fields, &key.name) };
+                let nearest = nearest.map(|name| path.with(name));
+                problems.add(&key.at, &path.with(&key.name), What::UnknownKey { nearest });
+                continue;
+            };
+            if let Some(line) = seen.insert(&field.name, key.at.line) {
+                problems.add(&key.at, &path.with(&key.name), What::Twice { line });
+                continue;
+            }
+            // A message names the key as it is written; the setting has its proper name.
+            path.push(&key.name);
+            let tree = self.check_with_unit(node, &field.shape, unit, path, problems);
+            path.pop();
+            if let Some(tree) = tree {
+                out.insert(field.name.clone(), tree);
+            }
+        }
+        Tree::Map(out)
+    }
+
+    fn map(
+        &self,
+        entries: &[(Key, Node)],
+        keys: Keys,
+        values: &Shape,
+        path: &mut KeyPath,
+        problems: &mut Problems,
+    ) -> Tree {
+        let mut out = BTreeMap::new();
+        let mut seen = BTreeMap::new();
+        for (key, node) in entries {
+            if let Some(line) = seen.insert(&key.name, key.at.line) {
+                problems.add(&key.at, &path.with(&key.name), What::Twice { line });
+                continue;
+            }
+            let (good, expected) = match keys {
+                Keys::Any => (!key.name.contains('\0'), "a key".to_owned()),
+                Keys::Name => (crate::leaf::is_name(&key.name), Shape::Name.expected()),
+                Keys::Variable => (
+                    !key.name.is_empty() && !key.name.contains(['=', '\0']),
+                    "the name of a variable, without =".to_owned(),
+                ),
+            };
+            if !good {
+                let found = format!("{:?}", key.name);
+                problems.add(&key.at, &path.with(&key.name), What::Value { expected, found });
+                continue;
+            }
+            path.push(&key.name);
+            let tree = self.check(node, values, path, problems);
+            path.pop();
+            if let Some(tree) = tree {
+                out.insert(key.name.clone(), tree);
+            }
+        }
+        Tree::Map(out)
+    }
+}
+
+/// A profile that says its name must say the one it is kept under.
+fn check_names(tree: &Tree, problems: &mut Problems) {
+    let path: KeyPath = ["container", "profiles"].into_iter().collect();
+    let Some(Tree::Map(profiles)) = tree.at(&path) else { return };
+    for (name, profile) in profiles {
+        let own: KeyPath = ["name"].into_iter().collect();
+        if let Some(Tree::Leaf(said)) = profile.at(&own)
+            && said.value != name.as_str()
+        {
+            let what =
+                What::Value { expected: format!("{name:?}, the profile's key"), found: said.written.to_string() };
+            problems.add(&said.origin.at, &path.with(name).with("name"), what);
+        }
+    }
+}
+
+/// A value for a message, as it was written.
+pub(crate) fn describe(node: &Node) -> String {
+    const LONGEST: usize = 60;
+    match &node.value {
+        Value::Null => "nothing".to_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::Int(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::Text(text) => {
+            let cut: String = text.chars().take(LONGEST).collect();
+            let more = if cut.len() < text.len() { "…" } else { "" };
+            format!("\"{}{more}\"", printable(&cut))
+        }
+        Value::List(_) => "a list".to_owned(),
+        Value::Map(_) => "a map".to_owned(),
+    }
+}

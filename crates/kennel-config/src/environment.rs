@@ -1,0 +1,82 @@
+//! The layer of environment variables: one for each setting that is a single value.
+
+use crate::check::{Context, Problems};
+use crate::shape::{Shape, spelling};
+use crate::{Error, KeyPath, Layer, Location, Node, Problem, Source, Tree, Value, What};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::LazyLock;
+
+/// The environment, as the caller hands it in.
+pub type Environment = BTreeMap<String, String>;
+
+/// An environment variable that is a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnvVar {
+    /// Its name: `KENNEL_SANDBOX_MEMORY`.
+    pub name: String,
+    /// The setting.
+    pub key: KeyPath,
+    /// What the setting is.
+    pub description: String,
+}
+
+/// Every environment variable that is a setting. Lists, maps and what is inside a profile have none.
+pub fn environment_variables() -> &'static [EnvVar] {
+    static ALL: LazyLock<Vec<EnvVar>> = LazyLock::new(|| {
+        let mut all = Vec::new();
+        collect(Shape::root(), &KeyPath::default(), &mut all);
+        all
+    });
+    &ALL
+}
+
+fn collect(shape: &Shape, path: &KeyPath, all: &mut Vec<EnvVar>) {
+    let Shape::Section(fields) = shape else { return };
+    for field in fields {
+        let key = path.with(&field.name);
+        match &field.shape {
+            Shape::Section(_) => collect(&field.shape, &key, all),
+            Shape::List(_) | Shape::Map { .. } => {}
+            _ => all.push(EnvVar { name: variable(&key), key, description: field.description.clone() }),
+        }
+    }
+}
+
+fn variable(key: &KeyPath) -> String {
+    let words: Vec<_> = key.segments().iter().map(|name| spelling(name).to_ascii_uppercase()).collect();
+    format!("KENNEL_{}", words.join("_"))
+}
+
+/// The settings in the environment, and a warning for each variable that looks like one and is none. Paths are
+/// relative to `current`. An empty variable counts as not set.
+pub(crate) fn layer(environment: &Environment, current: &Path) -> Result<(Tree, Vec<Problem>), Error> {
+    let nowhere = Location::whole(Source::Variable("KENNEL_*".to_owned()));
+    let mut root = Node { value: Value::Map(Vec::new()), at: nowhere };
+    for variable in environment_variables() {
+        if let Some(value) = environment.get(&variable.name).filter(|value| !value.is_empty()) {
+            let at = Location::whole(Source::Variable(variable.name.clone()));
+            root.insert(variable.key.segments(), &at, Value::Text(value.clone()));
+        }
+    }
+    let context = Context { layer: Layer::Environment, base: current, environment, expand: false, loose: true };
+    let mut problems = Problems::default();
+    let tree = context.check_root(&root, None, &mut problems);
+    Error::unless_empty((tree, unknown(environment)), problems.0)
+}
+
+fn unknown(environment: &Environment) -> Vec<Problem> {
+    const OURS: [&str; 3] = ["KENNEL_SANDBOX_", "KENNEL_CONTAINER_", "KENNEL_AGENT_"];
+    let all = environment_variables();
+    let strange =
+        |name: &&String| OURS.iter().any(|ours| name.starts_with(ours)) && all.iter().all(|one| one.name != **name);
+    let warn = |name: &String| {
+        let near = all.iter().min_by_key(|one| strsim::damerau_levenshtein(&one.name, name))?;
+        let close = strsim::damerau_levenshtein(&near.name, name) <= 3;
+        let nearest = close.then(|| [near.name.as_str()].into_iter().collect());
+        let at = Location::whole(Source::Variable(name.clone()));
+        Some(Problem { at, key: KeyPath::default(), what: What::UnknownKey { nearest } })
+    };
+    // A name of any length may be in the environment; comparing costs its length.
+    environment.keys().filter(strange).filter(|name| name.len() < 200).filter_map(warn).collect()
+}

@@ -1,0 +1,179 @@
+//! Layers, weakest first, and what comes of them.
+
+use crate::shape::{Shape, find, nearest};
+use crate::{Config, Error, KeyPath, Location, Problem, Setting, Source, Tree, What};
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::LazyLock;
+
+/// Which layer a setting is of, weakest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Layer {
+    /// Kennel's own defaults.
+    BuiltIn,
+    /// The user's file.
+    User,
+    /// A file of the project.
+    Project,
+    /// Environment variables.
+    Environment,
+    /// The command line.
+    Flags,
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BuiltIn => "built-in",
+            Self::User => "user",
+            Self::Project => "project",
+            Self::Environment => "environment",
+            Self::Flags => "flags",
+        })
+    }
+}
+
+/// Where a setting came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The layer.
+    pub layer: Layer,
+    /// The place in it.
+    pub at: Location,
+}
+
+impl Origin {
+    /// The file, if it came from one.
+    pub fn file(&self) -> Option<&Path> {
+        self.at.file()
+    }
+
+    /// The line in that file.
+    pub fn line(&self) -> Option<u32> {
+        (self.at.line > 0).then_some(self.at.line)
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.layer == Layer::BuiltIn { self.layer.fmt(f) } else { write!(f, "{} ({})", self.layer, self.at) }
+    }
+}
+
+/// All layers, and what they come to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layered {
+    layers: Vec<Tree>,
+    merged: Tree,
+}
+
+impl Layered {
+    /// The built-in layer with others over it, weakest first.
+    pub fn new(others: impl IntoIterator<Item = Tree>) -> Self {
+        let layers: Vec<_> = std::iter::once(built_in().clone()).chain(others).collect();
+        let merged = layers.iter().cloned().fold(Tree::default(), Tree::merge);
+        Self { layers, merged }
+    }
+
+    /// The settings that count, as a value.
+    pub fn config(&self) -> Result<Config, Error> {
+        serde_json::from_value(self.merged.to_json(&|setting| setting.value.clone())).map_err(|error| {
+            let at = Location::whole(Source::BuiltIn);
+            let what = What::Syntax(format!("a checked setting cannot be used, which is a defect: {error}"));
+            Problem { at, key: KeyPath::default(), what }.into()
+        })
+    }
+
+    /// What counts at a key, in any of its spellings: one setting or a map of them. `None` if it is known but not set.
+    pub fn get(&self, key: &str) -> Result<Option<&Tree>, Error> {
+        Ok(self.merged.at(&known(key)?))
+    }
+
+    /// What every layer says at or under a key, the strongest layer first: the first one of a path is the one that
+    /// counts.
+    pub fn explain(&self, key: &str) -> Result<Vec<(KeyPath, &Setting)>, Error> {
+        let key = known(key)?;
+        let under = |(path, _): &(KeyPath, &Setting)| path.segments().starts_with(key.segments());
+        Ok(self.layers.iter().rev().flat_map(Tree::settings).filter(under).collect())
+    }
+
+    /// The settings that count, each with its origin, in the order of their keys.
+    pub fn settings(&self) -> impl Iterator<Item = (KeyPath, &Setting)> {
+        self.merged.settings().into_iter()
+    }
+
+    /// The same as JSON: each setting a map of `value` as it was written, `layer`, and `file`, `line` and `column` or
+    /// `name` where there are any.
+    pub fn show(&self) -> Json {
+        self.merged.to_json(&|setting| {
+            let mut out = json!({ "value": setting.written, "layer": setting.origin.layer.to_string() });
+            let at = &setting.origin.at;
+            match &*at.source {
+                Source::BuiltIn => {}
+                Source::File(path) => {
+                    out["file"] = path.to_string_lossy().into();
+                    out["line"] = at.line.into();
+                    out["column"] = at.column.into();
+                }
+                Source::Variable(name) | Source::Flag(name) => out["name"] = name.as_str().into(),
+            }
+            out
+        })
+    }
+}
+
+/// The proper form of a key that someone typed.
+pub(crate) fn known(key: &str) -> Result<KeyPath, Error> {
+    let at = || Location::whole(Source::Flag("key".to_owned()));
+    let path: KeyPath = key
+        .parse()
+        .map_err(|error: crate::InvalidKey| problem(at(), KeyPath::default(), What::Syntax(error.to_string())))?;
+    match Shape::root().lookup(&path) {
+        Ok((proper, _)) => Ok(proper),
+        Err(wrong) => Err(problem(at(), wrong.clone(), What::UnknownKey { nearest: near(&wrong) })),
+    }
+}
+
+fn problem(at: Location, key: KeyPath, what: What) -> Error {
+    Problem { at, key, what }.into()
+}
+
+/// The nearest known path to one whose last key is wrong.
+fn near(path: &KeyPath) -> Option<KeyPath> {
+    let (last, before) = path.segments().split_last()?;
+    let before: KeyPath = before.iter().cloned().collect();
+    let Ok((_, Shape::Section(fields))) = Shape::root().lookup(&before) else { return None };
+    let name = nearest(fields, last)?;
+    let (field, _) = find(fields, name)?;
+    Some(before.with(&field.name))
+}
+
+/// The defaults of [`Config`], as a layer.
+fn built_in() -> &'static Tree {
+    static TREE: LazyLock<Tree> = LazyLock::new(|| {
+        let json = serde_json::to_value(Config::default()).expect("settings are plain data");
+        settings_of(&json, Shape::root()).unwrap_or_default()
+    });
+    &TREE
+}
+
+fn settings_of(json: &Json, shape: &Shape) -> Option<Tree> {
+    match (json, shape) {
+        (Json::Null, _) => None,
+        (Json::Array(items), _) if items.is_empty() => None,
+        (Json::Object(entries), Shape::Section(_) | Shape::Map { .. }) => {
+            let trees = entries.iter().filter_map(|(name, json)| {
+                let (name, shape) = shape.under(name)?;
+                Some((name, settings_of(json, shape)?))
+            });
+            let trees: BTreeMap<_, _> = trees.collect();
+            (!trees.is_empty()).then_some(Tree::Map(trees))
+        }
+        _ => {
+            let origin = Origin { layer: Layer::BuiltIn, at: Location::whole(Source::BuiltIn) };
+            Some(Tree::Leaf(Setting { value: json.clone(), written: json.clone(), origin }))
+        }
+    }
+}

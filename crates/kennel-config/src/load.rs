@@ -1,0 +1,153 @@
+//! From directories, environment and flags to settings.
+
+use crate::check::{Context, Problems};
+use crate::places::doubles;
+use crate::{
+    Environment, Error, Format, KeyPath, Layer, Layered, Location, MAX_BYTES, Node, Owner, Place, Problem, Source,
+    Tree, Value, What, environment, parse, paths,
+};
+use std::io::Read;
+use std::path::Path;
+
+/// Where settings come from. All paths absolute.
+#[derive(Clone, Debug)]
+pub struct Sources<'a> {
+    /// Where the search for the project's files begins.
+    pub project: &'a Path,
+    /// The directory of the user's file, if there is one.
+    pub user: Option<&'a Path>,
+    /// What paths in variables and flags are relative to.
+    pub current: &'a Path,
+    /// The environment: for `${VAR}` in files, and `KENNEL_` variables.
+    pub environment: &'a Environment,
+    /// The flags; see [`Node::from_flags`].
+    pub flags: Option<Node>,
+}
+
+/// What was read.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The settings.
+    pub layered: Layered,
+    /// What is odd and was passed over; to be shown.
+    pub warnings: Vec<Problem>,
+    /// All places that were looked at.
+    pub places: Vec<Place>,
+}
+
+/// Reads and checks all layers. The error has everything that is wrong in any of them.
+pub fn load(sources: &Sources<'_>) -> Result<Loaded, Error> {
+    let places = paths(sources.project, sources.user);
+    let mut problems = doubles(&places);
+    let mut warnings = Vec::new();
+    let mut trees = Vec::new();
+    for place in places.iter().filter(|place| place.exists) {
+        match read_place(&place.path, place.layer, place.owner, sources.environment) {
+            Ok((tree, strange)) => {
+                trees.push(tree);
+                warnings.extend(strange);
+            }
+            Err(error) => problems.extend_from_slice(error.problems()),
+        }
+    }
+    match environment::layer(sources.environment, sources.current) {
+        Ok((tree, strange)) => {
+            trees.push(tree);
+            warnings.extend(strange);
+        }
+        Err(error) => problems.extend_from_slice(error.problems()),
+    }
+    if let Some(flags) = &sources.flags {
+        let (base, environment) = (sources.current, sources.environment);
+        let context = Context { layer: Layer::Flags, base, environment, expand: false, loose: true };
+        let mut wrong = Problems::default();
+        trees.push(context.check_root(flags, None, &mut wrong));
+        problems.extend(wrong.0);
+    }
+    Error::unless_empty((), problems)?;
+    Ok(Loaded { layered: Layered::new(trees), warnings, places })
+}
+
+/// Checks files by themselves, as they would be read, and answers what is odd in them. One that is not there is an
+/// error: ask for those of [`paths`] that exist, or for [`Place::named`] ones.
+pub fn validate(files: &[Place], environment: &Environment) -> Result<Vec<Problem>, Error> {
+    let mut problems = Vec::new();
+    let mut warnings = Vec::new();
+    for file in files {
+        match read_place(&file.path, file.layer, file.owner, environment) {
+            Ok((_, strange)) => warnings.extend(strange),
+            Err(error) => problems.extend_from_slice(error.problems()),
+        }
+    }
+    Error::unless_empty(warnings, problems)
+}
+
+/// Checks a text as a file of ours at `file`, without reading that.
+pub fn check_text(
+    text: &str,
+    format: Format,
+    file: &Path,
+    layer: Layer,
+    environment: &Environment,
+) -> Result<Tree, Error> {
+    let node = parse(text, format, Source::File(file.to_owned()))?;
+    check_node(&node, None, file, layer, environment)
+}
+
+fn check_node(
+    node: &Node,
+    only: Option<&str>,
+    file: &Path,
+    layer: Layer,
+    environment: &Environment,
+) -> Result<Tree, Error> {
+    let base = file.parent().unwrap_or(file);
+    let context = Context { layer, base, environment, expand: true, loose: false };
+    let mut problems = Problems::default();
+    let tree = context.check_root(node, only, &mut problems);
+    Error::unless_empty(tree, problems.0)
+}
+
+fn read_place(
+    file: &Path,
+    layer: Layer,
+    owner: Owner,
+    environment: &Environment,
+) -> Result<(Tree, Vec<Problem>), Error> {
+    let parsed = read(file).and_then(|text| {
+        let format = Format::of_path(file).unwrap_or_else(|| Format::of_content(&text));
+        parse(&text, format, Source::File(file.to_owned()))
+    });
+    match (owner, parsed) {
+        (Owner::Kennel, parsed) => Ok((check_node(&parsed?, None, file, layer, environment)?, Vec::new())),
+        // Another's file is its own business until it is known to hold a section of ours.
+        (Owner::Other { .. }, Err(error)) => Ok((Tree::default(), error.problems().to_vec())),
+        (Owner::Other { .. }, Ok(Node { value, .. })) if !matches!(value, Value::Map(_)) => {
+            Ok((Tree::default(), Vec::new()))
+        }
+        (Owner::Other { section }, Ok(node)) => {
+            Ok((check_node(&node, Some(section), file, layer, environment)?, Vec::new()))
+        }
+    }
+}
+
+/// The text of a file of bounded size. A pipe or device in its place would never end, so it is refused before it is
+/// read.
+pub(crate) fn read(file: &Path) -> Result<String, Error> {
+    let at = || Location::whole(Source::File(file.to_owned()));
+    let fail = |why: String| Problem { at: at(), key: KeyPath::default(), what: What::File { doing: "read", why } };
+    let io = |error: std::io::Error| fail(error.to_string());
+    if !std::fs::metadata(file).map_err(io)?.is_file() {
+        return Err(fail("it is not a regular file".to_owned()).into());
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(file).map_err(io)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() > MAX_BYTES {
+        return Err(fail(format!("it is larger than {MAX_BYTES} bytes")).into());
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]).into_owned();
+        let line = good.matches('\n').count() + 1;
+        fail(format!("it is not UTF-8 on line {line}")).into()
+    })
+}

@@ -1,0 +1,124 @@
+//! Where files are looked for.
+
+use crate::{KeyPath, Layer, Location, Problem, Source, What};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Whose file it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Kennel's: every key in it must be known.
+    Kennel,
+    /// Another program's: only this section of it is read, and only if it is there.
+    Other {
+        /// The section.
+        section: &'static str,
+    },
+}
+
+/// A file that is looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its path.
+    pub path: PathBuf,
+    /// The layer it is of.
+    pub layer: Layer,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Whether it is there.
+    pub exists: bool,
+}
+
+const EXTENSIONS: [&str; 4] = ["toml", "yaml", "yml", "json"];
+
+/// Files of other programs, and the section that each may hold. Only that one: the same word may mean something else
+/// in a file that is not ours.
+const OTHERS: [(&str, &str); 4] = [
+    (".openagents/project.json", "sandbox"),
+    ("opencode.json", "container"),
+    ("config.yaml", "agent"),
+    ("config.yml", "agent"),
+];
+
+/// All places, weakest first: the user's, those of other programs in the project, the project's own.
+///
+/// The project's directory is the nearest one, from `project` upwards, that has a file of ours; else the nearest with a
+/// `.git`; else `project` itself. The search ends at a `.git`, and below a directory that anyone may write to: a file
+/// that a stranger put in `/tmp` is not followed. Both paths must be absolute.
+pub fn paths(project: &Path, user: Option<&Path>) -> Vec<Place> {
+    let mut places: Vec<_> = user.into_iter().flat_map(|dir| own(dir, "config", Layer::User)).collect();
+    let mut looked = Vec::new();
+    let mut root = project;
+    for dir in project.ancestors() {
+        if dir != project && anyone_writes(dir) {
+            break;
+        }
+        let mut here = own(dir, "kennel", Layer::Project);
+        here.extend(own(&dir.join(".kennel"), "config", Layer::Project));
+        let found = here.iter().any(|place| place.exists);
+        looked.splice(0..0, here);
+        let ends = is_there(&dir.join(".git"));
+        if found || ends {
+            root = dir;
+            break;
+        }
+    }
+    places
+        .extend(OTHERS.iter().map(|(name, section)| place(root.join(name), Layer::Project, Owner::Other { section })));
+    places.extend(looked);
+    places
+}
+
+impl Place {
+    /// A file that the user named. Whose it is is told by its name, but one called `config.yaml` is taken as ours: it
+    /// may be the user's own.
+    pub fn named(path: &Path) -> Self {
+        let other = OTHERS.iter().find(|(name, _)| path.ends_with(name) && !name.starts_with("config."));
+        let owner = other.map_or(Owner::Kennel, |(_, section)| Owner::Other { section });
+        place(path.to_owned(), Layer::Project, owner)
+    }
+}
+
+/// Two files of ours in one directory: which one counts would be a guess.
+pub(crate) fn doubles(places: &[Place]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for layer in [Layer::User, Layer::Project] {
+        let mut ours =
+            places.iter().filter(|place| place.exists && place.layer == layer && place.owner == Owner::Kennel);
+        let Some(first) = ours.next() else { continue };
+        for second in ours {
+            let what = What::TwoFiles { other: first.path.to_string_lossy().into_owned() };
+            let at = Location::whole(Source::File(second.path.clone()));
+            problems.push(Problem { at, key: KeyPath::default(), what });
+        }
+    }
+    problems
+}
+
+fn own(dir: &Path, stem: &str, layer: Layer) -> Vec<Place> {
+    EXTENSIONS.iter().map(|extension| place(dir.join(format!("{stem}.{extension}")), layer, Owner::Kennel)).collect()
+}
+
+fn place(path: PathBuf, layer: Layer, owner: Owner) -> Place {
+    let exists = is_there(&path);
+    Place { path, layer, owner, exists }
+}
+
+/// What cannot be looked at counts as there: reading it then says why.
+fn is_there(path: &Path) -> bool {
+    match std::fs::metadata(path) {
+        Ok(_) => true,
+        Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+    }
+}
+
+#[cfg(unix)]
+fn anyone_writes(dir: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 0o002 != 0)
+}
+
+#[cfg(not(unix))]
+fn anyone_writes(_: &Path) -> bool {
+    false
+}

@@ -1,0 +1,89 @@
+//! Checked settings, each with its origin; and how one layer of them goes over another.
+
+use crate::{KeyPath, Origin};
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+
+/// A tree of checked settings under their proper names. A list is one setting.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Tree {
+    /// One setting.
+    Leaf(Setting),
+    /// Settings by key.
+    Map(BTreeMap<String, Tree>),
+}
+
+/// A value, as it was written and as it counts, and where it came from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// What counts: variables replaced, sizes in bytes, paths absolute.
+    pub value: Json,
+    /// What was written. This is what is shown: it holds no secret that came from a variable.
+    pub written: Json,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self::Map(BTreeMap::new())
+    }
+}
+
+impl Tree {
+    /// `stronger` over this: maps key by key, anything else replaced as a whole.
+    ///
+    /// Associative for trees that the check has made, in which a key leads to a map in all of them or in none.
+    #[must_use]
+    pub fn merge(self, stronger: Self) -> Self {
+        match (self, stronger) {
+            (Self::Map(mut below), Self::Map(above)) => {
+                for (key, tree) in above {
+                    let merged = match below.remove(&key) {
+                        Some(under) => under.merge(tree),
+                        None => tree,
+                    };
+                    below.insert(key, merged);
+                }
+                Self::Map(below)
+            }
+            (_, stronger) => stronger,
+        }
+    }
+
+    /// What is at a path.
+    pub fn at(&self, path: &KeyPath) -> Option<&Self> {
+        path.segments().iter().try_fold(self, |tree, name| match tree {
+            Self::Map(entries) => entries.get(name),
+            Self::Leaf(_) => None,
+        })
+    }
+
+    /// All settings with their paths, in the order of their keys.
+    pub fn settings(&self) -> Vec<(KeyPath, &Setting)> {
+        let mut out = Vec::new();
+        self.collect(&mut KeyPath::default(), &mut out);
+        out
+    }
+
+    fn collect<'a>(&'a self, path: &mut KeyPath, out: &mut Vec<(KeyPath, &'a Setting)>) {
+        match self {
+            Self::Leaf(setting) => out.push((path.clone(), setting)),
+            Self::Map(entries) => {
+                for (name, tree) in entries {
+                    path.push(name);
+                    tree.collect(path, out);
+                    path.pop();
+                }
+            }
+        }
+    }
+
+    /// The tree as JSON, each setting as `show` says.
+    pub(crate) fn to_json(&self, show: &dyn Fn(&Setting) -> Json) -> Json {
+        match self {
+            Self::Leaf(setting) => show(setting),
+            Self::Map(entries) => entries.iter().map(|(key, tree)| (key.clone(), tree.to_json(show))).collect(),
+        }
+    }
+}

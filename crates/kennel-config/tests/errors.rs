@@ -1,0 +1,162 @@
+//! What people are told when a file is wrong.
+
+mod common;
+
+use common::{Home, tree, wrong};
+use kennel_config::What;
+use kennel_types::ErrorCode;
+
+#[test]
+fn a_wrong_key_in_each_format() {
+    let told = "sandbox.memroy: unknown key; did you mean sandbox.memory?";
+    assert_eq!(wrong("a.toml", "\n[sandbox]\nimage = \"x\"\n  memroy = \"1g\"\n"), format!("a.toml:4:3: {told}"));
+    assert_eq!(wrong("a.yaml", "sandbox:\n  image: x\n  memroy: 1g\n"), format!("a.yaml:3:3: {told}"));
+    assert_eq!(wrong("a.json", "{\"sandbox\": {\n  \"memroy\": \"1g\"\n}}"), format!("a.json:2:3: {told}"));
+}
+
+#[test]
+fn a_wrong_value_in_each_format() {
+    let told = "sandbox.memory: expected a size, as in 512m or 4G, found \"lots\"";
+    assert_eq!(wrong("a.toml", "sandbox.memory = \"lots\""), format!("a.toml:1:18: {told}"));
+    assert_eq!(wrong("a.yaml", "sandbox:\n  # é\n  memory: lots\n"), format!("a.yaml:3:11: {told}"));
+    assert_eq!(wrong("a.json", "{\n\"sandbox\": {\"memory\": \"lots\"}}"), format!("a.json:2:23: {told}"));
+}
+
+#[test]
+fn broken_text_in_each_format() {
+    assert!(
+        wrong("a.toml", "[sandbox]\nimage = \n").starts_with("a.toml:2:"),
+        "{}",
+        wrong("a.toml", "[sandbox]\nimage = \n")
+    );
+    assert!(wrong("a.yaml", "sandbox:\n  image: \"x\n").starts_with("a.yaml:"));
+    assert!(wrong("a.yaml", "a: 1\n---\nb: 2\n").contains("more than one YAML document"));
+    assert!(wrong("a.json", "{\n  \"sandbox\": {\n").starts_with("a.json:"));
+    assert!(wrong("a.json", "{'sandbox': 1}").starts_with("a.json:1:2: not JSON"));
+    assert_eq!(wrong("a.json", "[]"), "a.json:1:1: expected a map, found a list");
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let text = "[sandbox]\nenabled = \"yes\"\nprovider = \"dokcer\"\ncpus = -1\npids = 0\nworkdir = \"src\"\n\
+        network = \"wifi\"\nvolumes = [\"data:/x\", 7]\nports = [70000]\ntimeout = \"5 weeks\"\nnamePrefix = \"../x\"\n\
+        env = { A = 1 }\nvm = 3\nworkspace = \"~/x\"\n[sanbox]\n";
+    let told = wrong("a.toml", text);
+    let expected = [
+        "2:11: sandbox.enabled: expected true or false, found \"yes\"",
+        "3:12: sandbox.provider: expected one of auto, native, docker, podman, apple, vm, kubernetes, local, mock, found \"dokcer\"",
+        "4:8: sandbox.cpus: expected a number of CPUs, as in 0.5 or 2, found -1",
+        "5:8: sandbox.pids: expected a whole number from 1 to 4294967295, found 0",
+        "6:11: sandbox.workdir: expected an absolute path inside the sandbox, found \"src\"",
+        "7:11: sandbox.network: expected bridge, host or none, found \"wifi\"",
+        "8:12: sandbox.volumes.0: expected a mount: host:container, host:container:ro, or a map with host and container, found \"data:/x\"",
+        "8:23: sandbox.volumes.1: expected a mount: host:container, host:container:ro, or a map with host and container, found 7",
+        "9:10: sandbox.ports.0: expected a port: container or host:container, as in 8080 or 3000:8080, found 70000",
+        "10:11: sandbox.timeout: expected a duration, as in 30s or 5m, found \"5 weeks\"",
+        "11:14: sandbox.namePrefix: expected a name: letters, digits, dots, dashes and underscores, a letter or digit first, found \"../x\"",
+        "12:13: sandbox.env.A: expected text (put it in quotes), found 1",
+        "13:6: sandbox.vm: expected a map, found 3",
+        "14:13: sandbox.workspace: expected a path on this machine, found \"~/x\"",
+        "15:2: sanbox: unknown key; did you mean sandbox?",
+    ];
+    for line in expected {
+        assert!(told.lines().any(|one| one == format!("a.toml:{line}")), "missing {line}\nin\n{told}");
+    }
+    assert_eq!(told.lines().count(), expected.len(), "{told}");
+    assert_eq!(tree("a.toml", text).unwrap_err().code(), ErrorCode::InvalidConfig);
+}
+
+#[test]
+fn one_setting_under_two_names() {
+    let told = wrong("a.yaml", "sandbox:\n  timeout: 5m\n  timeoutMs: 3\n");
+    assert_eq!(told, "a.yaml:3:3: sandbox.timeoutMs: given twice, first on line 2");
+    let told = wrong("a.json", "{\"agent\": {\"env\": {\"A\": \"1\", \"A\": \"2\"}}}");
+    assert_eq!(told, "a.json:1:30: agent.env.A: given twice, first on line 1");
+}
+
+#[test]
+fn profiles() {
+    let told =
+        wrong("a.yaml", "container:\n  profiles:\n    ../up: {}\n    a: {name: b}\n    c: {network: {mod: host}}\n");
+    assert_eq!(
+        told.lines().collect::<Vec<_>>(),
+        [
+            "a.yaml:3:5: container.profiles.\"../up\": expected a name: letters, digits, dots, dashes and underscores, \
+             a letter or digit first, found \"../up\"",
+            "a.yaml:5:19: container.profiles.c.network.mod: unknown key; did you mean container.profiles.c.network.mode?",
+            "a.yaml:5:18: container.profiles.c.network: expected bridge, host or none, found a map",
+            "a.yaml:4:15: container.profiles.a.name: expected \"a\", the profile's key, found \"b\"",
+        ]
+    );
+}
+
+#[test]
+fn a_message_is_safe_on_a_terminal() {
+    let told = wrong("a.json", "{\"\\u001b[31m\": 1, \"sandbox\": {\"provider\": \"\\u001b]0;x\\u0007\\n\"}}");
+    assert!(!told.contains(['\x1b', '\x07']), "{told:?}");
+    assert_eq!(told.lines().count(), 2, "{told}");
+}
+
+#[test]
+fn a_hostile_file_has_an_end() {
+    let lines: Vec<_> = (0..5000).map(|number| format!("k{number} = 1")).collect();
+    let text = lines.join("\n");
+    assert_eq!(tree("a.toml", &text).unwrap_err().problems().len(), 101);
+}
+
+#[test]
+fn a_foreign_file() {
+    let home = Home::new();
+    // Around our section anything goes, even words of ours.
+    home.write(
+        "project/opencode.json",
+        "{\"agent\": {\"build\": {}}, \"container\": {\"enabled\": false}, /* x */ \"x\": [],}",
+    );
+    home.write("project/config.yaml", "title: a site\nsandbox: 7\n");
+    assert!(!common::config(&home.load()).container.enabled);
+
+    // Broken: a warning. A wrong key inside our section: an error.
+    home.write("project/config.yaml", "title: [\n");
+    let loaded = home.load();
+    assert_eq!(loaded.warnings.len(), 1);
+    assert!(matches!(loaded.warnings[0].what, What::Syntax(_)));
+    home.write("project/opencode.json", "{\"container\": {\"enable\": true}}");
+    let told = home.try_load().unwrap_err().to_string();
+    assert!(
+        told.ends_with("opencode.json:1:16: container.enable: unknown key; did you mean container.enabled?"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_broken_file_of_ours() {
+    let home = Home::new();
+    home.write("project/kennel.toml", "[sandbox\n");
+    home.write("user/config.yaml", "sandbox: [\n");
+    let error = home.try_load().unwrap_err();
+    assert_eq!(error.problems().len(), 2, "{error}");
+}
+
+#[test]
+fn two_files_that_would_both_be_ours() {
+    let home = Home::new();
+    home.write("project/kennel.toml", "");
+    home.write("project/.kennel/config.json", "");
+    let told = home.try_load().unwrap_err().to_string();
+    assert!(
+        told.contains("/.kennel/config.json: ") && told.ends_with("kennel.toml is there too; keep one of them"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_file_that_is_none() {
+    let home = Home::new();
+    std::fs::create_dir(home.path("project/kennel.toml")).unwrap();
+    let told = home.try_load().unwrap_err().to_string();
+    assert!(told.ends_with("kennel.toml: cannot read: it is not a regular file"), "{told}");
+    std::fs::remove_dir(home.path("project/kennel.toml")).unwrap();
+    home.write("project/kennel.toml", b"a = 1\n\xff\n");
+    let told = home.try_load().unwrap_err().to_string();
+    assert!(told.ends_with("kennel.toml: cannot read: it is not UTF-8 on line 2"), "{told}");
+}

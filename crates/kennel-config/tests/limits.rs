@@ -1,0 +1,83 @@
+//! What a hostile file may cost.
+
+mod common;
+
+use common::{Home, read, tree, wrong};
+use kennel_config::{Format, MAX_DEPTH, Source, parse};
+
+fn nested(format: Format, depth: usize) -> String {
+    let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+    match format {
+        Format::Toml => format!("a = {open}{close}"),
+        Format::Json => format!("{{\"a\": {open}{close}}}"),
+        Format::Yaml => format!("a: {open}{close}"),
+    }
+}
+
+#[test]
+fn depth() {
+    for format in [Format::Json, Format::Yaml, Format::Toml] {
+        let read = |depth| parse(&nested(format, depth), format, Source::BuiltIn);
+        assert!(read(MAX_DEPTH - 2).is_ok(), "{format:?}");
+        for depth in [MAX_DEPTH + 1, 1000, 100_000] {
+            assert!(read(depth).is_err(), "{format:?} {depth}");
+        }
+    }
+    // Depth by indentation, by dotted keys, and by maps.
+    let block: Vec<_> = (0..1000).map(|depth| format!("{}a:", " ".repeat(depth))).collect();
+    assert!(wrong("a.yaml", &block.join("\n")).contains("nested deeper"));
+    assert!(parse(&format!("{}a = 1", "a.".repeat(1000)), Format::Toml, Source::BuiltIn).is_err());
+    assert!(parse(&"{\"a\":".repeat(10_000), Format::Json, Source::BuiltIn).is_err());
+}
+
+#[test]
+fn size() {
+    let home = Home::new();
+    home.write("project/kennel.toml", "# ".to_owned() + &"x".repeat(2 << 20));
+    let told = home.try_load().unwrap_err().to_string();
+    assert!(told.ends_with("cannot read: it is larger than 1048576 bytes"), "{told}");
+    assert!(wrong("a.yaml", &" ".repeat(2 << 20)).contains("larger than"));
+}
+
+#[test]
+fn aliases_that_grow() {
+    let mut bomb = vec!["a0: &a0 [x, x, x, x, x, x, x, x, x]".to_owned()];
+    for level in 1..12 {
+        let below = vec![format!("*a{}", level - 1); 9].join(", ");
+        bomb.push(format!("a{level}: &a{level} [{below}]"));
+    }
+    assert!(wrong("a.yaml", &bomb.join("\n")).contains("grow past"));
+
+    // One long text many times, and anchors within anchors.
+    let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(100_000), "*a,".repeat(1000));
+    assert!(wrong("a.yaml", &long).contains("grow past"));
+    let within = format!("a: {}{}{}\n", "&x [".repeat(50), "x,".repeat(200_000), "]".repeat(50));
+    assert!(wrong("a.yaml", &within).contains("grow past"));
+    assert!(wrong("a.yaml", "a: &a [*a]\n").contains("a.yaml:1:"));
+}
+
+#[test]
+fn aliases_that_do_not() {
+    let text = "container:\n  profiles:\n    a: &a {image: x, env: {K: v}}\n    b: *a\n";
+    let profiles = read("a.yaml", text).container.profiles;
+    assert_eq!(profiles["a"], profiles["b"]);
+    assert_eq!(profiles["b"].image.as_deref(), Some("x"));
+}
+
+#[test]
+fn one_long_line_is_read_in_time() {
+    // Two hundred thousand values on one line, not all of them ASCII: quadratic work would take minutes.
+    let text = format!("{{\"é\": [{}1]}}", "1,".repeat(200_000));
+    assert!(tree("a.json", &text).is_err());
+    let text = format!("é: [{}1]", "1,".repeat(200_000));
+    assert!(tree("a.yaml", &text).is_err());
+}
+
+#[test]
+#[cfg(unix)]
+fn a_pipe_is_not_waited_for() {
+    let home = Home::new();
+    let made = std::process::Command::new("mkfifo").arg(home.path("project/kennel.toml")).status().unwrap();
+    assert!(made.success());
+    assert!(home.try_load().unwrap_err().to_string().ends_with("it is not a regular file"));
+}

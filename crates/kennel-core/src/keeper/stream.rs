@@ -1,0 +1,277 @@
+//! One request on a connection, and all that follows from it.
+
+use super::{Link, State, failed, lock, lost, protocol};
+use crate::{Error, Result};
+use kennel_proto::{Body, Channel, ExitReport, Failure, Frame, Reply, caps, encode, encode_data_header};
+use kennel_types::ErrorCode;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// What has arrived on a stream.
+#[derive(Default)]
+pub(super) struct StreamState {
+    pub(super) arrived: Arc<Notify>,
+    reply: Option<Reply>,
+    replied: bool,
+    /// `Stdout` and `Stderr`.
+    incoming: [Incoming; 2],
+    stdin_consumed: u64,
+    pub(super) end: Option<End>,
+}
+
+#[derive(Default)]
+struct Incoming {
+    bytes: Vec<u8>,
+    /// The number of the next byte to arrive.
+    next: u64,
+    consumed: u64,
+    eof: bool,
+}
+
+/// How a stream ended.
+#[derive(Clone)]
+pub(super) enum End {
+    Exit(ExitReport),
+    Done(kennel_proto::Outcome),
+    Failed(Failure),
+    Closed,
+}
+
+impl StreamState {
+    pub(super) fn new(arrived: Arc<Notify>) -> Self {
+        Self { arrived, ..Self::default() }
+    }
+
+    /// Takes one frame, or says what rule it breaks.
+    pub(super) fn take(&mut self, body: Body) -> std::result::Result<(), &'static str> {
+        if self.end.is_some() {
+            return Err("a frame after the end of its stream");
+        }
+        match body {
+            Body::Reply(Reply::Done(outcome)) => self.end = Some(End::Done(outcome)),
+            Body::Reply(reply) => {
+                if std::mem::replace(&mut self.replied, true) {
+                    return Err("a second reply");
+                }
+                if let Reply::Running { stdout, stderr, stdin, .. } = &reply {
+                    for (incoming, offset) in self.incoming.iter_mut().zip([*stdout, *stderr]) {
+                        incoming.next = offset;
+                        incoming.consumed = offset;
+                    }
+                    self.stdin_consumed = *stdin;
+                }
+                self.reply = Some(reply);
+            }
+            Body::Fail(failure) => self.end = Some(End::Failed(failure)),
+            Body::Exit(report) => self.end = Some(End::Exit(report)),
+            Body::Close => self.end = Some(End::Closed),
+            Body::Data { channel: channel @ (Channel::Stdout | Channel::Stderr), offset, bytes } => {
+                let incoming = &mut self.incoming[usize::from(channel == Channel::Stderr)];
+                let end = offset.checked_add(bytes.len() as u64).ok_or("an offset past all numbers")?;
+                if !self.replied || incoming.eof || offset != incoming.next {
+                    return Err("output out of order");
+                }
+                if end.saturating_sub(incoming.consumed) > caps::WINDOW {
+                    return Err("output past its window");
+                }
+                incoming.next = end;
+                if incoming.bytes.is_empty() {
+                    incoming.bytes = bytes;
+                } else {
+                    incoming.bytes.extend_from_slice(&bytes);
+                }
+            }
+            Body::Eof(channel @ (Channel::Stdout | Channel::Stderr)) => {
+                self.incoming[usize::from(channel == Channel::Stderr)].eof = true;
+            }
+            Body::Consumed { channel: Channel::Stdin, offset } => {
+                self.stdin_consumed = self.stdin_consumed.max(offset);
+            }
+            _ => return Err("a frame that only a host sends"),
+        }
+        self.arrived.notify_waiters();
+        Ok(())
+    }
+}
+
+/// One request and all that follows from it. Dropping it closes the stream.
+pub struct KeeperStream {
+    link: Arc<Link>,
+    stream: u32,
+    arrived: Arc<Notify>,
+    /// Bytes handed out whose consumption was not told yet, per channel.
+    unacknowledged: [u64; 2],
+    /// Whether the stream is over when this handle is dropped; not so for a second one that only sends.
+    sole: bool,
+}
+
+impl Drop for KeeperStream {
+    fn drop(&mut self) {
+        if self.sole {
+            self.close();
+        }
+    }
+}
+
+/// Bytes that arrived, or the end.
+pub(crate) enum Arrival {
+    Bytes(Channel, Vec<u8>),
+    Exit(ExitReport),
+    Done(kennel_proto::Outcome),
+}
+
+impl KeeperStream {
+    pub(super) fn new(link: Arc<Link>, stream: u32, arrived: Arc<Notify>) -> Self {
+        Self { link, stream, arrived, unacknowledged: [0; 2], sole: true }
+    }
+
+    /// Waits until `ready` finds what it wants in the stream's state.
+    async fn until<T>(&self, mut ready: impl FnMut(&mut StreamState) -> Option<Result<T>>) -> Result<T> {
+        loop {
+            let arrived = self.arrived.notified();
+            {
+                let mut state = lock(&self.link.shared);
+                let State { streams, closed, .. } = &mut *state;
+                let Some(stream) = streams.get_mut(&self.stream) else { return Err(lost("stream is gone")) };
+                if let Some(found) = ready(stream) {
+                    return found;
+                }
+                if let Some(reason) = closed {
+                    return Err(reason.error());
+                }
+            }
+            arrived.await;
+        }
+    }
+
+    /// The first reply, or why there is none.
+    pub async fn reply(&self) -> Result<Reply> {
+        self.until(|stream| match (stream.reply.take(), &stream.end) {
+            (Some(reply), _) => Some(Ok(reply)),
+            (None, Some(End::Failed(failure))) => Some(Err(failed(failure))),
+            (None, Some(_)) => Some(Err(protocol("a stream ended without a reply"))),
+            (None, None) => None,
+        })
+        .await
+    }
+
+    /// The outcome of a request that answers once.
+    pub async fn done(&mut self) -> Result<kennel_proto::Outcome> {
+        loop {
+            match self.next().await? {
+                Arrival::Done(outcome) => return Ok(outcome),
+                Arrival::Bytes(..) => {}
+                Arrival::Exit(_) => return Err(protocol("an exit where an outcome was due")),
+            }
+        }
+    }
+
+    /// The next bytes, or the end once all bytes were handed out. What was handed out before counts as consumed.
+    pub(crate) async fn next(&mut self) -> Result<Arrival> {
+        self.acknowledge();
+        let arrival = self
+            .until(|stream| {
+                for (index, channel) in [Channel::Stdout, Channel::Stderr].into_iter().enumerate() {
+                    let incoming = &mut stream.incoming[index];
+                    if !incoming.bytes.is_empty() {
+                        return Some(Ok(Arrival::Bytes(channel, std::mem::take(&mut incoming.bytes))));
+                    }
+                }
+                match &stream.end {
+                    Some(End::Exit(report)) => Some(Ok(Arrival::Exit(*report))),
+                    Some(End::Done(outcome)) => Some(Ok(Arrival::Done(outcome.clone()))),
+                    Some(End::Failed(failure)) => Some(Err(failed(failure))),
+                    Some(End::Closed) => {
+                        Some(Err(Error::new(ErrorCode::Aborted, "someone else took over this command's output")))
+                    }
+                    None => None,
+                }
+            })
+            .await?;
+        if let Arrival::Bytes(channel, bytes) = &arrival {
+            self.unacknowledged[usize::from(*channel == Channel::Stderr)] += bytes.len() as u64;
+        }
+        Ok(arrival)
+    }
+
+    /// Tells the keeper what was consumed, if it is enough to matter.
+    fn acknowledge(&mut self) {
+        for (index, channel) in [Channel::Stdout, Channel::Stderr].into_iter().enumerate() {
+            if self.unacknowledged[index] == 0 {
+                continue;
+            }
+            let mut state = lock(&self.link.shared);
+            let Some(stream) = state.streams.get_mut(&self.stream) else { return };
+            let incoming = &mut stream.incoming[index];
+            incoming.consumed += std::mem::take(&mut self.unacknowledged[index]);
+            let offset = incoming.consumed;
+            drop(state);
+            self.send(Body::Consumed { channel, offset });
+        }
+    }
+
+    /// The offsets up to which output was consumed.
+    pub(crate) fn consumed(&self) -> [u64; 2] {
+        let state = lock(&self.link.shared);
+        let mut consumed = state
+            .streams
+            .get(&self.stream)
+            .map_or([0; 2], |stream| [stream.incoming[0].consumed, stream.incoming[1].consumed]);
+        consumed[0] += self.unacknowledged[0];
+        consumed[1] += self.unacknowledged[1];
+        consumed
+    }
+
+    /// Waits until the keeper has consumed all but `window` bytes of what was sent so far.
+    pub(crate) async fn room(&self, sent: u64, window: u64) -> Result<u64> {
+        self.until(|stream| {
+            let ahead = sent.saturating_sub(stream.stdin_consumed);
+            match &stream.end {
+                Some(End::Failed(failure)) => Some(Err(failed(failure))),
+                Some(_) => Some(Err(Error::new(ErrorCode::Stopped, "the command no longer reads its standard input"))),
+                None => (ahead < window).then(|| Ok(window - ahead)),
+            }
+        })
+        .await
+    }
+
+    /// Sends bytes of a channel, numbered from `offset` on.
+    pub(crate) fn send_data(&self, channel: Channel, offset: u64, bytes: &[u8]) {
+        let mut state = lock(&self.link.shared);
+        if state.closed.is_none() {
+            state.outgoing.extend_from_slice(&encode_data_header(self.stream, channel, offset, bytes.len()));
+            state.outgoing.extend_from_slice(bytes);
+            drop(state);
+            self.link.shared.outgoing.notify_one();
+        }
+    }
+
+    /// Sends a frame on this stream.
+    pub(crate) fn send(&self, body: Body) {
+        let mut state = lock(&self.link.shared);
+        if state.closed.is_none() {
+            encode(&Frame { stream: self.stream, body }, &mut state.outgoing);
+            drop(state);
+            self.link.shared.outgoing.notify_one();
+        }
+    }
+
+    /// A second handle on the same stream, for the one who writes while another reads.
+    pub(crate) fn sender(&self) -> Self {
+        Self {
+            link: self.link.clone(),
+            stream: self.stream,
+            arrived: self.arrived.clone(),
+            unacknowledged: [0; 2],
+            sole: false,
+        }
+    }
+
+    /// Forgets the stream and tells the keeper, unless it is over already.
+    pub(crate) fn close(&self) {
+        let over = lock(&self.link.shared).streams.remove(&self.stream).is_none_or(|stream| stream.end.is_some());
+        if !over {
+            self.send(Body::Close);
+        }
+    }
+}

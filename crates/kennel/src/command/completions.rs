@@ -1,0 +1,64 @@
+//! `kennel completions` and `kennel man`: what a shell and a manual need to know of the command line.
+
+use crate::cli::Cli;
+use crate::output::{print, print_plain};
+use crate::report;
+use clap::CommandFactory;
+use kennel_core::Error;
+use std::path::PathBuf;
+
+const COMPLETIONS: &str = "\
+Examples:
+  kennel completions bash > /etc/bash_completion.d/kennel
+  kennel completions zsh > ~/.zfunc/_kennel
+  kennel completions fish > ~/.config/fish/completions/kennel.fish";
+
+/// Print completions for a shell
+#[derive(Debug, clap::Args)]
+#[command(after_help = COMPLETIONS)]
+pub(crate) struct Completions {
+    /// Which shell
+    #[arg(value_enum)]
+    shell: clap_complete::Shell,
+}
+
+impl Completions {
+    pub(crate) fn run(&self) -> u8 {
+        let mut text = Vec::new();
+        clap_complete::generate(self.shell, &mut Cli::command(), "kennel", &mut text);
+        print_plain(&text)
+    }
+}
+
+const MAN: &str = "\
+Examples:
+  kennel man | man -l -
+  kennel man --dir /usr/local/share/man/man1";
+
+/// Print the manual page
+///
+/// With --dir, a page for each command is written there.
+#[derive(Debug, clap::Args)]
+#[command(after_help = MAN)]
+pub(crate) struct Man {
+    /// Write all pages to this directory
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl Man {
+    pub(crate) fn run(&self) -> u8 {
+        if let Some(dir) = &self.dir {
+            let written = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
+            return match written {
+                Ok(()) => print(&dir.display().to_string()),
+                Err(error) => report::failed(&Error::io(format!("write manual pages to {}", dir.display()), error)),
+            };
+        }
+        let mut text = Vec::new();
+        match clap_mangen::Man::new(Cli::command()).render(&mut text) {
+            Ok(()) => print_plain(&text),
+            Err(error) => report::failed(&Error::io("write the manual page", error)),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! `kennel config`: what is set, where, and whether it makes sense.
+
+use crate::output::{print, print_json};
+use crate::places::Places;
+use crate::{environment, report};
+use comfy_table::{Table, presets};
+use kennel_config::{Environment, Layer, Loaded, Place, Problem, Sources, Tree};
+use kennel_core::{Error, Result, printable};
+use kennel_types::ErrorCode;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel config show                        every setting, and which layer set it
+  kennel config show sandbox                those of one section
+  kennel config get sandbox.memory
+  kennel config set sandbox.memory 2g       in the project's file
+  kennel config set --user sandbox.memory 2g
+  kennel config path                        where settings are looked for
+  kennel config validate
+  kennel config schema > kennel.schema.json
+
+Layers, weakest first: built-in, the user's file, the project's file, environment, flags.";
+
+/// Show, change and check settings
+///
+/// Nothing else reads them yet: `run` and `create` go by their flags alone.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Config {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Show the settings that count, and which layer each is from
+    Show {
+        /// Only those at or under this key
+        key: Option<String>,
+        /// Print JSON, with the origin of each
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print one setting
+    Get {
+        /// The key, as in sandbox.memory
+        key: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change a setting in a file; its comments stay
+    Set {
+        /// The key, as in sandbox.memory
+        key: String,
+        /// The value
+        value: String,
+        /// In the user's file, not the project's
+        #[arg(long, conflicts_with = "file")]
+        user: bool,
+        /// In this file
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+    /// Show where settings are looked for
+    Path {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the JSON schema of a settings file
+    Schema,
+    /// Check settings files
+    Validate {
+        /// The files [default: all that are found]
+        files: Vec<PathBuf>,
+    },
+}
+
+impl Config {
+    pub(crate) fn run(&self) -> u8 {
+        self.act().unwrap_or_else(|error| report::failed(&error))
+    }
+
+    fn act(&self) -> Result<u8> {
+        match &self.action {
+            Action::Show { key, json } => show(key.as_deref(), *json),
+            Action::Get { key, json } => get(key, *json),
+            Action::Set { key, value, user, file } => set(key, value, *user, file.as_ref()),
+            Action::Path { json } => paths(*json),
+            Action::Schema => Ok(print_json(&kennel_config::schema())),
+            Action::Validate { files } => validate(files),
+        }
+    }
+}
+
+/// What the settings are looked for in.
+struct Around {
+    here: PathBuf,
+    user: Option<PathBuf>,
+    environment: Environment,
+}
+
+impl Around {
+    fn look() -> Result<Self> {
+        let here = std::env::current_dir().map_err(|error| Error::io("find the current directory", error))?;
+        Ok(Self { here, user: Places::config(), environment: environment::all() })
+    }
+
+    fn places(&self) -> Vec<Place> {
+        kennel_config::paths(&self.here, self.user.as_deref())
+    }
+
+    fn load(&self) -> Result<Loaded> {
+        let sources = Sources {
+            project: &self.here,
+            user: self.user.as_deref(),
+            current: &self.here,
+            environment: &self.environment,
+            flags: None,
+        };
+        let loaded = kennel_config::load(&sources).map_err(|error| wrong(&error))?;
+        warn(&loaded.warnings);
+        Ok(loaded)
+    }
+}
+
+fn wrong(error: &kennel_config::Error) -> Error {
+    Error::new(error.code(), error.to_string()).hint("kennel config schema, or kennel config show")
+}
+
+fn warn(warnings: &[Problem]) {
+    for problem in warnings {
+        report::warning(&problem.to_string());
+    }
+}
+
+fn show(key: Option<&str>, json: bool) -> Result<u8> {
+    let loaded = Around::look()?.load()?;
+    // A key that does not exist is an error here too.
+    let wanted = key.map(|key| loaded.layered.explain(key)).transpose().map_err(|error| wrong(&error))?;
+    let keys: Option<Vec<String>> = wanted.map(|found| found.iter().map(|(key, _)| key.to_string()).collect());
+    let counts = |name: &String| keys.as_ref().is_none_or(|keys| keys.contains(name));
+    if json && key.is_none() {
+        return Ok(print_json(&loaded.layered.show()));
+    }
+    let settings: Vec<_> = loaded
+        .layered
+        .settings()
+        .map(|(key, setting)| (key.to_string(), setting))
+        .filter(|(key, _)| counts(key))
+        .collect();
+    if json {
+        let object: serde_json::Map<_, _> = settings
+            .into_iter()
+            .map(|(key, it)| (key, serde_json::json!({ "value": it.written, "origin": it.origin.to_string() })))
+            .collect();
+        return Ok(print_json(&object));
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["KEY", "VALUE", "SET BY"]);
+    for (key, setting) in settings {
+        table.add_row([printable(&key), printable(&shown(&setting.written)), printable(&setting.origin.to_string())]);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 3));
+    }
+    Ok(print(&table.trim_fmt()))
+}
+
+/// A value for a person: text without quotes.
+fn shown(value: &serde_json::Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
+}
+
+fn get(key: &str, json: bool) -> Result<u8> {
+    let loaded = Around::look()?.load()?;
+    match loaded.layered.get(key).map_err(|error| wrong(&error))? {
+        Some(Tree::Leaf(setting)) if json => Ok(print_json(&setting.written)),
+        Some(Tree::Leaf(setting)) => Ok(print(&printable(&shown(&setting.written)))),
+        Some(tree) => {
+            let object: serde_json::Map<_, _> =
+                tree.settings().into_iter().map(|(key, it)| (key.to_string(), it.written.clone())).collect();
+            Ok(print_json(&object))
+        }
+        None => Err(Error::new(ErrorCode::NotFound, format!("{} is not set", printable(key)))
+            .hint(format!("kennel config set {} VALUE", printable(key)))),
+    }
+}
+
+fn set(key: &str, value: &str, user: bool, file: Option<&PathBuf>) -> Result<u8> {
+    let around = Around::look()?;
+    let path = match (file, user) {
+        (Some(file), _) => std::path::absolute(file).map_err(|error| Error::io("find the file", error))?,
+        (None, true) => {
+            let dir = around.user.clone().ok_or_else(|| {
+                Error::new(ErrorCode::InvalidConfig, "there is no place for the user's settings: HOME is not set")
+            })?;
+            chosen(&around, Layer::User).unwrap_or_else(|| dir.join("config.toml"))
+        }
+        (None, false) => chosen(&around, Layer::Project).unwrap_or_else(|| around.here.join("kennel.toml")),
+    };
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).map_err(|error| Error::io(format!("make {}", dir.display()), error))?;
+    }
+    kennel_config::set(&path, key, value).map_err(|error| wrong(&error))?;
+    Ok(print(&path.display().to_string()))
+}
+
+/// The file of ours that is there, in a layer.
+fn chosen(around: &Around, layer: Layer) -> Option<PathBuf> {
+    let ours = |place: &Place| place.layer == layer && place.exists && place.owner == kennel_config::Owner::Kennel;
+    around.places().into_iter().find(ours).map(|place| place.path)
+}
+
+fn paths(json: bool) -> Result<u8> {
+    let places = Around::look()?.places();
+    if json {
+        let rows: Vec<_> = places
+            .iter()
+            .map(|it| serde_json::json!({ "path": it.path, "layer": it.layer.to_string(), "exists": it.exists }))
+            .collect();
+        return Ok(print_json(&rows));
+    }
+    let lines: Vec<String> = places
+        .iter()
+        .map(|it| format!("{} {:<8} {}", if it.exists { "+" } else { "-" }, it.layer.to_string(), it.path.display()))
+        .collect();
+    Ok(print(&lines.join("\n")))
+}
+
+fn validate(files: &[PathBuf]) -> Result<u8> {
+    let around = Around::look()?;
+    let absolute = |file: &PathBuf| std::path::absolute(file).map_err(|error| Error::io("find the file", error));
+    let places: Vec<Place> = if files.is_empty() {
+        around.places().into_iter().filter(|place| place.exists).collect()
+    } else {
+        let known = around.places();
+        let found = |path: PathBuf| {
+            known.iter().find(|place| place.path == path).cloned().unwrap_or_else(|| Place::named(&path))
+        };
+        files.iter().map(|file| absolute(file).map(found)).collect::<Result<_>>()?
+    };
+    if places.is_empty() {
+        report::note("there are no settings files: the built-in settings are always right");
+        return Ok(0);
+    }
+    let warnings = kennel_config::validate(&places, &around.environment).map_err(|error| wrong(&error))?;
+    warn(&warnings);
+    let lines: Vec<String> = places.iter().map(|place| format!("{}: ok", place.path.display())).collect();
+    Ok(print(&lines.join("\n")))
+}

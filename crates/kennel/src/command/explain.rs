@@ -1,0 +1,148 @@
+//! `kennel explain`: the table of modes, for a provider or for a feature.
+
+use crate::output::{print, print_json};
+use crate::report;
+use comfy_table::{Table, presets};
+use kennel_core::Error;
+use kennel_types::{Backing, ErrorCode, Layer, MODES, Mode, NetworkMode, Support};
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel explain                  all providers beside each other
+  kennel explain native           what holds a native sandbox
+  kennel explain limits           who gives limits, and who refuses them
+  kennel explain seccomp --json";
+
+/// Explain what a provider enforces, or who gives a feature
+///
+/// What is not given is refused: a sandbox is never weaker than asked.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Explain {
+    /// A provider, or a feature
+    #[arg(value_name = "PROVIDER|FEATURE")]
+    subject: Option<String>,
+    /// Print the rows as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Something that a mode gives or refuses.
+struct Feature {
+    name: String,
+    what: &'static str,
+    given: Box<dyn Fn(&Mode) -> bool>,
+}
+
+impl Explain {
+    pub(crate) fn run(&self) -> u8 {
+        let rows = || MODES.iter().filter(|mode| mode.backing != Backing::Memory);
+        let Some(subject) = self.subject.as_deref() else {
+            return if self.json {
+                print_json(&rows().collect::<Vec<_>>())
+            } else {
+                print(&matrix(&features(), rows()))
+            };
+        };
+        let of_provider: Vec<&Mode> = rows().filter(|mode| mode.provider == subject).collect();
+        if !of_provider.is_empty() {
+            let text = || of_provider.iter().map(|mode| describe(mode)).collect::<Vec<_>>().join("\n");
+            return if self.json { print_json(&of_provider) } else { print(&text()) };
+        }
+        let wanted = subject.replace('-', "_");
+        let found: Vec<Feature> = features().into_iter().filter(|feature| feature.name == wanted).collect();
+        if found.is_empty() {
+            let known: Vec<String> = features().into_iter().map(|feature| feature.name).collect();
+            let message = format!("nothing is known of {subject:?}: there are {}", known.join(", "));
+            return report::failed(&Error::new(ErrorCode::InvalidConfig, message).hint("kennel explain"));
+        }
+        if self.json {
+            let given: Vec<_> = rows()
+                .map(|mode| serde_json::json!({ "mode": mode.name, "provider": mode.provider, "given": (found[0].given)(mode) }))
+                .collect();
+            return print_json(&given);
+        }
+        print(&format!("{}\n\n{}", found[0].what, matrix(&found, rows())))
+    }
+}
+
+fn features() -> Vec<Feature> {
+    let layers = Layer::ALL.iter().map(|layer| {
+        let layer = *layer;
+        Feature {
+            name: layer.name().into(),
+            what: layer.meaning(),
+            given: Box::new(move |mode| mode.layers.contains(&layer)),
+        }
+    });
+    let networks = [
+        (NetworkMode::Bridge, "A network of its own with a way out."),
+        (NetworkMode::None, "No network but its own loopback."),
+        (NetworkMode::Host, "The host's own network: no wall there."),
+    ];
+    let networks = networks.map(|(network, what)| Feature {
+        name: format!("network_{network}"),
+        what,
+        given: Box::new(move |mode: &Mode| mode.networks.contains(&network)),
+    });
+    let support = |name: &str, what, of: fn(&Mode) -> Support| Feature {
+        name: name.to_owned(),
+        what,
+        given: Box::new(move |mode: &Mode| of(mode) == Support::Given),
+    };
+    let supports = [
+        support("limits", "Memory, CPU and process limits; one that cannot be held fails the creation.", |mode| {
+            mode.limits
+        }),
+        support("mounts", "The workspace and other paths of the host, shown inside.", |mode| mode.mounts),
+        support("users", "Commands as another user than the sandbox's own.", |mode| mode.users),
+    ];
+    let images = Feature {
+        name: "images".into(),
+        what: "Another root file system than the host's own.",
+        given: Box::new(|mode| mode.backing == Backing::Image),
+    };
+    layers.chain(networks).chain(supports).chain([images]).collect()
+}
+
+fn matrix<'a>(features: &[Feature], modes: impl Iterator<Item = &'a Mode>) -> String {
+    let modes: Vec<&Mode> = modes.collect();
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(std::iter::once("FEATURE").chain(modes.iter().map(|mode| mode.name)));
+    for feature in features {
+        let cells = modes.iter().map(|mode| if (feature.given)(mode) { "yes" } else { "-" });
+        table.add_row(std::iter::once(feature.name.as_str()).chain(cells));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 3));
+    }
+    table.trim_fmt()
+}
+
+fn describe(mode: &Mode) -> String {
+    let mut text = format!("{}\n", mode.name);
+    let mut line = |name: &str, value: &str| text.extend([format!("  {name:<16} "), value.to_owned(), "\n".to_owned()]);
+    let root = match mode.backing {
+        Backing::HostOverlay => "the host's own, with a private writable layer",
+        Backing::Image => "an image",
+        Backing::Host => "the host itself",
+        Backing::Memory => "memory",
+    };
+    line("root", root);
+    line("ids", mode.ids);
+    line("workspace files", &format!("belong to {}", mode.workspace_files));
+    let networks: Vec<String> = mode.networks.iter().map(ToString::to_string).collect();
+    line("network", &format!("{} (the first if none is named)", networks.join(", ")));
+    let support = |given| if given == Support::Given { "given" } else { "refused" };
+    line("limits", support(mode.limits));
+    line("mounts", support(mode.mounts));
+    line("other users", support(mode.users));
+    if mode.layers.is_empty() {
+        line("walls", "none: it isolates nothing");
+    }
+    for (at, layer) in mode.layers.iter().enumerate() {
+        line(if at == 0 { "walls" } else { "" }, &format!("{:<20} {}", layer.name(), layer.meaning()));
+    }
+    text
+}

@@ -1,0 +1,180 @@
+//! `kennel stats`.
+
+use crate::output::print;
+use crate::providers::Providers;
+use crate::report;
+use comfy_table::{Table, presets};
+use kennel_core::{Error, Result, Sandbox, printable};
+use kennel_types::{ErrorCode, SandboxId, Stats as Use, Status, format_bytes};
+use serde::Serialize;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel stats
+  kennel stats --no-stream box
+  kennel stats --json box | jq .memoryBytes";
+
+/// Between two looks. What a processor did is known only from the second on.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between the two looks of `--no-stream`.
+const FIRST_LOOKS: Duration = Duration::from_millis(250);
+
+/// Show what sandboxes use
+///
+/// A table that is renewed every second, of all that run or of those that are named. With --json
+/// one object per sandbox and second, on a line of its own.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Stats {
+    /// Ids or names [default: all that run]
+    #[arg(value_name = "ID")]
+    ids: Vec<String>,
+    /// Once, and no more
+    #[arg(long)]
+    no_stream: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one sandbox uses at one moment.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    sandbox_id: SandboxId,
+    name: String,
+    provider: String,
+    /// Of one processor; 200 is two of them.
+    cpu_percent: f64,
+    #[serde(flatten)]
+    stats: Use,
+}
+
+/// A sandbox that is watched, and what it had used when it was last looked at.
+struct Watched {
+    sandbox: Sandbox,
+    before: Option<(Instant, u64)>,
+}
+
+impl Stats {
+    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+        self.show(providers).await.unwrap_or_else(|error| report::failed(&error))
+    }
+
+    async fn show(&self, providers: &Providers) -> Result<u8> {
+        let mut watched = Vec::new();
+        for name in &self.ids {
+            watched.push(Watched { sandbox: providers.find(name).await?, before: None });
+        }
+        look(&mut watched, !self.ids.is_empty()).await?;
+        let mut pause = FIRST_LOOKS;
+        loop {
+            if self.ids.is_empty() {
+                follow(providers, &mut watched).await?;
+                look(&mut watched, false).await?;
+            }
+            #[allow(clippy::disallowed_methods)] // use over time needs time
+            tokio::time::sleep(pause).await;
+            let rows = look(&mut watched, !self.ids.is_empty()).await?;
+            let printed = if self.json { print_rows(&rows) } else { print(&self.screen(&rows)) };
+            if printed != 0 || self.no_stream {
+                return Ok(printed);
+            }
+            pause = LOOK_EVERY;
+        }
+    }
+
+    /// The table; on a terminal that is renewed, in place of the one before.
+    fn screen(&self, rows: &[Row]) -> String {
+        const HOME_AND_CLEAR: &str = "\x1b[H\x1b[2J";
+        let renewed = !self.no_stream && std::io::stdout().is_terminal();
+        format!("{}{}", if renewed { HOME_AND_CLEAR } else { "" }, table(rows))
+    }
+}
+
+/// All that run now, with what is known of them from before.
+async fn follow(providers: &Providers, watched: &mut Vec<Watched>) -> Result<()> {
+    let running = providers.list().await?.found;
+    let running = running.into_iter().filter(|info| info.status == Status::Running);
+    let mut before = std::mem::take(watched);
+    for info in running {
+        match before.iter().position(|known| *known.sandbox.id() == info.id) {
+            Some(at) => watched.push(before.swap_remove(at)),
+            // It may have ended since.
+            None => match providers.find(info.id.as_str()).await {
+                Ok(sandbox) => watched.push(Watched { sandbox, before: None }),
+                Err(error) if error.code() == ErrorCode::NotFound => {}
+                Err(error) => return Err(error),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Looks at each. One that ends meanwhile is left out, unless it was named.
+async fn look(watched: &mut [Watched], named: bool) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for Watched { sandbox, before } in watched {
+        let stats = match sandbox.stats().await {
+            Ok(stats) => stats,
+            Err(error) if !named && matches!(error.code(), ErrorCode::Stopped | ErrorCode::NotFound) => continue,
+            Err(error) => return Err(error),
+        };
+        let now = Instant::now();
+        let cpu_percent = before.map_or(0.0, |(then, micros)| {
+            let used = Duration::from_micros(stats.cpu_micros.saturating_sub(micros));
+            100.0 * used.as_secs_f64() / now.duration_since(then).as_secs_f64()
+        });
+        *before = Some((now, stats.cpu_micros));
+        let info = sandbox.info();
+        rows.push(Row {
+            sandbox_id: info.id.clone(),
+            name: info.name.clone(),
+            provider: info.provider.clone(),
+            cpu_percent: (cpu_percent * 10.0).round() / 10.0,
+            stats,
+        });
+    }
+    Ok(rows)
+}
+
+fn print_rows(rows: &[Row]) -> u8 {
+    for row in rows {
+        let line = match serde_json::to_string(row) {
+            Ok(line) => line,
+            Err(error) => return report::failed(&Error::io("write JSON", std::io::Error::other(error))),
+        };
+        match print(&line) {
+            0 => {}
+            failed => return failed,
+        }
+    }
+    0
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["ID", "NAME", "CPU", "MEMORY", "LIMIT", "PROCESSES", "READ", "WRITTEN", "OOM"]);
+    let bytes = |count: Option<u64>| count.map_or("-".to_owned(), format_bytes);
+    for row in rows {
+        let stats = &row.stats;
+        table.add_row([
+            row.sandbox_id.to_string(),
+            if row.name == row.sandbox_id.as_str() { "-".to_owned() } else { printable(&row.name) },
+            format!("{:.1} %", row.cpu_percent),
+            format_bytes(stats.memory_bytes),
+            bytes(stats.memory_limit_bytes),
+            stats.pids.to_string(),
+            bytes(stats.read_bytes),
+            bytes(stats.written_bytes),
+            stats.oom_kills.map_or("-".to_owned(), |count| count.to_string()),
+        ]);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 3));
+    }
+    table.trim_fmt()
+}

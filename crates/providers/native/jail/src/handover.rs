@@ -1,0 +1,44 @@
+//! What the process outside hands to the one inside, once there is a plan and its mounts are made.
+
+use kennel_proto::KeeperConfig;
+use minicbor::{Decode, Encode};
+use rustix::fd::OwnedFd;
+
+/// Descriptors are numbers in the table that both share.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct Handover {
+    /// The sandbox's directory on the host.
+    #[n(0)]
+    pub(crate) dir: String,
+    /// The host name inside.
+    #[n(1)]
+    pub(crate) hostname: String,
+    /// Capabilities of root inside, as bits.
+    #[n(2)]
+    pub(crate) capabilities: u64,
+    /// The keeper's settings.
+    #[n(3)]
+    pub(crate) keeper: KeeperConfig,
+    /// The keeper's socket.
+    #[n(4)]
+    pub(crate) listener: i32,
+    /// See `rootfs::Mounts::numbers`.
+    #[n(5)]
+    pub(crate) mounts: Vec<i32>,
+}
+
+impl Handover {
+    /// Sends it, whole. Whether it arrived shows in the answer.
+    pub(crate) fn send(&self, pipe: &OwnedFd) {
+        let mut bytes = vec![0; 4];
+        minicbor::encode(self, &mut bytes).expect("writing to a Vec cannot fail");
+        let length = (bytes.len() - 4) as u32;
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        kennel_keeper::place::write_all(pipe, &bytes);
+    }
+
+    /// Waits for it. `None` if the one outside gave up.
+    pub(crate) fn receive(pipe: &OwnedFd) -> Option<Self> {
+        minicbor::decode(&kennel_keeper::place::read_told(pipe).ok()?).ok()
+    }
+}

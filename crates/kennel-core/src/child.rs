@@ -21,38 +21,50 @@ const ANSWER: u64 = 64 * 1024;
 #[derive(Debug)]
 pub struct Helper {
     program: PathBuf,
-    line: UnixStream,
+    pid: u32,
+    line: StdUnixStream,
 }
 
 impl Helper {
-    /// Starts it. It goes on when we end; it is reaped when it ends.
+    /// Starts it. It goes on when we end. Needs no runtime yet: it can be the first thing that a program does.
     pub fn start(program: &Path, arguments: &[&OsStr]) -> Result<Self> {
         let what = || format!("start {}", program.display());
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.map_err(|error| Error::io(what(), error))?;
         rustix::io::ioctl_fionbio(&ours, true).map_err(|error| Error::io(what(), error))?;
-        let line = UnixStream::from_std(StdUnixStream::from(ours)).map_err(|error| Error::io(what(), error))?;
         let mut command = Command::new(program);
         command.args(arguments).env_clear().stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let child = spawn(&mut command)
             .map_err(|error| Error::new(ErrorCode::StartFailed, format!("{}: {error}", what())).caused_by(error))?;
-        reap_later(child.id());
-        Ok(Self { program: program.to_owned(), line })
+        Ok(Self { program: program.to_owned(), pid: child.id(), line: ours.into() })
     }
 
-    /// Tells it what to do.
-    pub async fn tell(&mut self, what: &[u8]) -> Result<()> {
+    /// Tells it what to do. It is reaped when it ends.
+    pub async fn tell(self, what: &[u8]) -> Result<Told> {
+        reap_later(self.pid);
+        let failed = |error| Error::io(format!("talk to {}", self.program.display()), error);
+        let mut line = UnixStream::from_std(self.line).map_err(failed)?;
         let length = u32::try_from(what.len())
             .map_err(|_| Error::new(ErrorCode::LimitExceeded, format!("{} bytes are no plan", what.len())))?;
         let mut message = length.to_le_bytes().to_vec();
         message.extend_from_slice(what);
-        // One that has ended already has said why, or has died without a word: its answer tells.
-        match self.line.write_all(&message).await {
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            done => done.map_err(|error| Error::io(format!("talk to {}", self.program.display()), error)),
+        match line.write_all(&message).await {
+            // One that has ended already has said why, or has died without a word: its answer tells.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+            done => done.map_err(failed)?,
         }
+        Ok(Told { program: self.program, line })
     }
+}
 
+/// One that knows what to do.
+#[derive(Debug)]
+pub struct Told {
+    program: PathBuf,
+    line: UnixStream,
+}
+
+impl Told {
     /// Waits for its answer: that all is well, or what is not.
     pub async fn answer(self) -> Result<Result<(), String>> {
         let mut answer = Vec::new();

@@ -16,7 +16,7 @@ mod sandbox;
 mod socket;
 mod text;
 
-pub use child::Helper;
+pub use child::{Helper, Told};
 pub use collect::{Collector, Output, RUN_OUTPUT_CAP};
 pub use error::{Error, Result};
 pub use exec::{Exec, ExecEvent, Position, Stdin};

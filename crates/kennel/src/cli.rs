@@ -101,29 +101,37 @@ impl Cli {
         quick.map_or_else(|| Self::try_parse_from(arguments), Ok)
     }
 
+    /// What there is to do it with. What takes long begins here: nothing else has been done yet.
+    pub(crate) fn providers(&self) -> Providers {
+        let mut providers = Providers::new(self.global.provider);
+        if let Some(Command::Run(run)) = &self.command {
+            run.prepare(&mut providers);
+        }
+        providers
+    }
+
     /// Does what was typed; answers the exit status.
-    pub(crate) async fn run(self) -> u8 {
-        let providers = Providers::new(self.global.provider);
+    pub(crate) async fn run(self, providers: &Providers) -> u8 {
         let Some(command) = self.command else {
             return crate::output::print(&Cli::command().render_help().ansi().to_string());
         };
         match command {
-            Command::Run(command) => command.run(&providers).await,
-            Command::Create(command) => command.run(&providers).await,
-            Command::Start(command) => command.run(&providers).await,
-            Command::Stop(command) => command.run(&providers).await,
-            Command::Rm(command) => command.run(&providers).await,
-            Command::Ls(command) => command.run(&providers).await,
-            Command::Inspect(command) => command.run(&providers).await,
-            Command::Exec(command) => command.run(&providers).await,
-            Command::Attach(command) => command.run(&providers).await,
-            Command::Logs(command) => command.run(&providers).await,
-            Command::Cp(command) => command.run(&providers).await,
-            Command::Stats(command) => command.run(&providers).await,
-            Command::Events(command) => command.run(&providers).await,
-            Command::Wait(command) => command.run(&providers).await,
+            Command::Run(command) => command.run(providers).await,
+            Command::Create(command) => command.run(providers).await,
+            Command::Start(command) => command.run(providers).await,
+            Command::Stop(command) => command.run(providers).await,
+            Command::Rm(command) => command.run(providers).await,
+            Command::Ls(command) => command.run(providers).await,
+            Command::Inspect(command) => command.run(providers).await,
+            Command::Exec(command) => command.run(providers).await,
+            Command::Attach(command) => command.run(providers).await,
+            Command::Logs(command) => command.run(providers).await,
+            Command::Cp(command) => command.run(providers).await,
+            Command::Stats(command) => command.run(providers).await,
+            Command::Events(command) => command.run(providers).await,
+            Command::Wait(command) => command.run(providers).await,
             Command::Config(command) => command.run(),
-            Command::Doctor(command) => command.run(&providers).await,
+            Command::Doctor(command) => command.run(providers).await,
             Command::Explain(command) => command.run(),
             Command::Completions(command) => command.run(),
             Command::Man(command) => command.run(),

@@ -27,12 +27,13 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return report::usage(&error),
     };
+    let providers = cli.providers();
     // One thread is enough for one command, and a second would cost more than the work it could do.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return report::failure(&kennel_core::Error::io("start the runtime", error)),
     };
-    let status = runtime.block_on(cli.run());
+    let status = runtime.block_on(cli.run(&providers));
     // Everything is let go of at once. A thread may still wait for standard input, or for a slow reader of our output:
     // nobody waits for it.
     #[allow(clippy::disallowed_methods)] // this is kennel's main

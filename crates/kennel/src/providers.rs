@@ -5,7 +5,7 @@
 use crate::places::Places;
 use crate::{environment, report};
 use kennel_core::{Error, Provider, Result, Sandbox, printable};
-use kennel_types::{Backing, ErrorCode, MODES, Mode, SandboxId, SandboxInfo};
+use kennel_types::{Backing, ErrorCode, MODES, Mode, NetworkMode, SandboxId, SandboxInfo};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl ProviderName {
         let places = Places::find()?;
         let (state, programs) = (places.provider_state(self.as_str()), places.programs());
         Ok(match self {
-            Self::Native => Arc::new(kennel_native::Native::new(state, programs)),
+            Self::Native => Arc::new(make_native(&places)),
             Self::Local => Arc::new(kennel_local::Local::new(state, programs)),
             Self::Docker => Arc::new(kennel_docker::Docker::new(kennel_docker::DockerOptions {
                 state_dir: state,
@@ -62,6 +62,8 @@ impl ProviderName {
 /// The providers that this call of the command line may use.
 pub(crate) struct Providers {
     named: Option<ProviderName>,
+    /// The native one, if it has begun already.
+    native: Option<Arc<dyn Provider>>,
 }
 
 /// The sandboxes there are, and the providers that could not tell.
@@ -73,15 +75,33 @@ pub(crate) struct Listing {
 impl Providers {
     /// All of them, or the one that was named.
     pub(crate) fn new(named: Option<ProviderName>) -> Self {
-        Self { named }
+        Self { named, native: None }
+    }
+
+    /// Begins with a sandbox whose details are still to be found out, where there is anything to begin with.
+    pub(crate) fn prepare(&mut self, image: Option<&str>, network: Option<NetworkMode>) {
+        let native = self.named.is_none_or(|name| name == ProviderName::Native) && image.is_none();
+        if let (true, Ok(places)) = (native, Places::find()) {
+            let native = make_native(&places);
+            native.prepare(network);
+            self.native = Some(Arc::new(native));
+        }
+    }
+
+    /// One of them, made once if it has begun already.
+    fn make(&self, name: ProviderName) -> Result<Arc<dyn Provider>> {
+        match &self.native {
+            Some(native) if name == ProviderName::Native => Ok(native.clone()),
+            _ => name.make(),
+        }
     }
 
     /// The one for a new sandbox: the named one, else native where it works, else Docker. Never `local` by itself.
     pub(crate) async fn for_new(&self, image: Option<&str>) -> Result<Arc<dyn Provider>> {
         if let Some(named) = self.named {
-            return named.make();
+            return self.make(named);
         }
-        let native = ProviderName::Native.make()?;
+        let native = self.make(ProviderName::Native)?;
         let reason = if image.is_some() && native.mode().backing != Backing::Image {
             "it runs no images".to_owned()
         } else {
@@ -213,6 +233,10 @@ impl Providers {
             None => ProviderName::ALL.into_iter().filter(|name| name.may_be_here()).collect(),
         }
     }
+}
+
+fn make_native(places: &Places) -> kennel_native::Native {
+    kennel_native::Native::new(places.provider_state("native"), places.programs())
 }
 
 /// Says which providers could not be asked.

@@ -52,6 +52,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// Lets the provider begin.
+    pub(crate) fn prepare(&self, providers: &mut Providers) {
+        providers.prepare(self.sandbox.image.as_deref(), self.sandbox.network);
+    }
+
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
         let mut record = Record::begin(self.json);
         let mut cleanup = Ok(());

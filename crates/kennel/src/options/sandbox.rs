@@ -44,7 +44,7 @@ pub(crate) struct SandboxOptions {
     pids: Option<u32>,
     /// bridge, host or none
     #[arg(long, value_name = "MODE")]
-    network: Option<NetworkMode>,
+    pub(crate) network: Option<NetworkMode>,
     /// Attach a label
     #[arg(long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,

@@ -25,6 +25,7 @@ on_every_provider!(
     a_second_interrupt_kills,
     an_ignored_hangup_stays_ignored,
     killing_kennel_leaves_nothing,
+    what_was_begun_ends_with_a_refusal,
     an_interrupt_at_any_moment_leaves_nothing,
     a_kill_at_any_moment_leaves_nothing,
     a_reader_that_leaves_ends_it,
@@ -307,6 +308,13 @@ fn killing_kennel_leaves_nothing(kennel: &Kennel) {
     assert!(gone, "still there a second later: {:?}", host::marked(&mark));
     // Engines may take a moment longer to forget the container.
     assert!(within_blocking(Duration::from_secs(10), || kennel.is_gone()));
+}
+
+fn what_was_begun_ends_with_a_refusal(kennel: &Kennel) {
+    for refused in [["-v", "/no/such/place:/data"], ["--name", "not a name"], ["-e", "NOT_SET_ANYWHERE"]] {
+        kennel.kennel(&["run", refused[0], refused[1], "--", "true"]).fails(125);
+        assert!(kennel.is_gone(), "{refused:?}");
+    }
 }
 
 fn a_reader_that_leaves_ends_it(kennel: &Kennel) {

@@ -6,7 +6,7 @@
 
 use async_trait::async_trait;
 use kennel_core::{
-    Dialed, Error, EventStream, Helper, LogOptions, LogStream, Provider, Record, Records, RemoveOptions, Result,
+    Dialed, Error, EventStream, Helper, LogOptions, LogStream, Provider, Record, Records, RemoveOptions, Result, Told,
     connect_socket, follow_log, require, watch_records,
 };
 use kennel_keeper_bin::KEEPER;
@@ -63,19 +63,18 @@ impl Local {
     }
 
     /// Starts the keeper and tells it what to do; answers its token too. With `goes_on`, the line stays open for hosts.
-    async fn begin(&self, record: &Record, goes_on: bool) -> Result<(Helper, Vec<u8>)> {
+    async fn begin(&self, record: &Record, goes_on: bool) -> Result<(Told, Vec<u8>)> {
         let program = KEEPER
             .install(&self.programs)
             .map_err(|error| Error::io(format!("put the keeper into {}", self.programs.display()), error))?;
         let dir = self.records.dir(&record.id);
-        let mut keeper = Helper::start(&program, &[OsStr::new("serve"), OsStr::new("--dir"), dir.as_os_str()])?;
+        let keeper = Helper::start(&program, &[OsStr::new("serve"), OsStr::new("--dir"), dir.as_os_str()])?;
         let token = self.new_token(&record.id)?;
         let mut config = self.keeper_config(record, token.clone());
         config.host_fd = goes_on.then_some(0);
         let config = minicbor::to_vec(&config)
             .map_err(|error| Error::new(ErrorCode::Internal, format!("write the keeper's settings: {error}")))?;
-        keeper.tell(&config).await?;
-        Ok((keeper, token))
+        Ok((keeper.tell(&config).await?, token))
     }
 
     fn keeper_config(&self, record: &Record, token: Vec<u8>) -> KeeperConfig {

@@ -1,6 +1,6 @@
 //! What lies over the host's root in every sandbox, so that what is private outside is not there inside.
 //!
-//! A directory that is covered looks empty; what is written to it goes to the sandbox's own layer.
+//! A directory that is covered looks empty or is not there; what is written to it goes to the sandbox's own layer.
 
 use kennel_jail::{Cover, CoverKind};
 use std::collections::BTreeMap;
@@ -18,16 +18,14 @@ const PRIVATE: &[(&str, u32)] = &[
     ("mnt", 0o755),
     ("media", 0o755),
     ("boot", 0o700),
-    ("lost+found", 0o700),
-    ("var/lib/docker", 0o700),
-    ("var/lib/containerd", 0o700),
-    ("var/lib/containers", 0o700),
-    ("var/lib/kubelet", 0o700),
-    ("etc/kubernetes", 0o700),
     ("etc/ssl/private", 0o700),
     ("etc/sudoers.d", 0o750),
     ("workspace", 0o755),
 ];
+
+/// What is not there inside, though it may come to be on the host while a sandbox runs.
+const ABSENT: &[&str] =
+    &["lost+found", "etc/kubernetes", "var/lib/docker", "var/lib/containerd", "var/lib/containers", "var/lib/kubelet"];
 
 /// Files that root outside keeps from everyone, and that root inside would otherwise read.
 const SECRETS: &[&str] = &["etc/shadow-", "etc/gshadow-", "etc/sudoers", "etc/krb5.keytab", "etc/machine-id"];
@@ -38,6 +36,7 @@ pub(crate) fn of(ours: &[&Path]) -> Vec<Cover> {
     for (dir, mode) in PRIVATE {
         covers.insert(PathBuf::from(dir), CoverKind::Empty(*mode));
     }
+    covers.extend(ABSENT.iter().map(|dir| (PathBuf::from(dir), CoverKind::Nothing)));
     for dir in ours {
         let inside = dir.strip_prefix("/").unwrap_or(dir);
         covers.insert(inside.to_owned(), CoverKind::Empty(0o700));
@@ -64,13 +63,13 @@ fn host_keys() -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Adds the directories above each, as they are on the host: what lies on top decides how they look. What is below an
-/// empty directory is covered already.
+/// Adds the directories above each, as they are on the host: what lies on top decides how they look. What is below one
+/// that is empty or absent is covered already.
 fn with_parents(covers: &BTreeMap<PathBuf, CoverKind>) -> Vec<Cover> {
     let mut all = BTreeMap::new();
     for (path, kind) in covers {
         let above: Vec<&Path> = path.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()).collect();
-        if above.iter().any(|dir| matches!(covers.get(*dir), Some(CoverKind::Empty(_)))) {
+        if above.iter().any(|dir| matches!(covers.get(*dir), Some(CoverKind::Empty(_) | CoverKind::Nothing))) {
             continue;
         }
         for dir in above {

@@ -12,25 +12,41 @@ mod plan;
 
 use async_trait::async_trait;
 use kennel_core::{
-    Dialed, Error, EventStream, Helper, LogOptions, LogStream, Provider, Record, Records, RemoveOptions, Result,
+    Dialed, Error, EventStream, Helper, LogOptions, LogStream, Provider, Record, Records, RemoveOptions, Result, Told,
     connect_socket, follow_log, require, watch_records,
 };
+use kennel_jail::Network;
 use kennel_keeper_bin::JAIL;
-use kennel_types::{Availability, Enforcement, ErrorCode, Mode, SandboxId, SandboxInfo, SandboxSpec, Stats};
+use kennel_types::{
+    Availability, Enforcement, ErrorCode, Mode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Stats,
+};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// Sandboxes of Linux namespaces.
 pub struct Native {
     records: Records,
     programs: PathBuf,
+    /// A jail that was started ahead, and the network that it has.
+    ahead: Mutex<Option<(Network, Helper)>>,
 }
 
 impl Native {
     /// Keeps its sandboxes below `state` and the jail program in `programs`.
     pub fn new(state: PathBuf, programs: PathBuf) -> Self {
-        Self { records: Records::new("native", state), programs }
+        Self { records: Records::new("native", state), programs, ahead: Mutex::new(None) }
+    }
+
+    /// Begins with what every sandbox needs, before it is known which: its namespaces are made while the caller goes on.
+    /// The next sandbox that is started here with this network gets them; if there is none, they end with this provider.
+    /// Needs no runtime. What goes wrong shows when a sandbox is started.
+    pub fn prepare(&self, network: Option<NetworkMode>) {
+        if missing().is_none() {
+            let network = plan::network(network.unwrap_or(self.mode().default_network()));
+            *self.ahead.lock().expect(NO_PANIC) = self.jail(network).ok().map(|jail| (network, jail));
+        }
     }
 
     /// Where Kennel keeps what no sandbox may see: sandboxes and their sockets, and the programs.
@@ -38,19 +54,29 @@ impl Native {
         vec![self.records.root(), &self.programs]
     }
 
-    /// Starts the jail and tells it what to do. With `goes_on`, the line to it becomes one to the keeper.
-    async fn begin(&self, record: &Record, goes_on: bool) -> Result<Helper> {
+    /// A jail that makes its namespaces and waits to be told the rest.
+    fn jail(&self, network: Network) -> Result<Helper> {
         let jail = JAIL
             .install(&self.programs)
             .map_err(|error| Error::io(format!("put the jail into {}", self.programs.display()), error))?;
-        // It makes the namespaces while we make the plan.
-        let mut jail = Helper::start(&jail, &[OsStr::new(plan::network(record).argument())])?;
-        let mut plan = plan::of(record, &self.records.dir(&record.id), &self.hidden(), cover::of(&self.ours()))?;
+        Helper::start(&jail, &[OsStr::new(network.argument())])
+    }
+
+    /// Starts the jail and tells it what to do. With `goes_on`, the line to it becomes one to the keeper.
+    async fn begin(&self, record: &Record, goes_on: bool) -> Result<Told> {
+        let network = plan::network(record.network);
+        let ahead = self.ahead.lock().expect(NO_PANIC).take();
+        let jail = match ahead.filter(|(has, _)| *has == network) {
+            Some((_, jail)) => jail,
+            None => self.jail(network)?,
+        };
+        let dir = self.records.dir(&record.id);
+        make_layers(&dir)?;
+        let mut plan = plan::of(record, &dir, &self.hidden(), cover::of(&self.ours()))?;
         plan.keeper.host_fd = goes_on.then_some(0);
         let plan = minicbor::to_vec(&plan)
             .map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))?;
-        jail.tell(&plan).await?;
-        Ok(jail)
+        jail.tell(&plan).await
     }
 
     /// A line to the keeper, if anyone listens.
@@ -64,6 +90,22 @@ impl Native {
     fn hidden(&self) -> Vec<&Path> {
         self.records.root().parent().into_iter().chain(self.ours()).collect()
     }
+}
+
+/// Nobody panics while holding a lock.
+const NO_PANIC: &str = "a lock is held for a moment only";
+
+/// The directories of the sandbox's own layer. Made here: the jail has enough to do meanwhile.
+fn make_layers(dir: &Path) -> Result<()> {
+    for layer in ["upper", "work"].map(|name| dir.join(name)) {
+        match std::fs::create_dir(&layer) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(Error::io(format!("make {}", layer.display()), error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// What is missing here, if anything.

@@ -102,7 +102,7 @@ pub(crate) fn of(record: &Record, dir: &Path, hidden: &[&Path], cover: Vec<Cover
         capabilities: CAPABILITIES,
         keeper: keeper_config(record),
         remove_dir: spec.tied,
-        resolv_conf: match network(record) {
+        resolv_conf: match network(record.network) {
             Network::Host => std::fs::read("/etc/resolv.conf").ok().map(Into::into),
             Network::None => None,
         },
@@ -110,8 +110,8 @@ pub(crate) fn of(record: &Record, dir: &Path, hidden: &[&Path], cover: Vec<Cover
 }
 
 /// The network of a sandbox.
-pub(crate) fn network(record: &Record) -> Network {
-    match record.network {
+pub(crate) fn network(mode: NetworkMode) -> Network {
+    match mode {
         NetworkMode::Host => Network::Host,
         NetworkMode::None | NetworkMode::Bridge => Network::None,
     }

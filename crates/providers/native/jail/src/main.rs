@@ -89,6 +89,11 @@ fn start(goes_on: &mut bool) -> Result<Watch, String> {
         Ok(None) => walls::raise(network, &hand_out, &up_in),
         Err(error) => return Err(format!("make namespaces: {error}")),
     };
+    // It goes first. A process that is forked often waits behind its parent, though another processor has nothing to do;
+    // one that is woken does not.
+    let mut up = [0];
+    rustix::io::retry_on_intr(|| rustix::io::read(&up_out, &mut up))
+        .map_err(|error| format!("wait for the one inside: {error}"))?;
 
     let mut plan: Plan = minicbor::decode(&place::hear()?).map_err(|error| format!("read the plan: {error}"))?;
     *goes_on = plan.keeper.host_fd.is_some();

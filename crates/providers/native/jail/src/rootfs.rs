@@ -75,15 +75,10 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Mounts, String> 
 
 /// The layers below, the sandbox's own on top.
 fn overlay(plan: &Plan, namespace: &OwnedFd) -> Result<OwnedFd, String> {
-    for dir in ["upper", "work"] {
-        match rustix::fs::mkdir(dir, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(format!("make {}/{dir}: {error}", plan.dir)),
-        }
-    }
     // The top layer's own directory is what `/` looks like inside.
     let owner = (Uid::from_raw(plan.ids.outside), Gid::from_raw(plan.ids.outside));
     rustix::fs::chown("upper", Some(owner.0), Some(owner.1)).map_err(|error| format!("give away upper: {error}"))?;
+    rustix::fs::chmod("upper", Mode::from_raw_mode(0o755)).map_err(|error| format!("open upper: {error}"))?;
     let mut layers = vec![cover(plan)?];
     for lower in &plan.lower {
         let step = |what: &str, error: Errno| format!("layer {lower}: {what}: {error}");

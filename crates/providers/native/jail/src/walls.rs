@@ -29,6 +29,7 @@ const READ_ONLY: [&str; 4] = ["proc/sys", "proc/irq", "proc/bus", "proc/fs"];
 /// Is the process inside. Never returns.
 pub(crate) fn raise(network: Network, hand: &OwnedFd, up: &OwnedFd) -> ! {
     sys::die_with_parent();
+    tell(up, b".");
     // While the parent waits for the plan.
     let own = Own::make(network);
     let Some(Handover { dir, hostname, capabilities, keeper, listener, mounts }) = Handover::receive(hand) else {

@@ -13,6 +13,7 @@ mod edit;
 mod environment;
 mod error;
 mod expand;
+mod grants;
 mod key;
 mod layers;
 mod leaf;
@@ -30,12 +31,13 @@ mod tree;
 pub use edit::set;
 pub use environment::{EnvVar, Environment, environment_variables};
 pub use error::{Error, Problem, What};
+pub use grants::Grant;
 pub use key::{InvalidKey, KeyPath};
 pub use layers::{Layer, Layered, Origin};
 pub use load::{Loaded, Sources, check_text, load, validate};
 pub use location::{Location, Source};
 pub use model::{
-    AgentContainer, AgentMode, AgentSection, Config, ContainerSection, OnUnavailable, Profile, Provider, Pull,
+    AgentContainer, AgentMode, AgentSection, Config, ContainerSection, OnUnavailable, Profile, Provider,
     SandboxSection, VmSection,
 };
 pub use node::{Key, Node, Value};

@@ -2,7 +2,7 @@
 //! built-in layer are made from it. `x-aliases` are other names of a key, with the unit that a bare number has under it.
 
 use crate::quantity::{Cpus, HostPath, InnerPath, Name, Network, Port, Size, Time, Volume};
-use kennel_types::{ByteSize, NetworkMode};
+use kennel_types::{ByteSize, NetworkMode, Pull};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -344,20 +344,6 @@ pub enum OnUnavailable {
     Error,
     /// The command runs directly on this machine, without a sandbox.
     RunDirectly,
-}
-
-/// When an image is pulled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
-pub enum Pull {
-    /// Every time.
-    Always,
-    /// If it is not there.
-    #[default]
-    Missing,
-    /// Not at all.
-    Never,
 }
 
 /// Where an agent runs.

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{config, read};
-use kennel_config::{AgentMode, OnUnavailable, Port, Provider, Pull};
+use kennel_config::{AgentMode, OnUnavailable, Port, Provider};
+use kennel_types::Pull;
 use kennel_types::{ByteSize, NetworkMode};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -72,6 +72,18 @@ impl Error {
         Self::new(ErrorCode::Stopped, format!("sandbox {name} is not running")).hint(hint)
     }
 
+    /// A sandbox in which everything stands still.
+    pub fn paused(name: impl std::fmt::Display) -> Self {
+        let hint = format!("kennel unpause {name}");
+        Self::new(ErrorCode::Stopped, format!("sandbox {name} is paused")).hint(hint)
+    }
+
+    /// A sandbox that is tied to its maker, and so is nobody else's to change.
+    pub fn is_tied(name: impl std::fmt::Display) -> Self {
+        let message = format!("sandbox {name} belongs to a running command, and goes with it");
+        Self::new(ErrorCode::InvalidConfig, message).hint("kennel create --start, for one that stays")
+    }
+
     /// A sandbox that runs, and must not for this.
     pub fn is_running(name: impl std::fmt::Display) -> Self {
         let hint = format!("kennel stop {name}, or kennel rm --force {name}");

@@ -4,8 +4,8 @@ use crate::{Error, Result};
 use futures_util::stream::Stream;
 use kennel_proto::Channel;
 use kennel_types::{
-    Availability, Backing, ErrorCode, Event, Limits, Mode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Stats,
-    Support,
+    Availability, Backing, ErrorCode, Event, Limits, Mode, NetworkMode, Pull, SandboxId, SandboxInfo, SandboxSpec,
+    Stats, Support,
 };
 use std::pin::Pin;
 use std::time::Duration;
@@ -48,6 +48,17 @@ pub struct LogOptions {
 pub type LogStream = Pin<Box<dyn Stream<Item = Result<LogChunk>> + Send>>;
 /// Events as they happen.
 pub type EventStream = Pin<Box<dyn Stream<Item = Result<Event>> + Send>>;
+
+/// How far a part of an image is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PullProgress {
+    /// The part: a layer.
+    pub part: String,
+    /// What is being done with it.
+    pub doing: String,
+    /// How many bytes that is done for, and of how many, where both are known.
+    pub bytes: Option<(u64, u64)>,
+}
 
 /// What goes with a sandbox when it is removed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,6 +104,19 @@ pub trait Provider: Send + Sync {
     /// Removes it.
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()>;
 
+    /// Makes everything in it stand still. Pausing a paused one is no error.
+    async fn pause(&self, _id: &SandboxId) -> Result<()> {
+        Err(Error::unsupported(self.name(), "pauses").hint("kennel explain pause"))
+    }
+
+    /// Lets it go on. One that runs is no error.
+    async fn unpause(&self, _id: &SandboxId) -> Result<()> {
+        Err(Error::unsupported(self.name(), "pauses").hint("kennel explain pause"))
+    }
+
+    /// Gives it another name. `already_exists` if that is taken.
+    async fn rename(&self, id: &SandboxId, name: &str) -> Result<()>;
+
     /// The sandbox of that id or name, as it is now.
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo>;
 
@@ -113,6 +137,11 @@ pub trait Provider: Send + Sync {
         Ok(None)
     }
 
+    /// Makes sure that an image is there, as `when` says, and tells how far it is. Nothing to do where no images are run.
+    async fn pull(&self, _image: &str, _when: Pull, _tell: &(dyn Fn(PullProgress) + Sync)) -> Result<()> {
+        Ok(())
+    }
+
     /// Builds an image.
     async fn build_image(&self, _context: &std::path::Path, _tag: &str) -> Result<()> {
         Err(Error::unsupported(self.name(), "image builds"))
@@ -125,6 +154,11 @@ pub fn new_id() -> Result<SandboxId> {
     getrandom::fill(&mut bytes)
         .map_err(|error| Error::new(ErrorCode::Internal, format!("read random bytes for an id: {error}")))?;
     Ok(SandboxId::from_random(bytes))
+}
+
+/// Refuses what cannot be a name: it ends up in paths and labels.
+pub fn check_name(name: &str) -> Result<()> {
+    SandboxId::new(name).map(drop).map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))
 }
 
 /// Refuses what the mode does not give, and answers the network to use. Every provider calls it first in `create`.
@@ -166,7 +200,7 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
         }
     }
     if let Some(name) = &spec.name {
-        SandboxId::new(name.as_str()).map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))?;
+        check_name(name)?;
     }
     Ok(network)
 }

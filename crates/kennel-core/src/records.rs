@@ -364,11 +364,51 @@ impl Records {
         }
     }
 
-    /// Removes its directory and its name. What is in it may be from inside: links are removed, never followed.
-    pub fn remove(&self, record: &Record) -> Result<()> {
+    /// Gives it another name. Nobody may be starting it meanwhile: hold [`Self::starting`].
+    pub fn rename(&self, record: &Record, name: &str, _starting: &Starting) -> Result<()> {
+        crate::check_name(name)?;
+        if record.spec.tied {
+            return Err(Error::is_tied(&record.name));
+        }
+        if record.name == name {
+            return Ok(());
+        }
+        self.take_name(name, &record.id)?;
+        let mut renamed = record.clone();
+        renamed.name = name.to_owned();
+        renamed.spec.name = Some(name.to_owned());
+        if let Err(error) = self.rewrite(&renamed) {
+            let _ = std::fs::remove_file(self.root.join(NAMES).join(name));
+            return Err(error);
+        }
+        self.free_name(record);
+        Ok(())
+    }
+
+    /// Puts a changed record in the place of the old one, whole or not at all.
+    fn rewrite(&self, record: &Record) -> Result<()> {
+        let dir = self.dir(&record.id);
+        let what = || format!("write {}", dir.join("sandbox.json").display());
+        let json = serde_json::to_vec(record)
+            .map_err(|error| Error::new(ErrorCode::Internal, format!("{}: {error}", what())))?;
+        let partial = dir.join(".sandbox.json");
+        let mut options = std::fs::OpenOptions::new();
+        let written = options.write(true).create(true).truncate(true).mode(0o600).open(&partial);
+        written
+            .and_then(|mut file| file.write_all(&json))
+            .and_then(|()| std::fs::rename(&partial, dir.join("sandbox.json")))
+            .map_err(|error| Error::io(what(), error))
+    }
+
+    fn free_name(&self, record: &Record) {
         if self.named(&record.name).as_ref() == Some(&record.id) {
             let _ = std::fs::remove_file(self.root.join(NAMES).join(&record.name));
         }
+    }
+
+    /// Removes its directory and its name. What is in it may be from inside: links are removed, never followed.
+    pub fn remove(&self, record: &Record) -> Result<()> {
+        self.free_name(record);
         self.made().remove(&record.id);
         // The record goes first: what is left after a crash is no sandbox any more, and can be swept.
         let dir = self.dir(&record.id);

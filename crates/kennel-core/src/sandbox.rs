@@ -74,6 +74,21 @@ impl Sandbox {
         self.provider.stop(self.id(), grace).await
     }
 
+    /// Makes everything in it stand still.
+    pub async fn pause(&self) -> Result<()> {
+        self.provider.pause(self.id()).await
+    }
+
+    /// Lets it go on.
+    pub async fn unpause(&self) -> Result<()> {
+        self.provider.unpause(self.id()).await
+    }
+
+    /// Gives it another name.
+    pub async fn rename(&self, name: &str) -> Result<()> {
+        self.provider.rename(self.id(), name).await
+    }
+
     /// Removes it.
     pub async fn remove(&self, options: RemoveOptions) -> Result<()> {
         let keeper = self.keeper.lock().await.take();

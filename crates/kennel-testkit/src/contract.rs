@@ -28,6 +28,8 @@ macro_rules! contract_suite {
                 all_are_listed,
                 one_name_is_given_once,
                 a_bad_name_is_refused,
+                it_gets_another_name,
+                it_stands_still_and_goes_on,
                 an_unknown_one_is_not_found,
                 one_that_does_not_run_says_stopped,
                 starting_and_stopping_again_is_no_error,

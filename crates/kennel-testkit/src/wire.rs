@@ -1,7 +1,7 @@
 //! A provider whose connections can be cut, as a network or a killed program would cut them.
 
-use kennel_core::{Dialed, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result};
-use kennel_types::{Availability, Mode, SandboxId, SandboxInfo, SandboxSpec};
+use kennel_core::{Dialed, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result};
+use kennel_types::{Availability, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::AbortHandle;
@@ -50,6 +50,22 @@ impl Provider for Wire {
 
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
         self.provider.remove(id, options).await
+    }
+
+    async fn pull(&self, image: &str, when: Pull, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<()> {
+        self.provider.pull(image, when, tell).await
+    }
+
+    async fn pause(&self, id: &SandboxId) -> Result<()> {
+        self.provider.pause(id).await
+    }
+
+    async fn unpause(&self, id: &SandboxId) -> Result<()> {
+        self.provider.unpause(id).await
+    }
+
+    async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
+        self.provider.rename(id, name).await
     }
 
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {

@@ -19,5 +19,7 @@ pub use file::{DirEntry, FileKind, FileStat, WatchEvent, WatchKind};
 pub use id::{InvalidId, SandboxId};
 pub use mode::{Backing, Layer, MODES, Mode, Support};
 pub use quantity::{ByteSize, InvalidQuantity, format_bytes, parse_cpus, parse_duration};
-pub use sandbox::{Availability, Enforcement, Limits, Mount, NetworkMode, Owner, SandboxInfo, SandboxSpec, Status};
+pub use sandbox::{
+    Availability, Enforcement, Limits, Mount, NetworkMode, Owner, Pull, SandboxInfo, SandboxSpec, Status,
+};
 pub use stats::Stats;

@@ -133,6 +133,8 @@ pub struct Mode {
     pub mounts: Support,
     /// Commands as another user.
     pub users: Support,
+    /// Everything inside can be made to stand still, and to go on.
+    pub pause: Support,
     /// Real processes of a real kernel run inside.
     pub processes: Support,
 }
@@ -165,6 +167,7 @@ pub const MODES: &[Mode] = &[
         limits: Support::Given,
         mounts: Support::Given,
         users: Support::Given,
+        pause: Support::Refused,
         processes: Support::Given,
     },
     Mode {
@@ -187,6 +190,7 @@ pub const MODES: &[Mode] = &[
         limits: Support::Given,
         mounts: Support::Given,
         users: Support::Given,
+        pause: Support::Given,
         processes: Support::Given,
     },
     Mode {
@@ -200,6 +204,7 @@ pub const MODES: &[Mode] = &[
         limits: Support::Refused,
         mounts: Support::Refused,
         users: Support::Refused,
+        pause: Support::Refused,
         processes: Support::Given,
     },
     Mode {
@@ -213,6 +218,7 @@ pub const MODES: &[Mode] = &[
         limits: Support::Refused,
         mounts: Support::Refused,
         users: Support::Refused,
+        pause: Support::Refused,
         processes: Support::Refused,
     },
 ];

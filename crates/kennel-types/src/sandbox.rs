@@ -63,6 +63,33 @@ pub struct Mount {
     pub read_only: bool,
 }
 
+/// When an image is pulled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum Pull {
+    /// Every time.
+    Always,
+    /// If it is not there.
+    #[default]
+    Missing,
+    /// Not at all.
+    Never,
+}
+
+impl std::str::FromStr for Pull {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "always" => Ok(Self::Always),
+            "missing" => Ok(Self::Missing),
+            "never" => Ok(Self::Never),
+            _ => Err(format!("{text:?} is no time to pull: use always, missing or never")),
+        }
+    }
+}
+
 /// What network a sandbox sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -132,8 +159,20 @@ pub enum Status {
     Created,
     /// Its keeper runs.
     Running,
+    /// Everything in it stands still.
+    Paused,
     /// Ended or stopped; can be started again.
     Stopped,
+}
+
+impl Status {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Created, Self::Running, Self::Paused, Self::Stopped];
+
+    /// Whether there are processes in it.
+    pub fn is_up(self) -> bool {
+        matches!(self, Self::Running | Self::Paused)
+    }
 }
 
 impl std::fmt::Display for Status {
@@ -141,6 +180,7 @@ impl std::fmt::Display for Status {
         f.write_str(match self {
             Self::Created => "created",
             Self::Running => "running",
+            Self::Paused => "paused",
             Self::Stopped => "stopped",
         })
     }

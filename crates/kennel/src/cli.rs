@@ -1,10 +1,11 @@
 //! What can be typed. Each command describes its own options in its own file.
 
 use crate::command::{
-    attach, completions, config, cp, create, doctor, events, exec, explain, inspect, logs, ls, rm, run, start, stats,
-    stop, version, wait,
+    attach, completions, config, cp, create, doctor, events, exec, explain, inspect, logs, ls, pause, rename, rm, run,
+    start, stats, stop, version, wait,
 };
 use crate::providers::{ProviderName, Providers};
+use crate::report;
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 
@@ -35,6 +36,9 @@ struct Global {
     /// Which engine to use; found by itself if not given
     #[arg(long, global = true, value_enum, value_name = "NAME", help_heading = "Global options")]
     provider: Option<ProviderName>,
+    /// Print errors and what was asked for, and nothing else
+    #[arg(long, global = true, help_heading = "Global options")]
+    quiet: bool,
 }
 
 /// One command by itself.
@@ -60,6 +64,9 @@ enum Command {
     Create(create::Create),
     Start(start::Start),
     Stop(stop::Stop),
+    Pause(pause::Pause),
+    Unpause(pause::Unpause),
+    Rename(rename::Rename),
     Rm(rm::Rm),
     Ls(ls::Ls),
     Inspect(inspect::Inspect),
@@ -80,10 +87,14 @@ enum Command {
 
 /// Where the command's name stands: after the program's own and what is said for every command.
 fn verb(arguments: &[OsString]) -> usize {
-    match arguments.get(1).and_then(|word| word.to_str()) {
-        Some("--provider") => 3,
-        Some(word) if word.starts_with("--provider=") => 2,
-        _ => 1,
+    let mut at = 1;
+    loop {
+        match arguments.get(at).and_then(|word| word.to_str()) {
+            Some("--provider") => at += 2,
+            Some("--quiet") => at += 1,
+            Some(word) if word.starts_with("--provider=") => at += 1,
+            _ => return at,
+        }
     }
 }
 
@@ -103,6 +114,7 @@ impl Cli {
 
     /// What there is to do it with. What takes long begins here: nothing else has been done yet.
     pub(crate) fn providers(&self) -> Providers {
+        report::set_quiet(self.global.quiet);
         let mut providers = Providers::new(self.global.provider);
         if let Some(Command::Run(run)) = &self.command {
             run.prepare(&mut providers);
@@ -120,6 +132,9 @@ impl Cli {
             Command::Create(command) => command.run(providers).await,
             Command::Start(command) => command.run(providers).await,
             Command::Stop(command) => command.run(providers).await,
+            Command::Pause(command) => command.run(providers).await,
+            Command::Unpause(command) => command.run(providers).await,
+            Command::Rename(command) => command.run(providers).await,
             Command::Rm(command) => command.run(providers).await,
             Command::Ls(command) => command.run(providers).await,
             Command::Inspect(command) => command.run(providers).await,
@@ -155,7 +170,7 @@ mod tests {
             let arguments: Vec<OsString> = line.split(' ').map(Into::into).collect();
             let (quick, whole) = (Cli::read(&arguments), Cli::try_parse_from(&arguments));
             let text = |read: Result<Cli, clap::Error>| match read {
-                Ok(Cli { global, command }) => format!("{:?} {command:?}", global.provider),
+                Ok(Cli { global, command }) => format!("{:?} {} {command:?}", global.provider, global.quiet),
                 Err(error) => error.to_string(),
             };
             (text(quick), text(whole))
@@ -167,6 +182,9 @@ mod tests {
             "kennel --provider local run -it -- sh",
             "kennel --provider=docker exec box -- ls",
             "kennel exec --provider native box ls -l",
+            "kennel --quiet --provider local run true",
+            "kennel run --quiet true",
+            "kennel --quiet",
             "kennel run --provider",
             "kennel run --nonsense",
             "kennel --provider run run",

@@ -13,6 +13,8 @@ pub(crate) mod explain;
 pub(crate) mod inspect;
 pub(crate) mod logs;
 pub(crate) mod ls;
+pub(crate) mod pause;
+pub(crate) mod rename;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod start;

@@ -1,6 +1,7 @@
 //! Making and removing a sandbox from the command line, where the user may lose patience at any moment: whatever was
 //! begun is taken back.
 
+use crate::progress::while_waiting;
 use crate::signals::{Signals, interrupted};
 use kennel_core::{Error, Provider, RemoveOptions, Result, Sandbox};
 use kennel_types::{ErrorCode, SandboxSpec};
@@ -67,7 +68,7 @@ impl Watch {
 /// Makes a sandbox. If the user gives up meanwhile, it is waited for and removed; a second signal does not wait.
 pub(crate) async fn create(provider: Arc<dyn Provider>, spec: &SandboxSpec, watch: &mut Watch) -> Result<Sandbox> {
     const LAST_WAIT: Duration = Duration::from_secs(10);
-    let mut creating = pin!(Sandbox::create(provider, spec));
+    let mut creating = pin!(while_waiting("making the sandbox", Sandbox::create(provider, spec)));
     let reason = tokio::select! {
         made = &mut creating => return made,
         reason = watch.ended() => reason,

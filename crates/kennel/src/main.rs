@@ -13,9 +13,11 @@ mod life;
 mod options;
 mod output;
 mod places;
+mod progress;
 mod providers;
 mod report;
 mod result;
+mod settings;
 mod signals;
 mod terminal;
 

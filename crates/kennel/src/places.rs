@@ -54,6 +54,11 @@ impl Places {
         self.data.join("programs")
     }
 
+    /// Where it is written down which settings of projects the user trusts.
+    pub(crate) fn trusted(&self) -> PathBuf {
+        self.state.join("trusted")
+    }
+
     /// The id of this installation, made on first use. Engines that others use too get it on everything we make there.
     pub(crate) fn installation(&self) -> Result<String> {
         let path = self.state.join("installation");

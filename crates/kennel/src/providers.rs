@@ -4,6 +4,7 @@
 
 use crate::places::Places;
 use crate::{environment, report};
+use kennel_config::{OnUnavailable, SandboxSection};
 use kennel_core::{Error, Provider, Result, Sandbox, printable};
 use kennel_types::{Backing, ErrorCode, MODES, Mode, NetworkMode, SandboxId, SandboxInfo};
 use std::path::{Path, PathBuf};
@@ -30,6 +31,22 @@ impl ProviderName {
             Self::Native => "native",
             Self::Docker => "docker",
             Self::Local => "local",
+        }
+    }
+
+    /// The one that a setting names; none for `auto`.
+    fn set(provider: kennel_config::Provider) -> Result<Option<Self>> {
+        use kennel_config::Provider;
+        match provider {
+            Provider::Auto => Ok(None),
+            Provider::Native => Ok(Some(Self::Native)),
+            Provider::Docker => Ok(Some(Self::Docker)),
+            Provider::Local => Ok(Some(Self::Local)),
+            Provider::Podman | Provider::Apple | Provider::Vm | Provider::Kubernetes | Provider::Mock => {
+                let name = format!("{provider:?}").to_lowercase();
+                Err(Error::new(ErrorCode::Unsupported, format!("sandbox.provider: there is no {name} provider yet"))
+                    .hint("kennel config show sandbox.provider, or use --provider native"))
+            }
         }
     }
 
@@ -96,11 +113,30 @@ impl Providers {
         }
     }
 
-    /// The one for a new sandbox: the named one, else native where it works, else Docker. Never `local` by itself.
-    pub(crate) async fn for_new(&self, image: Option<&str>) -> Result<Arc<dyn Provider>> {
+    /// The one for a new sandbox: the one that was named, on the command line or in the settings; else native where it
+    /// works, else Docker. Never `local` by itself.
+    pub(crate) async fn for_new(&self, settings: &SandboxSection, image: Option<&str>) -> Result<Arc<dyn Provider>> {
         if let Some(named) = self.named {
             return self.make(named);
         }
+        if !settings.enabled {
+            report::warning("sandbox.enabled is false: the command runs without a sandbox");
+            return self.make(ProviderName::Local);
+        }
+        let found = match ProviderName::set(settings.provider)? {
+            Some(named) => self.make(named),
+            None => self.detected(image).await,
+        };
+        match (found, settings.on_unavailable) {
+            (Err(error), OnUnavailable::RunDirectly) if error.code() == ErrorCode::NotAvailable => {
+                report::warning(&format!("{error}: the command runs without a sandbox, as sandbox.onUnavailable says"));
+                self.make(ProviderName::Local)
+            }
+            (found, _) => found,
+        }
+    }
+
+    async fn detected(&self, image: Option<&str>) -> Result<Arc<dyn Provider>> {
         let native = self.make(ProviderName::Native)?;
         let reason = if image.is_some() && native.mode().backing != Backing::Image {
             "it runs no images".to_owned()

@@ -6,13 +6,20 @@ use kennel_types::ErrorCode;
 use owo_colors::OwoColorize;
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What went wrong, and the next thing to type.
 pub(crate) fn error(error: &Error) {
-    eprintln!("{} {}", "kennel:".red().bold(), printable(&error.to_string()));
+    eprintln!("{} {}", "kennel:".red().bold(), lines(&error.to_string()));
     if let Some(hint) = error.next_step() {
         eprintln!("  {} {}", "try:".cyan(), printable(hint));
     }
+}
+
+/// Text for a terminal, of several lines if it has them. All but the first are set in: none can be taken for ours.
+fn lines(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(printable).collect();
+    lines.join("\n  ")
 }
 
 /// Reports an error and answers the exit status for it.
@@ -34,12 +41,24 @@ pub(crate) fn failure(error: &Error) -> ExitCode {
 
 /// Something that is not as it should be, and stops nothing.
 pub(crate) fn warning(text: &str) {
-    eprintln!("{} {}", "kennel:".yellow().bold(), printable(text));
+    eprintln!("{} {}", "kennel:".yellow().bold(), lines(text));
+}
+
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Whether nothing is to be said that is not an error, a warning, or what was asked for.
+pub(crate) fn set_quiet(quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+}
+
+/// Whether there is a person on standard error who wants to know how things go.
+pub(crate) fn is_watched() -> bool {
+    !QUIET.load(Ordering::Relaxed) && std::io::stderr().is_terminal()
 }
 
 /// Something good to know. Only for people: a program that reads standard error finds the command's own there.
 pub(crate) fn note(text: &str) {
-    if std::io::stderr().is_terminal() {
+    if is_watched() {
         eprintln!("{} {}", "kennel:".bold(), printable(text));
     }
 }

@@ -4,7 +4,7 @@ use crate::inside::{SOON, at, code, files, ok};
 use crate::{Stage, eventually};
 use futures_util::StreamExt;
 use kennel_core::{LogOptions, RemoveOptions, Sandbox, WriteOptions};
-use kennel_types::{ErrorCode, Event, EventKind, ExecSpec, SandboxId, SandboxSpec, Status};
+use kennel_types::{ErrorCode, Event, EventKind, ExecSpec, SandboxId, SandboxSpec, Status, Support};
 use std::time::Duration;
 
 const GRACE: Duration = Duration::from_secs(2);
@@ -72,6 +72,70 @@ pub async fn one_name_is_given_once(stage: &Stage) {
     assert_eq!(code(stage.try_create(&spec).await), ErrorCode::AlreadyExists);
     first.remove(FORCE).await.unwrap();
     stage.create(&spec).await;
+}
+
+/// It is found by the new name alone, also by others, and keeps running.
+pub async fn it_gets_another_name(stage: &Stage) {
+    let (old, new) = (stage.name("old"), stage.name("new"));
+    let sandbox = stage.started(&SandboxSpec { name: Some(old.clone()), ..stage.spec() }).await;
+    sandbox.rename(&new).await.unwrap();
+    let provider = stage.reopen();
+    assert_eq!(provider.get(&new).await.unwrap().id, *sandbox.id());
+    assert_eq!(sandbox.inspect().await.unwrap().name, new);
+    assert_eq!(code(provider.get(&old).await), ErrorCode::NotFound);
+    assert_eq!(ok(&sandbox, "echo hello").await, "hello");
+    sandbox.rename(&new).await.unwrap();
+    // What is taken stays with who has it; the old name is free.
+    let other = stage.create(&SandboxSpec { name: Some(old.clone()), ..stage.spec() }).await;
+    assert_eq!(code(other.rename(&new).await), ErrorCode::AlreadyExists);
+    assert_eq!(code(other.rename("not/a/name").await), ErrorCode::InvalidConfig);
+    assert_eq!(provider.get(&old).await.unwrap().id, *other.id());
+    assert_eq!(provider.get(&new).await.unwrap().id, *sandbox.id());
+    other.remove(FORCE).await.unwrap();
+    assert_eq!(code(other.rename("gone").await), ErrorCode::NotFound);
+    // It keeps the name over a new start.
+    sandbox.stop(GRACE).await.unwrap();
+    sandbox.start().await.unwrap();
+    assert_eq!(provider.get(&new).await.unwrap().status, Status::Running);
+    // One that belongs to a command is not someone else's to rename.
+    let tied = stage.create(&SandboxSpec { tied: true, ..stage.spec() }).await;
+    assert_eq!(code(tied.rename(&stage.name("mine")).await), ErrorCode::InvalidConfig);
+    tied.remove(FORCE).await.unwrap();
+}
+
+/// Nothing in it moves while it is paused, nothing is lost, and it can be ended.
+pub async fn it_stands_still_and_goes_on(stage: &Stage) {
+    let sandbox = stage.running().await;
+    if stage.mode().pause == Support::Refused {
+        assert_eq!(code(sandbox.pause().await), ErrorCode::Unsupported);
+        assert_eq!(code(sandbox.unpause().await), ErrorCode::Unsupported);
+        return;
+    }
+    ok(&sandbox, "(i=0; while :; do i=$((i+1)); echo $i > /tmp/count; done) > /dev/null 2>&1 &").await;
+    let count = async || ok(&sandbox, "cat /tmp/count").await.parse::<u64>().unwrap_or(0);
+    eventually("it counts", async || count().await > 10).await;
+    for _ in 0..2 {
+        sandbox.pause().await.unwrap();
+    }
+    assert_eq!(sandbox.inspect().await.unwrap().status, Status::Paused);
+    sandbox.hang_up().await;
+    assert_eq!(code(sandbox.exec(&ExecSpec::argv(["true"])).await), ErrorCode::Stopped);
+    assert_eq!(code(sandbox.remove(RemoveOptions::default()).await), ErrorCode::InvalidConfig);
+    for _ in 0..2 {
+        sandbox.unpause().await.unwrap();
+    }
+    assert_eq!(sandbox.inspect().await.unwrap().status, Status::Running);
+    let before = count().await;
+    eventually("it goes on", async || count().await > before).await;
+    // One that stands still can be stopped, and removed by force.
+    sandbox.pause().await.unwrap();
+    sandbox.stop(GRACE).await.unwrap();
+    assert_eq!(sandbox.inspect().await.unwrap().status, Status::Stopped);
+    assert_eq!(code(sandbox.pause().await), ErrorCode::Stopped);
+    sandbox.start().await.unwrap();
+    sandbox.pause().await.unwrap();
+    sandbox.remove(FORCE).await.unwrap();
+    assert_eq!(code(sandbox.inspect().await), ErrorCode::NotFound);
 }
 
 /// A name ends up in paths and labels.

@@ -1,10 +1,10 @@
 //! `kennel config`: what is set, where, and whether it makes sense.
 
 use crate::output::{print, print_json};
-use crate::places::Places;
-use crate::{environment, report};
+use crate::report;
+use crate::settings::{Around, trust, warn, wrong};
 use comfy_table::{Table, presets};
-use kennel_config::{Environment, Layer, Loaded, Place, Problem, Sources, Tree};
+use kennel_config::{Layer, Place, Tree};
 use kennel_core::{Error, Result, printable};
 use kennel_types::ErrorCode;
 use std::path::PathBuf;
@@ -18,13 +18,15 @@ Examples:
   kennel config set --user sandbox.memory 2g
   kennel config path                        where settings are looked for
   kennel config validate
+  kennel config trust                       allow what the project's files ask for
   kennel config schema > kennel.schema.json
 
 Layers, weakest first: built-in, the user's file, the project's file, environment, flags.";
 
 /// Show, change and check settings
 ///
-/// Nothing else reads them yet: `run` and `create` go by their flags alone.
+/// What is set in `sandbox` is in force for `run` and `create`, where their flags say nothing else. A
+/// project's files may not open up more than a sandbox has by itself until they are trusted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Config {
@@ -71,6 +73,12 @@ enum Action {
     },
     /// Print the JSON schema of a settings file
     Schema,
+    /// Allow the project's files, as they are now, what they open up
+    Trust {
+        /// Take it back
+        #[arg(long)]
+        revoke: bool,
+    },
     /// Check settings files
     Validate {
         /// The files [default: all that are found]
@@ -90,49 +98,9 @@ impl Config {
             Action::Set { key, value, user, file } => set(key, value, *user, file.as_ref()),
             Action::Path { json } => paths(*json),
             Action::Schema => Ok(print_json(&kennel_config::schema())),
+            Action::Trust { revoke } => trust(*revoke),
             Action::Validate { files } => validate(files),
         }
-    }
-}
-
-/// What the settings are looked for in.
-struct Around {
-    here: PathBuf,
-    user: Option<PathBuf>,
-    environment: Environment,
-}
-
-impl Around {
-    fn look() -> Result<Self> {
-        let here = std::env::current_dir().map_err(|error| Error::io("find the current directory", error))?;
-        Ok(Self { here, user: Places::config(), environment: environment::all() })
-    }
-
-    fn places(&self) -> Vec<Place> {
-        kennel_config::paths(&self.here, self.user.as_deref())
-    }
-
-    fn load(&self) -> Result<Loaded> {
-        let sources = Sources {
-            project: &self.here,
-            user: self.user.as_deref(),
-            current: &self.here,
-            environment: &self.environment,
-            flags: None,
-        };
-        let loaded = kennel_config::load(&sources).map_err(|error| wrong(&error))?;
-        warn(&loaded.warnings);
-        Ok(loaded)
-    }
-}
-
-fn wrong(error: &kennel_config::Error) -> Error {
-    Error::new(error.code(), error.to_string()).hint("kennel config schema, or kennel config show")
-}
-
-fn warn(warnings: &[Problem]) {
-    for problem in warnings {
-        report::warning(&problem.to_string());
     }
 }
 
@@ -228,6 +196,20 @@ fn paths(json: bool) -> Result<u8> {
         .iter()
         .map(|it| format!("{} {:<8} {}", if it.exists { "+" } else { "-" }, it.layer.to_string(), it.path.display()))
         .collect();
+    Ok(print(&lines.join("\n")))
+}
+
+fn trust(revoke: bool) -> Result<u8> {
+    let layered = Around::look()?.load()?.layered;
+    let grants = trust::grants(&layered);
+    if grants.is_empty() {
+        report::note("the project's files open up nothing: there is nothing to trust");
+        return Ok(0);
+    }
+    for file in trust::files(&grants) {
+        trust::set(&file, !revoke)?;
+    }
+    let lines: Vec<String> = grants.iter().map(trust::describe).collect();
     Ok(print(&lines.join("\n")))
 }
 

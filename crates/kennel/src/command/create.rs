@@ -3,9 +3,11 @@
 use crate::life::{Watch, create, remove};
 use crate::options::SandboxOptions;
 use crate::output::{print, print_json};
+use crate::progress::{pull, while_waiting};
 use crate::providers::Providers;
 use crate::report;
 use crate::result::JsonError;
+use crate::settings::Settings;
 use kennel_core::{Result, Sandbox};
 
 const EXAMPLES: &str = "\
@@ -50,10 +52,15 @@ impl Create {
 
     async fn made(&self, providers: &Providers) -> Result<u8> {
         let mut watch = Watch::begin(None)?;
-        let provider = watch.unless_ended(providers.for_new(self.sandbox.image.as_deref())).await?;
-        let mut spec = self.sandbox.spec(provider.mode())?;
+        let settings = Settings::in_force()?;
+        let image = self.sandbox.image(&settings);
+        let provider = watch.unless_ended(providers.for_new(&settings.sandbox, image)).await?;
+        let mut spec = self.sandbox.spec(&settings, provider.mode())?;
         if !self.command.is_empty() {
             spec.command = Some(self.command.clone());
+        }
+        if let Some(image) = &spec.image {
+            watch.unless_ended(pull(&*provider, image, self.sandbox.pull(&settings))).await?;
         }
         let sandbox = create(provider, &spec, &mut watch).await?;
         if self.start {
@@ -63,7 +70,7 @@ impl Create {
     }
 
     async fn start(&self, sandbox: &Sandbox, watch: &mut Watch) -> Result<()> {
-        let started = watch.unless_ended(sandbox.start()).await;
+        let started = while_waiting("starting the sandbox", watch.unless_ended(sandbox.start())).await;
         if started.is_err()
             && let Err(error) = remove(sandbox).await
         {

@@ -1,11 +1,36 @@
 //! The same thing done to several sandboxes: one that fails does not keep the others from their turn.
 
 use crate::output::{print, print_json};
+use crate::progress::while_waiting;
+use crate::providers::Providers;
 use crate::report;
 use crate::result::JsonError;
-use kennel_core::Result;
+use kennel_core::{Result, Sandbox};
 use kennel_types::SandboxId;
 use serde::Serialize;
+
+/// Which sandboxes.
+#[derive(Debug, clap::Args)]
+pub(super) struct Targets {
+    /// Ids or names
+    #[arg(value_name = "ID", required = true)]
+    ids: Vec<String>,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+impl Targets {
+    /// Does it to each of them.
+    pub(super) async fn each(&self, providers: &Providers, action: impl AsyncFn(&Sandbox) -> Result<()>) -> u8 {
+        each(&self.ids, self.json, async |name| {
+            let sandbox = providers.find(name).await?;
+            while_waiting(&format!("waiting for {}", sandbox.info().name), action(&sandbox)).await?;
+            Ok(sandbox.id().clone())
+        })
+        .await
+    }
+}
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]

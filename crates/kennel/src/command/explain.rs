@@ -95,6 +95,7 @@ fn features() -> Vec<Feature> {
             mode.limits
         }),
         support("mounts", "The workspace and other paths of the host, shown inside.", |mode| mode.mounts),
+        support("pause", "Everything inside stands still, and goes on later.", |mode| mode.pause),
         support("users", "Commands as another user than the sandbox's own.", |mode| mode.users),
     ];
     let images = Feature {
@@ -138,6 +139,7 @@ fn describe(mode: &Mode) -> String {
     line("limits", support(mode.limits));
     line("mounts", support(mode.mounts));
     line("other users", support(mode.users));
+    line("pause", support(mode.pause));
     if mode.layers.is_empty() {
         line("walls", "none: it isolates nothing");
     }

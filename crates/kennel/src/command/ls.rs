@@ -60,11 +60,7 @@ impl std::str::FromStr for Filter {
         let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
         let owned = value.to_owned();
         match key {
-            "status"
-                if [Status::Created, Status::Running, Status::Stopped].iter().any(|it| it.to_string() == value) =>
-            {
-                Ok(Self::Status(owned))
-            }
+            "status" if Status::ALL.iter().any(|it| it.to_string() == value) => Ok(Self::Status(owned)),
             "status" => Err("a status is created, running or stopped".into()),
             "provider" => Ok(Self::Provider(owned)),
             "name" => Ok(Self::Name(owned)),
@@ -130,7 +126,7 @@ impl Ls {
 
     fn show(&self, mut found: Vec<SandboxInfo>) -> u8 {
         let asked_for = self.filters.iter().any(|filter| matches!(filter, Filter::Status(_)));
-        found.retain(|sandbox| self.all || asked_for || sandbox.status == Status::Running);
+        found.retain(|sandbox| self.all || asked_for || sandbox.status.is_up());
         found.retain(|sandbox| self.filters.iter().all(|filter| filter.fits(sandbox)));
         found.sort_by(|a, b| b.created_ms.cmp(&a.created_ms).then_with(|| a.id.cmp(&b.id)));
         if self.json {

@@ -3,9 +3,11 @@
 use crate::drive::{Ending, KEEPER_GRACE, drive};
 use crate::life::{Watch, create, remove};
 use crate::options::{Patience, ProgramOptions, SandboxOptions};
+use crate::progress::{pull, while_waiting};
 use crate::providers::Providers;
 use crate::report;
 use crate::result::{Phase, Record};
+use crate::settings::Settings;
 use kennel_core::{Error, Keeper, Result, Sandbox};
 use kennel_types::{ErrorCode, ExecSpec};
 use std::time::Duration;
@@ -74,21 +76,28 @@ impl Run {
         cleanup: &mut Result<()>,
         line: &mut Option<Keeper>,
     ) -> Result<Ending> {
-        let mut watch = Watch::begin(self.limit())?;
+        let settings = Settings::in_force()?;
+        let mut watch = Watch::begin(self.limit(&settings))?;
         record.timeout = watch.limit;
-        let provider = watch.unless_ended(providers.for_new(self.sandbox.image.as_deref())).await?;
+        let image = self.sandbox.image(&settings);
+        let provider = watch.unless_ended(providers.for_new(&settings.sandbox, image)).await?;
         record.provider = Some(provider.name());
-        let mut spec = self.sandbox.spec(provider.mode())?;
+        let mut spec = self.sandbox.spec(&settings, provider.mode())?;
         // Whatever becomes of this process, the sandbox does not outlive it.
-        spec.tied = !self.keep;
+        spec.tied = !self.keeps(&settings);
+        // The command that is set is what is run, not a main process beside it.
+        spec.command = None;
         if provider.mode().layers.is_empty() {
             report::note(&format!("the {} provider isolates nothing", provider.name()));
+        }
+        if let Some(image) = &spec.image {
+            watch.unless_ended(pull(&*provider, image, self.sandbox.pull(&settings))).await?;
         }
         let sandbox = create(provider, &spec, &mut watch).await?;
         record.sandbox = Some(sandbox.id().clone());
         record.ended(Phase::Create);
-        let outcome = self.inside(&sandbox, record, watch, line).await;
-        if self.keep && line.is_some() {
+        let outcome = self.inside(&sandbox, &settings, record, watch, line).await;
+        if !spec.tied && line.is_some() {
             report::note(&format!("sandbox {} stays: kennel rm --force {0}", sandbox.info().name));
         } else {
             *cleanup = remove(&sandbox).await;
@@ -101,17 +110,20 @@ impl Run {
     async fn inside(
         &self,
         sandbox: &Sandbox,
+        settings: &Settings,
         record: &mut Record,
         mut watch: Watch,
         line: &mut Option<Keeper>,
     ) -> Result<Ending> {
-        let program = self.program.program(sandbox.info().image_command.as_deref())?;
+        let own = settings.sandbox.command.as_deref().or(sandbox.info().image_command.as_deref());
+        let program = self.program.program(own)?;
         if self.json && program.tty {
             return Err(Error::new(ErrorCode::InvalidConfig, "--json collects the output of a command: there is none")
                 .hint("kennel run --json -- COMMAND"));
         }
-        let keeper = line.insert(watch.unless_ended(sandbox.launch()).await?);
-        let spec = ExecSpec { timeout: watch.left()?, last: !self.keep, ..program.spec() };
+        let launched = while_waiting("starting the sandbox", watch.unless_ended(sandbox.launch())).await;
+        let keeper = line.insert(launched?);
+        let spec = ExecSpec { timeout: watch.left()?, last: !self.keeps(settings), ..program.spec() };
         let exec = watch.unless_ended(sandbox.exec(&spec)).await;
         // One that could not be started is not one that stays.
         if exec.is_err() && keeper.is_closed() {
@@ -130,11 +142,18 @@ impl Run {
         ending
     }
 
-    fn limit(&self) -> Option<Duration> {
-        const DEFAULT: Duration = Duration::from_mins(5);
+    /// Whether the sandbox stays.
+    fn keeps(&self, settings: &Settings) -> bool {
+        self.keep || !(self.rm || settings.sandbox.auto_remove)
+    }
+
+    fn limit(&self, settings: &Settings) -> Option<Duration> {
+        let set = settings.sandbox.timeout.0;
         match self.timeout {
             Some(Patience(limit)) => limit,
-            None => (!self.program.wants_tty()).then_some(DEFAULT),
+            // Who sits at a terminal ends it when it is time; unless someone has said otherwise.
+            None if self.program.wants_tty() => settings.said("sandbox.timeout", set),
+            None => Some(set),
         }
     }
 }

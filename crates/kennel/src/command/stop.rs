@@ -1,7 +1,8 @@
 //! `kennel stop`.
 
-use super::each::each;
+use super::each::Targets;
 use crate::providers::Providers;
+use kennel_core::Sandbox;
 use kennel_types::parse_duration;
 use std::time::Duration;
 
@@ -16,25 +17,16 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Stop {
-    /// Ids or names
-    #[arg(value_name = "ID", required = true)]
-    ids: Vec<String>,
+    #[command(flatten)]
+    targets: Targets,
     /// The grace time; 0 kills at once
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = grace)]
     timeout: Duration,
-    /// Print a JSON array
-    #[arg(long)]
-    json: bool,
 }
 
 impl Stop {
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        each(&self.ids, self.json, async |name| {
-            let sandbox = providers.find(name).await?;
-            sandbox.stop(self.timeout).await?;
-            Ok(sandbox.id().clone())
-        })
-        .await
+        self.targets.each(providers, async |sandbox: &Sandbox| sandbox.stop(self.timeout).await).await
     }
 }
 

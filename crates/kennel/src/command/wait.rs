@@ -5,7 +5,7 @@ use crate::providers::Providers;
 use crate::report;
 use futures_util::StreamExt;
 use kennel_core::{Error, Result, Sandbox};
-use kennel_types::{ErrorCode, SandboxId, Status};
+use kennel_types::{ErrorCode, SandboxId};
 use serde::Serialize;
 
 const EXAMPLES: &str = "\
@@ -65,7 +65,7 @@ async fn end_of(sandbox: &Sandbox) -> Result<Option<i32>> {
     let mut events = sandbox.provider().watch().await?;
     loop {
         match sandbox.inspect().await {
-            Ok(info) if info.status == Status::Running => {}
+            Ok(info) if info.status.is_up() => {}
             Ok(info) => return Ok(info.exit_code),
             Err(error) if error.code() == ErrorCode::NotFound => return Ok(None),
             Err(error) => return Err(error),

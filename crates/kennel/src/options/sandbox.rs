@@ -2,8 +2,10 @@
 
 use super::value::{EnvironmentOptions, existing, label, mount};
 use crate::environment::sudo_owner;
+use crate::settings::Settings;
+use kennel_config::{SandboxSection, Volume};
 use kennel_core::{Error, Result};
-use kennel_types::{ByteSize, ErrorCode, Limits, Mode, NetworkMode, SandboxSpec, Support, parse_cpus};
+use kennel_types::{ByteSize, ErrorCode, Limits, Mode, Mount, NetworkMode, Pull, SandboxSpec, Support, parse_cpus};
 use std::path::{Path, PathBuf};
 
 /// Options of `run` and `create`.
@@ -16,6 +18,9 @@ pub(crate) struct SandboxOptions {
     /// The image to run; goes to docker unless --provider says otherwise
     #[arg(long)]
     pub(crate) image: Option<String>,
+    /// Pull the image: always, if it is missing, or never [default: missing]
+    #[arg(long, value_name = "WHEN")]
+    pull: Option<Pull>,
     /// Mount this directory at /workspace [default: the current one]
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
@@ -45,41 +50,87 @@ pub(crate) struct SandboxOptions {
     /// bridge, host or none
     #[arg(long, value_name = "MODE")]
     pub(crate) network: Option<NetworkMode>,
+    /// Reserved for sandboxes with settings of their own
+    #[arg(long, value_name = "NAME", hide = true)]
+    profile: Option<String>,
     /// Attach a label
     #[arg(long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
 }
 
 impl SandboxOptions {
-    /// The library's word for it, on a provider of this mode.
-    pub(crate) fn spec(&self, mode: &Mode) -> Result<SandboxSpec> {
+    /// The image, if there is to be one.
+    pub(crate) fn image<'a>(&'a self, settings: &'a Settings) -> Option<&'a str> {
+        self.image.as_deref().or(settings.sandbox.image.as_deref())
+    }
+
+    /// When that is pulled.
+    pub(crate) fn pull(&self, settings: &Settings) -> Pull {
+        self.pull.unwrap_or(settings.sandbox.pull)
+    }
+
+    /// The library's word for it, on a provider of this mode: what was typed, over what is set.
+    pub(crate) fn spec(&self, settings: &Settings, mode: &Mode) -> Result<SandboxSpec> {
+        if self.profile.is_some() {
+            return Err(Error::new(ErrorCode::Unsupported, "--profile: there are no profiles yet")
+                .hint("put its settings under `sandbox` in kennel.toml: kennel config set sandbox.memory 2g"));
+        }
+        let set = &settings.sandbox;
+        if !set.ports.is_empty() {
+            return Err(Error::unsupported(mode.provider, "published ports, which sandbox.ports asks for"));
+        }
+        let mut env = set.env.clone();
+        env.extend(self.env.read()?);
+        let mut labels = set.labels.clone();
+        labels.extend(self.labels.iter().map(|entry| label(entry)).collect::<Result<Vec<_>>>()?);
         Ok(SandboxSpec {
             name: self.name.clone(),
-            image: self.image.clone(),
-            workdir: self.workdir.clone(),
-            env: self.env.read()?,
-            labels: self.labels.iter().map(|entry| label(entry)).collect::<Result<_>>()?,
-            user: self.user.clone(),
-            workspace: self.workspace()?,
-            mounts: self.volumes.iter().map(|entry| mount(entry)).collect::<Result<_>>()?,
-            network: self.network,
-            limits: Limits { memory: self.memory, millicpus: self.cpus, pids: self.pids },
+            image: self.image(settings).map(ToOwned::to_owned),
+            command: set.command.clone(),
+            workdir: self.workdir.clone().or_else(|| settings.said("sandbox.workdir", set.workdir.clone())),
+            env,
+            labels,
+            user: self.user.clone().or_else(|| set.user.clone()),
+            workspace: self.workspace(set)?,
+            mounts: self.mounts(set)?,
+            network: self.network.or(set.network.map(|network| network.0)),
+            limits: Limits {
+                memory: self.memory.or(set.memory),
+                millicpus: self.cpus.or(set.cpus.map(|cpus| cpus.0)),
+                pids: self.pids.or(set.pids),
+            },
             // Where nothing is mounted, nothing is anyone else's.
             owner: sudo_owner().filter(|_| mode.mounts == Support::Given),
-            ..SandboxSpec::default()
+            tied: false,
+            idle_seconds: set.idle_timeout.map(|time| time.0.as_secs().max(1)),
         })
     }
 
-    fn workspace(&self) -> Result<Option<PathBuf>> {
+    /// What is set and what was typed; of two for one place, the latter.
+    fn mounts(&self, set: &SandboxSection) -> Result<Vec<Mount>> {
+        let typed: Vec<Mount> = self.volumes.iter().map(|entry| mount(entry)).collect::<Result<_>>()?;
+        let mut mounts = Vec::new();
+        for Volume { host, container, readonly } in &set.volumes {
+            if typed.iter().all(|mount| mount.target != *container) {
+                let host = existing(host, "sandbox.volumes:")?;
+                mounts.push(Mount { host, target: container.clone(), read_only: *readonly });
+            }
+        }
+        mounts.extend(typed);
+        Ok(mounts)
+    }
+
+    fn workspace(&self, set: &SandboxSection) -> Result<Option<PathBuf>> {
         if self.no_workspace {
             return Ok(None);
         }
-        if let Some(given) = &self.workspace {
-            let path = existing(given, "--workspace")?;
+        let given = self.workspace.as_ref().map(|dir| ("--workspace", dir));
+        if let Some((what, dir)) = given.or(set.workspace.as_ref().map(|dir| ("sandbox.workspace:", dir))) {
+            let path = existing(dir, what)?;
             return if path.is_dir() {
                 Ok(Some(path))
             } else {
-                Err(Error::new(ErrorCode::InvalidConfig, format!("--workspace {}: not a directory", given.display())))
+                Err(Error::new(ErrorCode::InvalidConfig, format!("{what} {}: not a directory", dir.display())))
             };
         }
         let here = std::env::current_dir().map_err(|error| Error::io("find the current directory", error))?;

@@ -74,7 +74,9 @@ impl Docker {
         let query = CreateContainerOptionsBuilder::default().name(&container).build();
         let made = match api.create_container(Some(query), body).await {
             Ok(made) => made,
-            Err(error) if status(&error) == Some(409) => return Err(taken(spec, &container)),
+            Err(error) if status(&error) == Some(409) => {
+                return Err(taken(spec.name.as_deref().unwrap_or_default(), &container));
+            }
             Err(error) if status(&error) == Some(404) => return Err(no_image(image_reference(spec)?)),
             Err(error) => return Err(self.engine.error(format!("make the container {container}"), error)),
         };
@@ -178,9 +180,12 @@ fn check_engine(engine: &SystemInfo) -> Result<()> {
     Ok(())
 }
 
-/// The image's name, which becomes part of a URL.
 fn image_reference(spec: &SandboxSpec) -> Result<&str> {
-    let reference = spec.image.as_deref().unwrap_or_default();
+    image_name(spec.image.as_deref().unwrap_or_default())
+}
+
+/// The image's name, which becomes part of a URL.
+pub(crate) fn image_name(reference: &str) -> Result<&str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
     if !reference.is_empty() && reference.chars().all(plain) && !reference.contains("..") {
         return Ok(reference);
@@ -193,8 +198,7 @@ fn no_image(reference: &str) -> Error {
         .hint(format!("docker pull {reference}"))
 }
 
-fn taken(spec: &SandboxSpec, container: &str) -> Error {
-    let name = spec.name.as_deref().unwrap_or_default();
+pub(crate) fn taken(name: &str, container: &str) -> Error {
     Error::new(ErrorCode::AlreadyExists, format!("the name {name} is taken: there is a container {container}"))
         .hint(format!("choose another --name, or remove it: kennel rm --force {name}"))
 }

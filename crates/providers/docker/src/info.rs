@@ -3,8 +3,9 @@
 
 use crate::labels;
 use crate::mounts::WORKSPACE;
-use crate::plan::CAPABILITIES;
+use crate::plan::{CAPABILITIES, CONTAINER_PREFIX};
 use bollard::models::{ContainerInspectResponse, ContainerState, ContainerStateStatusEnum, HostConfig};
+use kennel_core::Error;
 use kennel_types::{ByteSize, Enforcement, Layer, Limits, Mode, NetworkMode, SandboxId, SandboxInfo, Status};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ impl Container {
         let host = inspected.host_config.unwrap_or_default();
         let status = status(&state);
         let info = SandboxInfo {
-            name: labels.get(labels::NAME).cloned().unwrap_or_else(|| id.to_string()),
+            name: name(inspected.name.as_deref()).unwrap_or_else(|| id.to_string()),
             provider: mode.provider.into(),
             status,
             created_ms: labels.get(labels::CREATED).and_then(|text| text.parse().ok()).unwrap_or_default(),
@@ -64,15 +65,30 @@ impl Container {
     pub(crate) fn is_running(&self) -> bool {
         self.info.status == Status::Running
     }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.info.status == Status::Paused
+    }
+
+    /// Why it cannot be talked to, where it does not run.
+    pub(crate) fn not_running(&self) -> Error {
+        if self.is_paused() { Error::paused(&self.info.name) } else { Error::stopped(&self.info.name) }
+    }
 }
 
 fn status(state: &ContainerState) -> Status {
     use ContainerStateStatusEnum as Engine;
     match state.status {
-        Some(Engine::RUNNING | Engine::PAUSED | Engine::RESTARTING | Engine::STOPPING) => Status::Running,
+        Some(Engine::RUNNING | Engine::RESTARTING | Engine::STOPPING) => Status::Running,
+        Some(Engine::PAUSED) => Status::Paused,
         Some(Engine::CREATED) => Status::Created,
         Some(Engine::EXITED | Engine::DEAD | Engine::REMOVING | Engine::EMPTY) | None => Status::Stopped,
     }
+}
+
+/// The sandbox's name: what the engine calls its container, which can be changed.
+fn name(container: Option<&str>) -> Option<String> {
+    container?.trim_start_matches('/').strip_prefix(CONTAINER_PREFIX).map(ToOwned::to_owned)
 }
 
 fn network(host: &HostConfig) -> NetworkMode {
@@ -193,7 +209,7 @@ mod tests {
         };
         let state = |status: &str| serde_json::json!({"Status": status, "Pid": 0, "ExitCode": 137});
         assert_eq!(of(state("created")), (Status::Created, None));
-        assert_eq!(of(state("paused")), (Status::Running, None));
+        assert_eq!(of(state("paused")), (Status::Paused, None));
         for ended in ["exited", "dead", "removing"] {
             assert_eq!(of(state(ended)), (Status::Stopped, Some(137)), "{ended}");
         }

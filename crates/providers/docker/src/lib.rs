@@ -12,6 +12,7 @@ mod labels;
 mod mounts;
 mod plan;
 mod provider;
+mod pull;
 mod rundir;
 mod streams;
 

@@ -81,9 +81,12 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
     Ok(Plan { container: container_name(name), body, give_workdir })
 }
 
+/// What the names of our containers begin with.
+pub(crate) const CONTAINER_PREFIX: &str = "kennel-";
+
 /// The container of the sandbox of that name.
 pub(crate) fn container_name(name: &str) -> String {
-    format!("kennel-{name}")
+    format!("{CONTAINER_PREFIX}{name}")
 }
 
 fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {

@@ -3,13 +3,16 @@
 use crate::engine::status;
 use crate::info::Container;
 use crate::keeper::{Missed, START_WITHIN, greet, shut_down, socket_mark};
-use crate::{Docker, labels, plan, streams};
+use crate::{Docker, create, plan, streams};
 use bollard::query_parameters::{
-    RemoveContainerOptionsBuilder, StopContainerOptionsBuilder, WaitContainerOptionsBuilder,
+    RemoveContainerOptionsBuilder, RenameContainerOptionsBuilder, StopContainerOptionsBuilder,
+    WaitContainerOptionsBuilder,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
-use kennel_core::{Dialed, Error, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result};
-use kennel_types::{Availability, ErrorCode, Mode, SandboxId, SandboxInfo, SandboxSpec, Status};
+use kennel_core::{
+    Dialed, Error, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result, check_name,
+};
+use kennel_types::{Availability, ErrorCode, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec, Status};
 use std::path::Path;
 use std::time::Duration;
 
@@ -51,8 +54,15 @@ impl Provider for Docker {
         self.make(spec).await
     }
 
+    async fn pull(&self, image: &str, when: Pull, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<()> {
+        self.fetch(image, when, tell).await
+    }
+
     async fn start(&self, id: &SandboxId) -> Result<()> {
         let container = self.existing(id).await?;
+        if container.is_paused() {
+            return Err(container.not_running());
+        }
         let name = &container.info.name;
         let socket = self.run_dirs.of(id).join(plan::SOCKET);
         let before = socket_mark(&socket);
@@ -86,7 +96,10 @@ impl Provider for Docker {
 
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
         let container = self.existing(id).await?;
-        if !container.is_running() {
+        if container.is_paused() {
+            // What stands still cannot be asked to end.
+            self.unpause(id).await?;
+        } else if !container.is_running() {
             return Ok(());
         }
         let by_keeper = async {
@@ -119,9 +132,8 @@ impl Provider for Docker {
             return if self.run_dirs.remove(id)? { Ok(()) } else { Err(Error::no_sandbox(id)) };
         };
         let name = &container.info.name;
-        if container.is_running() && !options.force {
-            return Err(Error::new(ErrorCode::InvalidConfig, format!("sandbox {name} is running"))
-                .hint(format!("kennel stop {name}, or kennel rm --force {name}")));
+        if container.info.status.is_up() && !options.force {
+            return Err(Error::is_running(name));
         }
         // `v` takes only the volumes without a name, which nobody could find again.
         let query = RemoveContainerOptionsBuilder::default().force(options.force).v(true).build();
@@ -138,12 +150,52 @@ impl Provider for Docker {
         self.run_dirs.remove(id).map(drop)
     }
 
+    async fn pause(&self, id: &SandboxId) -> Result<()> {
+        let container = self.existing(id).await?;
+        if container.is_paused() {
+            return Ok(());
+        }
+        if !container.is_running() {
+            return Err(container.not_running());
+        }
+        let done = self.engine.api().await?.pause_container(&container.engine_id).await;
+        done.map_err(|error| self.engine.error(format!("pause sandbox {}", container.info.name), error))
+    }
+
+    async fn unpause(&self, id: &SandboxId) -> Result<()> {
+        let container = self.existing(id).await?;
+        if container.is_running() {
+            return Ok(());
+        }
+        if !container.is_paused() {
+            return Err(container.not_running());
+        }
+        let done = self.engine.api().await?.unpause_container(&container.engine_id).await;
+        done.map_err(|error| self.engine.error(format!("let sandbox {} go on", container.info.name), error))
+    }
+
+    async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
+        check_name(name)?;
+        let container = self.existing(id).await?;
+        if container.tied {
+            return Err(Error::is_tied(&container.info.name));
+        }
+        if container.info.name == name {
+            return Ok(());
+        }
+        let query = RenameContainerOptionsBuilder::default().name(&plan::container_name(name)).build();
+        match self.engine.api().await?.rename_container(&container.engine_id, query).await {
+            Err(error) if status(&error) == Some(409) => Err(create::taken(name, &plan::container_name(name))),
+            done => done.map_err(|error| self.engine.error(format!("rename sandbox {}", container.info.name), error)),
+        }
+    }
+
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
         let none = || Error::no_sandbox(id_or_name);
         let id = SandboxId::new(id_or_name).map_err(|_| none())?;
         let found = match self.by_id(&id).await? {
             Some(container) => Some(container),
-            None => self.by_label(labels::NAME, id_or_name).await?,
+            None => self.inspect(&plan::container_name(id_or_name)).await?,
         };
         Ok(found.ok_or_else(none)?.info)
     }
@@ -155,7 +207,7 @@ impl Provider for Docker {
     async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
         let container = self.existing(id).await?;
         if !container.is_running() {
-            return Err(Error::stopped(&container.info.name));
+            return Err(container.not_running());
         }
         match self.reach(&container, START_WITHIN).await {
             Ok((stream, container)) => {

@@ -16,7 +16,7 @@ pub use script::{Answer, Fault, Gate};
 
 use keeper::{End, Keeper};
 use kennel_core::{
-    Dialed, Error, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result, new_id, require,
+    Dialed, Error, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result, check_name, new_id, require,
 };
 use kennel_types::{
     Availability, Enforcement, ErrorCode, Event, EventKind, Mode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec,
@@ -130,6 +130,16 @@ impl World {
     }
 }
 
+/// Whether a sandbox other than `but` has this name.
+fn is_taken(rooms: &BTreeMap<SandboxId, Room>, name: &str, but: Option<&SandboxId>) -> bool {
+    let has = |id: &SandboxId, room: &Room| id.as_str() == name || room.spec.name.as_deref() == Some(name);
+    rooms.iter().any(|(id, room)| Some(id) != but && has(id, room))
+}
+
+fn taken(name: &str) -> Error {
+    Error::new(ErrorCode::AlreadyExists, format!("there is a sandbox {name} already")).hint(format!("kennel rm {name}"))
+}
+
 impl Room {
     fn workdir(&self) -> &str {
         self.spec.workdir.as_deref().unwrap_or("/workspace")
@@ -176,12 +186,8 @@ impl Provider for Mock {
         self.faulty(|fault| if let Fault::CreateFails(code) = fault { Some(*code) } else { None })?;
         let id = new_id()?;
         let mut rooms = self.world.rooms();
-        if let Some(name) = &spec.name {
-            let taken = |(id, room): (&SandboxId, &Room)| id.as_str() == name || room.spec.name.as_ref() == Some(name);
-            if rooms.iter().any(taken) {
-                let message = format!("there is a sandbox {name} already");
-                return Err(Error::new(ErrorCode::AlreadyExists, message).hint(format!("kennel rm {name}")));
-            }
+        if let Some(name) = spec.name.as_ref().filter(|name| is_taken(&rooms, name, None)) {
+            return Err(taken(name));
         }
         let mut room = Room {
             spec: spec.clone(),
@@ -199,6 +205,21 @@ impl Provider for Mock {
         rooms.insert(id.clone(), room);
         self.world.tell(&id, EventKind::Created);
         Ok(info)
+    }
+
+    async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
+        check_name(name)?;
+        let mut rooms = self.world.rooms();
+        if let Some(room) = rooms.get(id)
+            && room.spec.tied
+        {
+            return Err(Error::is_tied(id));
+        }
+        if is_taken(&rooms, name, Some(id)) {
+            return Err(taken(name));
+        }
+        rooms.get_mut(id).ok_or_else(|| Error::no_sandbox(id))?.spec.name = Some(name.to_owned());
+        Ok(())
     }
 
     async fn start(&self, id: &SandboxId) -> Result<()> {

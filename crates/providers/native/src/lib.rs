@@ -196,6 +196,12 @@ impl Provider for Native {
         self.records.remove(&record)
     }
 
+    async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
+        let record = self.records.find(id.as_str())?;
+        let only_me = self.records.starting(&record).await?;
+        self.records.rename(&record, name, &only_me)
+    }
+
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
         Ok(self.records.info(&self.records.find(id_or_name)?))
     }

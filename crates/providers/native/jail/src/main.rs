@@ -36,16 +36,38 @@ use rustix::process::{Pid, WaitOptions};
 /// `/proc/self/maps`) is time on the way to every sandbox, and nothing of it is used.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn main() -> libc::c_int {
-    let mut goes_on = false;
-    match start(&mut goes_on) {
+    let mut heard = Heard::default();
+    match start(&mut heard) {
         Ok(watch) => {
-            place::answer(Ok(()), goes_on);
+            place::answer(Ok(()), heard.goes_on);
             watch.until_the_end();
             0
         }
         Err(message) => {
-            place::answer(Err(&message), goes_on);
+            heard.clear_away();
+            place::answer(Err(&message), heard.goes_on);
             125
+        }
+    }
+}
+
+/// What the plan says that counts also if it cannot be carried out.
+#[derive(Default)]
+struct Heard {
+    /// The one who started us waits for the keeper, not for us.
+    goes_on: bool,
+    /// The directory, if it goes with the sandbox.
+    dir: Option<String>,
+}
+
+impl Heard {
+    /// Removes the directory if nobody wants it any more. Whoever gave the sandbox up while we were putting things there
+    /// could not.
+    fn clear_away(&self) {
+        if let Some(dir) = &self.dir
+            && !std::path::Path::new(dir).join("sandbox.json").exists()
+        {
+            let _ = std::fs::remove_dir_all(dir);
         }
     }
 }
@@ -61,9 +83,8 @@ struct Watch {
 /// The process inside. It ends with this.
 struct Inside(i32);
 
-/// Makes the namespaces, reads the plan and carries it out. `goes_on` is whether the one who started us waits for the
-/// keeper, not for us.
-fn start(goes_on: &mut bool) -> Result<Watch, String> {
+/// Makes the namespaces, reads the plan and carries it out.
+fn start(heard: &mut Heard) -> Result<Watch, String> {
     // Nothing of the one who started us is ours but the standard streams.
     kennel_keeper::sys::close_all_but(&[]);
     kennel_keeper::sys::ignore_signal(libc::SIGPIPE);
@@ -96,7 +117,7 @@ fn start(goes_on: &mut bool) -> Result<Watch, String> {
         .map_err(|error| format!("wait for the one inside: {error}"))?;
 
     let mut plan: Plan = minicbor::decode(&place::hear()?).map_err(|error| format!("read the plan: {error}"))?;
-    *goes_on = plan.keeper.host_fd.is_some();
+    *heard = Heard { goes_on: plan.keeper.host_fd.is_some(), dir: plan.remove_dir.then(|| plan.dir.clone()) };
     place::keep_host(&mut plan.keeper)?;
     let place = Place::take(&plan.dir, &mut plan.keeper)?;
     let group = plan.cgroup.as_ref().map(cgroup::Group::make).transpose()?;

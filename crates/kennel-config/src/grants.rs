@@ -1,0 +1,81 @@
+//! What a project's files give away. A project may be anyone's: what its settings open up beyond what a sandbox has by
+//! itself is for the user to allow.
+
+use crate::{KeyPath, Layer, Layered, OnUnavailable, Provider, Setting, Volume};
+use kennel_types::NetworkMode;
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
+
+/// A setting of a project's file that opens something up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grant<'a> {
+    /// Its key.
+    pub key: KeyPath,
+    /// The setting.
+    pub setting: &'a Setting,
+    /// What it opens up.
+    pub what: &'static str,
+}
+
+impl Layered {
+    /// What the project's files open up in the section `sandbox`, for new sandboxes. `real` resolves links: what looks
+    /// like a directory of the project may be a link to another.
+    pub fn grants(&self, real: &dyn Fn(&Path) -> PathBuf) -> Vec<Grant<'_>> {
+        let of_project = |(_, setting): &(KeyPath, &Setting)| setting.origin.layer == Layer::Project;
+        let in_sandbox = |(key, _): &(KeyPath, &Setting)| key.segments().first().is_some_and(|name| name == "sandbox");
+        self.settings()
+            .filter(of_project)
+            .filter(in_sandbox)
+            .filter_map(|(key, setting)| {
+                let what = opens(&key, setting, real)?;
+                Some(Grant { key, setting, what })
+            })
+            .collect()
+    }
+}
+
+fn opens(key: &KeyPath, setting: &Setting, real: &dyn Fn(&Path) -> PathBuf) -> Option<&'static str> {
+    let outside = |path: &Path| {
+        let project = project_of(setting);
+        project.is_none_or(|project| !real(path).starts_with(real(&project)))
+    };
+    let found = match key.segments()[1..].iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["enabled"] => (read(setting) == Some(false)).then_some("commands run without a sandbox"),
+        ["onUnavailable"] => {
+            (read(setting) == Some(OnUnavailable::RunDirectly)).then_some("commands may run without a sandbox")
+        }
+        ["provider"] => (read(setting) == Some(Provider::Local)).then_some("commands run without a sandbox"),
+        ["network"] => (read(setting) == Some(NetworkMode::Host)).then_some("the network of this machine"),
+        ["workspace"] => read(setting)
+            .is_some_and(|path: PathBuf| outside(&path))
+            .then_some("a directory outside the project, to read and write"),
+        ["volumes"] => read(setting)
+            .is_some_and(|volumes: Vec<Volume>| volumes.iter().any(|volume| outside(&volume.host)))
+            .then_some("files outside the project"),
+        ["vm", ..] if setting.value.is_string() && setting.written.as_str().is_some_and(|text| text.contains('/')) => {
+            Some("files of this machine")
+        }
+        _ => None,
+    };
+    found.or_else(|| names_a_variable(&setting.written).then_some("a variable of your environment"))
+}
+
+fn read<T: DeserializeOwned>(setting: &Setting) -> Option<T> {
+    serde_json::from_value(setting.value.clone()).ok()
+}
+
+/// The project that a setting's file is of: its directory, or the one above if that is a hidden one for settings.
+fn project_of(setting: &Setting) -> Option<PathBuf> {
+    let dir = setting.origin.file()?.parent()?;
+    let hidden = dir.file_name().is_some_and(|name| name == ".kennel" || name == ".openagents");
+    Some(if hidden { dir.parent()? } else { dir }.to_owned())
+}
+
+fn names_a_variable(written: &serde_json::Value) -> bool {
+    match written {
+        serde_json::Value::String(text) => text.replace("$$", "").contains("${"),
+        serde_json::Value::Array(items) => items.iter().any(names_a_variable),
+        serde_json::Value::Object(entries) => entries.values().any(names_a_variable),
+        _ => false,
+    }
+}

@@ -1,0 +1,45 @@
+//! `kennel pause` and `kennel unpause`.
+
+use super::each::Targets;
+use crate::providers::Providers;
+use kennel_core::Sandbox;
+
+const PAUSE: &str = "\
+Examples:
+  kennel pause box
+  kennel pause $(kennel ls -q)";
+
+/// Make everything in sandboxes stand still
+///
+/// Their processes keep their memory and use no time. `kennel unpause` lets them go on.
+#[derive(Debug, clap::Args)]
+#[command(after_help = PAUSE)]
+pub(crate) struct Pause {
+    #[command(flatten)]
+    targets: Targets,
+}
+
+const UNPAUSE: &str = "\
+Examples:
+  kennel unpause box
+  kennel unpause $(kennel ls -q --filter status=paused)";
+
+/// Let paused sandboxes go on
+#[derive(Debug, clap::Args)]
+#[command(after_help = UNPAUSE)]
+pub(crate) struct Unpause {
+    #[command(flatten)]
+    targets: Targets,
+}
+
+impl Pause {
+    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+        self.targets.each(providers, Sandbox::pause).await
+    }
+}
+
+impl Unpause {
+    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+        self.targets.each(providers, Sandbox::unpause).await
+    }
+}

@@ -1,0 +1,33 @@
+//! `kennel rename`.
+
+use super::each::each;
+use crate::providers::Providers;
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel rename box builder
+  kennel rename 4k2 builder";
+
+/// Give a sandbox another name
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Rename {
+    /// Id or name
+    id: String,
+    /// The new name
+    name: String,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+impl Rename {
+    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+        each(&[self.id], self.json, async |name| {
+            let sandbox = providers.find(name).await?;
+            sandbox.rename(&self.name).await?;
+            Ok(sandbox.id().clone())
+        })
+        .await
+    }
+}

@@ -1,0 +1,80 @@
+//! What a person sees while something takes long. Nothing, where standard error is no terminal or nobody wants to know.
+
+use crate::report::{self, is_watched};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use kennel_core::{Provider, PullProgress, Result};
+use kennel_types::Pull;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// From when on someone who waits wonders.
+const LONG: Duration = Duration::from_secs(1);
+/// How often what is shown moves.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Does something, and says what if it takes long.
+pub(crate) async fn while_waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
+    if !is_watched() {
+        return work.await;
+    }
+    tokio::pin!(work);
+    tokio::select! {
+        done = &mut work => return done,
+        () = tokio::time::sleep(LONG) => {}
+    }
+    let line =
+        ProgressBar::new_spinner().with_style(style("{spinner} {msg} ({elapsed})")).with_message(what.to_owned());
+    line.enable_steady_tick(TICK);
+    // It goes also if the wait is given up.
+    let _cleared = Cleared(&line);
+    work.await
+}
+
+struct Cleared<'a>(&'a ProgressBar);
+
+impl Drop for Cleared<'_> {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Has an image pulled, with a bar for each of its parts.
+pub(crate) async fn pull(provider: &dyn Provider, image: &str, when: Pull) -> Result<()> {
+    let bars = Bars { all: MultiProgress::new(), parts: Mutex::default(), image, watched: is_watched() };
+    let done = provider.pull(image, when, &|progress| bars.show(progress)).await;
+    let _ = bars.all.clear();
+    done
+}
+
+struct Bars<'a> {
+    all: MultiProgress,
+    parts: Mutex<HashMap<String, ProgressBar>>,
+    image: &'a str,
+    watched: bool,
+}
+
+impl Bars<'_> {
+    fn show(&self, PullProgress { part, doing, bytes }: PullProgress) {
+        if !self.watched {
+            return;
+        }
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if parts.is_empty() {
+            report::note(&format!("pulling {}", self.image));
+        }
+        let bar = parts.entry(part).or_insert_with_key(|part| {
+            let style = style("  {prefix:.bold} {bar:24} {bytes:>10} {msg}");
+            self.all.add(ProgressBar::new(1).with_style(style).with_prefix(part.clone()))
+        });
+        if let Some((done, of)) = bytes {
+            bar.set_length(of.max(1));
+            bar.set_position(done);
+        }
+        bar.set_message(doing);
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
+}

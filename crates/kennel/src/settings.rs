@@ -1,0 +1,93 @@
+//! The settings in force: what was said in files and variables for every new sandbox.
+
+pub(crate) mod trust;
+
+use crate::places::Places;
+use crate::{environment, report};
+use kennel_config::{Config, Environment, Layer, Layered, Loaded, Place, Problem, SandboxSection, Sources, Tree};
+use kennel_core::{Error, Result};
+use std::path::PathBuf;
+
+/// Settings of sandboxes that are known and checked, and not in force in this version.
+const NOT_YET: [&str; 2] = ["sandbox.startupTimeout", "sandbox.namePrefix"];
+
+/// What a new sandbox is, where the command line does not say otherwise.
+pub(crate) struct Settings {
+    pub(crate) sandbox: SandboxSection,
+    /// Where each came from; nothing if nobody said anything.
+    layered: Option<Layered>,
+}
+
+impl Settings {
+    /// Those for the current directory. A project's files count only as far as they are trusted.
+    pub(crate) fn in_force() -> Result<Self> {
+        let around = Around::look()?;
+        if !around.has_any() {
+            return Ok(Self { sandbox: Config::default().sandbox, layered: None });
+        }
+        let layered = around.load()?.layered;
+        trust::check(&layered)?;
+        let config = layered.config().map_err(|error| wrong(&error))?;
+        let settings = Self { sandbox: config.sandbox, layered: Some(layered) };
+        for key in NOT_YET {
+            if settings.said(key, ()).is_some() {
+                report::warning(&format!("{key} is set, and nothing goes by it yet"));
+            }
+        }
+        Ok(settings)
+    }
+
+    /// A setting that someone has made; `None` where the built-in one counts.
+    pub(crate) fn said<T>(&self, key: &str, value: T) -> Option<T> {
+        let found = self.layered.as_ref()?.get(key).ok()??;
+        matches!(found, Tree::Leaf(setting) if setting.origin.layer != Layer::BuiltIn).then_some(value)
+    }
+}
+
+/// What settings are looked for in.
+pub(crate) struct Around {
+    pub(crate) here: PathBuf,
+    pub(crate) user: Option<PathBuf>,
+    pub(crate) environment: Environment,
+}
+
+impl Around {
+    pub(crate) fn look() -> Result<Self> {
+        let here = std::env::current_dir().map_err(|error| Error::io("find the current directory", error))?;
+        Ok(Self { here, user: Places::config(), environment: environment::all() })
+    }
+
+    pub(crate) fn places(&self) -> Vec<Place> {
+        kennel_config::paths(&self.here, self.user.as_deref())
+    }
+
+    /// Whether there is anything to read. To look is quick; to read is not.
+    fn has_any(&self) -> bool {
+        let variables = ["KENNEL_SANDBOX_", "KENNEL_CONTAINER_", "KENNEL_AGENT_"];
+        let set = |name: &String| variables.iter().any(|ours| name.starts_with(ours));
+        self.environment.keys().any(set) || self.places().iter().any(|place| place.exists)
+    }
+
+    pub(crate) fn load(&self) -> Result<Loaded> {
+        let sources = Sources {
+            project: &self.here,
+            user: self.user.as_deref(),
+            current: &self.here,
+            environment: &self.environment,
+            flags: None,
+        };
+        let loaded = kennel_config::load(&sources).map_err(|error| wrong(&error))?;
+        warn(&loaded.warnings);
+        Ok(loaded)
+    }
+}
+
+pub(crate) fn wrong(error: &kennel_config::Error) -> Error {
+    Error::new(error.code(), error.to_string()).hint("kennel config schema, or kennel config show")
+}
+
+pub(crate) fn warn(warnings: &[Problem]) {
+    for problem in warnings {
+        report::warning(&problem.to_string());
+    }
+}

@@ -1,0 +1,79 @@
+//! Which projects' files may open up more than a sandbox has by itself.
+//!
+//! A sandbox can write to its workspace, and so to the settings in it: what a project's files ask for is allowed by the
+//! user, for just the bytes that were there then. Each file that is trusted has an empty file of its name: the hash of
+//! its path and content.
+
+use crate::places::Places;
+use kennel_config::{Grant, Layered};
+use kennel_core::{Error, Result, printable};
+use kennel_types::ErrorCode;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Refuses what the project's files open up, unless the user has allowed it.
+pub(crate) fn check(layered: &Layered) -> Result<()> {
+    let grants = grants(layered);
+    let files = files(&grants);
+    if files.is_empty() {
+        return Ok(());
+    }
+    let dir = Places::find()?.trusted();
+    for file in &files {
+        if !dir.join(mark(file)?).exists() {
+            let asked: Vec<String> = grants.iter().map(describe).collect();
+            let message = format!(
+                "the project asks for more than a sandbox has by itself, and is not trusted:\n{}",
+                asked.join("\n")
+            );
+            return Err(Error::new(ErrorCode::PermissionDenied, message).hint("read it, then: kennel config trust"));
+        }
+    }
+    Ok(())
+}
+
+/// What the project's files open up.
+pub(crate) fn grants(layered: &Layered) -> Vec<Grant<'_>> {
+    layered.grants(&|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()))
+}
+
+/// The files that do.
+pub(crate) fn files(grants: &[Grant<'_>]) -> BTreeSet<PathBuf> {
+    grants.iter().filter_map(|grant| grant.setting.origin.file()).map(Path::to_owned).collect()
+}
+
+/// A grant, for a person.
+pub(crate) fn describe(grant: &Grant<'_>) -> String {
+    let setting = grant.setting;
+    let value = setting.written.as_str().map_or_else(|| setting.written.to_string(), ToOwned::to_owned);
+    printable(&format!("{}: {} = {value}: {}", setting.origin.at, grant.key, grant.what))
+}
+
+/// Trusts a file as it is now, or no longer.
+pub(crate) fn set(file: &Path, trusted: bool) -> Result<()> {
+    let dir = Places::find()?.trusted();
+    let mark = dir.join(mark(file)?);
+    let done = if trusted {
+        std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&mark, ""))
+    } else {
+        match std::fs::remove_file(&mark) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    };
+    done.map_err(|error| Error::io(format!("write {}", mark.display()), error))
+}
+
+fn mark(file: &Path) -> Result<String> {
+    let failed = |error| Error::io(format!("read {}", file.display()), error);
+    let content = std::fs::read(file).map_err(failed)?;
+    let path = file.canonicalize().map_err(failed)?;
+    let mut hash = Sha256::new();
+    hash.update(path.as_os_str().as_bytes());
+    hash.update([0]);
+    hash.update(&content);
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -21,6 +21,7 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     package("docker", "docker.io"),
     package("iptables", "iptables"),
     package("busybox", "busybox-static"),
+    package("docker-registry", "docker-registry"),
 ];
 
 /// What is measured beside us.

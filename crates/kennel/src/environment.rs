@@ -20,6 +20,8 @@ const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
 const XDG_RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 /// Where Docker is.
 const DOCKER_HOST: &str = "DOCKER_HOST";
+/// Set by a shell that asks what can be typed; see `kennel completions`.
+pub(crate) const COMPLETE: &str = "KENNEL_COMPLETE";
 /// The kind of terminal, passed on to a command that gets one.
 const TERM: &str = "TERM";
 /// Who called `sudo`: files made in a workspace are given to that user.
@@ -34,6 +36,10 @@ pub(crate) fn named(name: &str) -> Option<OsString> {
 
 pub(crate) fn kennel_home() -> Option<PathBuf> {
     path(KENNEL_HOME)
+}
+
+pub(crate) fn is_completing() -> bool {
+    std::env::var_os(COMPLETE).is_some()
 }
 
 pub(crate) fn home() -> Option<PathBuf> {

@@ -5,6 +5,7 @@
 
 mod cli;
 mod command;
+mod completion;
 mod copy;
 mod drive;
 mod environment;
@@ -24,6 +25,7 @@ mod terminal;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    completion::answer_the_shell();
     let arguments: Vec<_> = std::env::args_os().collect();
     let cli = match cli::Cli::read(&arguments) {
         Ok(cli) => cli,

@@ -127,13 +127,22 @@ impl Providers {
             Some(named) => self.make(named),
             None => self.detected(image).await,
         };
-        match (found, settings.on_unavailable) {
-            (Err(error), OnUnavailable::RunDirectly) if error.code() == ErrorCode::NotAvailable => {
-                report::warning(&format!("{error}: the command runs without a sandbox, as sandbox.onUnavailable says"));
-                self.make(ProviderName::Local)
-            }
-            (found, _) => found,
+        if settings.on_unavailable == OnUnavailable::Error {
+            return found;
         }
+        let reason = match found {
+            Ok(provider) => {
+                let probed = provider.probe().await;
+                if probed.available {
+                    return Ok(provider);
+                }
+                probed.detail
+            }
+            Err(error) if error.code() == ErrorCode::NotAvailable => error.to_string(),
+            Err(error) => return Err(error),
+        };
+        report::warning(&format!("{reason}: the command runs without a sandbox, as sandbox.onUnavailable says"));
+        self.make(ProviderName::Local)
     }
 
     async fn detected(&self, image: Option<&str>) -> Result<Arc<dyn Provider>> {

@@ -41,14 +41,23 @@ pub(crate) fn failure(error: &Error) -> ExitCode {
 
 /// Something that is not as it should be, and stops nothing.
 pub(crate) fn warning(text: &str) {
+    if SILENT.load(Ordering::Relaxed) {
+        return;
+    }
     eprintln!("{} {}", "kennel:".yellow().bold(), lines(text));
 }
 
 static QUIET: AtomicBool = AtomicBool::new(false);
+static SILENT: AtomicBool = AtomicBool::new(false);
 
 /// Whether nothing is to be said that is not an error, a warning, or what was asked for.
 pub(crate) fn set_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
+}
+
+/// Whether warnings are left out too: the shell that asks for completions shows nobody what is said.
+pub(crate) fn set_silent() {
+    SILENT.store(true, Ordering::Relaxed);
 }
 
 /// Whether there is a person on standard error who wants to know how things go.

@@ -1,5 +1,6 @@
 //! `kennel attach`: this terminal on a command that runs already.
 
+use crate::completion::sandboxes;
 use crate::drive::{Ending, Sink, Wiring, drive};
 use crate::life::Watch;
 use crate::providers::Providers;
@@ -22,6 +23,7 @@ Ctrl-P Ctrl-Q leaves it running.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Attach {
     /// Id or name of the sandbox
+    #[arg(add = sandboxes())]
     id: String,
     /// The number of a process
     #[arg(long, value_name = "N")]

@@ -1,6 +1,7 @@
 //! `kennel completions` and `kennel man`: what a shell and a manual need to know of the command line.
 
 use crate::cli::Cli;
+use crate::completion;
 use crate::output::{print, print_plain};
 use crate::report;
 use clap::CommandFactory;
@@ -9,11 +10,13 @@ use std::path::PathBuf;
 
 const COMPLETIONS: &str = "\
 Examples:
-  kennel completions bash > /etc/bash_completion.d/kennel
-  kennel completions zsh > ~/.zfunc/_kennel
-  kennel completions fish > ~/.config/fish/completions/kennel.fish";
+  source <(kennel completions bash)              in ~/.bashrc
+  source <(kennel completions zsh)               in ~/.zshrc, after compinit
+  kennel completions fish | source               in ~/.config/fish/config.fish";
 
 /// Print completions for a shell
+///
+/// Commands, options, and the names of the sandboxes there are. Read it anew after an update.
 #[derive(Debug, clap::Args)]
 #[command(after_help = COMPLETIONS)]
 pub(crate) struct Completions {
@@ -24,9 +27,10 @@ pub(crate) struct Completions {
 
 impl Completions {
     pub(crate) fn run(&self) -> u8 {
-        let mut text = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "kennel", &mut text);
-        print_plain(&text)
+        match completion::registration(&self.shell.to_string()) {
+            Ok(text) => print_plain(&text),
+            Err(error) => report::failed(&Error::io(format!("write completions for {}", self.shell), error)),
+        }
     }
 }
 

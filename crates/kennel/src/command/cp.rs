@@ -1,5 +1,6 @@
 //! `kennel cp`.
 
+use crate::completion::places;
 use crate::copy::{Place, Tally, copy_in, copy_out, copy_stream_in, copy_stream_out, join};
 use crate::providers::Providers;
 use crate::report;
@@ -24,10 +25,10 @@ A name here that has a colon in it is written ./a:b.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Cp {
     /// From where: PATH, ID:PATH or - for standard input
-    #[arg(value_name = "SRC")]
+    #[arg(value_name = "SRC", add = places())]
     source: OsString,
     /// To where: PATH, ID:PATH or - for standard output
-    #[arg(value_name = "DST")]
+    #[arg(value_name = "DST", add = places())]
     target: OsString,
     /// Read or write inside as this user
     #[arg(short, long)]

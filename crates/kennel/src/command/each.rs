@@ -1,5 +1,6 @@
 //! The same thing done to several sandboxes: one that fails does not keep the others from their turn.
 
+use crate::completion::sandboxes;
 use crate::output::{print, print_json};
 use crate::progress::while_waiting;
 use crate::providers::Providers;
@@ -13,7 +14,7 @@ use serde::Serialize;
 #[derive(Debug, clap::Args)]
 pub(super) struct Targets {
     /// Ids or names
-    #[arg(value_name = "ID", required = true)]
+    #[arg(value_name = "ID", required = true, add = sandboxes())]
     ids: Vec<String>,
     /// Print a JSON array
     #[arg(long)]

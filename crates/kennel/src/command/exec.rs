@@ -1,5 +1,6 @@
 //! `kennel exec`: a command in a sandbox that runs already.
 
+use crate::completion::sandboxes;
 use crate::drive::{Ending, KEEPER_GRACE, drive};
 use crate::life::Watch;
 use crate::options::{EnvironmentOptions, Patience, ProgramOptions};
@@ -28,6 +29,7 @@ Exit status: as of `kennel run`.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Exec {
     /// Id or name of the sandbox
+    #[arg(add = sandboxes())]
     id: String,
     #[command(flatten)]
     program: ProgramOptions,

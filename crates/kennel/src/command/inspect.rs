@@ -1,5 +1,6 @@
 //! `kennel inspect`.
 
+use crate::completion::sandboxes;
 use crate::output::print_json;
 use crate::providers::Providers;
 use crate::report;
@@ -16,7 +17,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Inspect {
     /// Ids or names
-    #[arg(value_name = "ID", required = true)]
+    #[arg(value_name = "ID", required = true, add = sandboxes())]
     ids: Vec<String>,
     /// Print JSON: always so
     #[arg(long)]

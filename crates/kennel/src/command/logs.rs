@@ -1,5 +1,6 @@
 //! `kennel logs`.
 
+use crate::completion::sandboxes;
 use crate::output::{BROKEN_PIPE, Stream};
 use crate::providers::Providers;
 use crate::report;
@@ -20,6 +21,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Logs {
     /// Id or name of the sandbox
+    #[arg(add = sandboxes())]
     id: String,
     /// Go on until the sandbox ends
     #[arg(short, long)]

@@ -17,6 +17,7 @@ Examples:
   kennel ls --all
   kennel ls --all --filter status=stopped --filter label=team=a
   kennel ls --watch
+  kennel ls --format name,status         these columns, between tabs, without a heading
   kennel ls --json | jq '.[].id'
   kennel rm $(kennel ls --all -q)";
 
@@ -35,12 +36,48 @@ pub(crate) struct Ls {
     /// Print a JSON array
     #[arg(long)]
     json: bool,
+    /// These columns only, between tabs: id, name, provider, status, exit-code, created, image, network, workspace
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',', conflicts_with_all = ["json", "ids"])]
+    format: Vec<Column>,
     /// Only those of which this is true: status, provider, name, image, or label=KEY[=VALUE]
     #[arg(short, long = "filter", value_name = "KEY=VALUE")]
     filters: Vec<Filter>,
     /// Show the table again whenever something changes
-    #[arg(short, long, conflicts_with_all = ["ids", "json"])]
+    #[arg(short, long, conflicts_with_all = ["ids", "json", "format"])]
     watch: bool,
+}
+
+/// What can be told of a sandbox in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Column {
+    Id,
+    Name,
+    Provider,
+    Status,
+    ExitCode,
+    Created,
+    Image,
+    Network,
+    Workspace,
+}
+
+impl Column {
+    /// Nothing, where there is nothing to tell.
+    fn of(self, sandbox: &SandboxInfo) -> String {
+        match self {
+            Self::Id => sandbox.id.to_string(),
+            Self::Name => printable(&sandbox.name),
+            Self::Provider => printable(&sandbox.provider),
+            Self::Status => sandbox.status.to_string(),
+            Self::ExitCode => sandbox.exit_code.map(|code| code.to_string()).unwrap_or_default(),
+            Self::Created => (sandbox.created_ms / 1000).to_string(),
+            Self::Image => sandbox.image.as_deref().map(printable).unwrap_or_default(),
+            Self::Network => sandbox.network.to_string(),
+            Self::Workspace => {
+                sandbox.workspace.as_ref().map(|dir| printable(&dir.to_string_lossy())).unwrap_or_default()
+            }
+        }
+    }
 }
 
 /// Something that must be true of a sandbox.
@@ -61,7 +98,7 @@ impl std::str::FromStr for Filter {
         let owned = value.to_owned();
         match key {
             "status" if Status::ALL.iter().any(|it| it.to_string() == value) => Ok(Self::Status(owned)),
-            "status" => Err("a status is created, running or stopped".into()),
+            "status" => Err("a status is created, running, paused or stopped".into()),
             "provider" => Ok(Self::Provider(owned)),
             "name" => Ok(Self::Name(owned)),
             "image" => Ok(Self::Image(owned)),
@@ -131,6 +168,13 @@ impl Ls {
         found.sort_by(|a, b| b.created_ms.cmp(&a.created_ms).then_with(|| a.id.cmp(&b.id)));
         if self.json {
             print_json(&found)
+        } else if !self.format.is_empty() {
+            let line = |sandbox: &SandboxInfo| {
+                let cells: Vec<String> = self.format.iter().map(|column| column.of(sandbox)).collect();
+                cells.join("\t") + "\n"
+            };
+            let text: String = found.iter().map(line).collect();
+            if text.is_empty() { 0 } else { print(&text) }
         } else if self.ids {
             let ids: Vec<&str> = found.iter().map(|sandbox| sandbox.id.as_str()).collect();
             if ids.is_empty() { 0 } else { print(&ids.join("\n")) }

@@ -1,6 +1,7 @@
 //! `kennel rename`.
 
 use super::each::each;
+use crate::completion::sandboxes;
 use crate::providers::Providers;
 
 const EXAMPLES: &str = "\
@@ -13,6 +14,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Rename {
     /// Id or name
+    #[arg(add = sandboxes())]
     id: String,
     /// The new name
     name: String,

@@ -1,6 +1,7 @@
 //! `kennel rm`.
 
 use super::each::each;
+use crate::completion::sandboxes;
 use crate::providers::Providers;
 use kennel_core::RemoveOptions;
 
@@ -15,7 +16,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Rm {
     /// Ids or names
-    #[arg(value_name = "ID", required = true)]
+    #[arg(value_name = "ID", required = true, add = sandboxes())]
     ids: Vec<String>,
     /// Also if it runs
     #[arg(short, long)]

@@ -1,6 +1,7 @@
 //! `kennel start`.
 
 use super::each::each;
+use crate::completion::sandboxes;
 use crate::life::Watch;
 use crate::providers::Providers;
 use crate::report;
@@ -17,7 +18,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Start {
     /// Ids or names
-    #[arg(value_name = "ID", required = true)]
+    #[arg(value_name = "ID", required = true, add = sandboxes())]
     ids: Vec<String>,
     /// Print a JSON array
     #[arg(long)]

@@ -1,5 +1,6 @@
 //! `kennel stats`.
 
+use crate::completion::sandboxes;
 use crate::output::print;
 use crate::providers::Providers;
 use crate::report;
@@ -29,7 +30,7 @@ const FIRST_LOOKS: Duration = Duration::from_millis(250);
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Stats {
     /// Ids or names [default: all that run]
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = sandboxes())]
     ids: Vec<String>,
     /// Once, and no more
     #[arg(long)]

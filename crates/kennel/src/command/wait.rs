@@ -1,5 +1,6 @@
 //! `kennel wait`.
 
+use crate::completion::sandboxes;
 use crate::output::{print, print_json};
 use crate::providers::Providers;
 use crate::report;
@@ -20,7 +21,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Wait {
     /// Ids or names
-    #[arg(value_name = "ID", required = true)]
+    #[arg(value_name = "ID", required = true, add = sandboxes())]
     ids: Vec<String>,
     /// Print a JSON array
     #[arg(long)]

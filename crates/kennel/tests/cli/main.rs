@@ -5,6 +5,7 @@ mod copy;
 mod failures;
 mod life;
 mod run;
+mod settings;
 mod support;
 mod terminal;
 mod usage;

@@ -35,7 +35,9 @@ impl Container {
         let host = inspected.host_config.unwrap_or_default();
         let status = status(&state);
         let info = SandboxInfo {
-            name: name(inspected.name.as_deref()).unwrap_or_else(|| id.to_string()),
+            name: name(inspected.name.as_deref())
+                .or_else(|| labels.get(labels::NAME).cloned())
+                .unwrap_or_else(|| id.to_string()),
             provider: mode.provider.into(),
             status,
             created_ms: labels.get(labels::CREATED).and_then(|text| text.parse().ok()).unwrap_or_default(),
@@ -86,7 +88,7 @@ fn status(state: &ContainerState) -> Status {
     }
 }
 
-/// The sandbox's name: what the engine calls its container, which can be changed.
+/// The sandbox's name, as the engine calls its container: that can be changed. `None` if someone else changed it.
 fn name(container: Option<&str>) -> Option<String> {
     container?.trim_start_matches('/').strip_prefix(CONTAINER_PREFIX).map(ToOwned::to_owned)
 }
@@ -161,6 +163,7 @@ mod tests {
     fn inspected(state: &serde_json::Value, host: &serde_json::Value) -> ContainerInspectResponse {
         let inspected = serde_json::json!({
             "Id": "0123",
+            "Name": "/kennel-renamed",
             "State": state,
             "HostConfig": host,
             "Config": {
@@ -191,7 +194,7 @@ mod tests {
         let found = read(&serde_json::json!({"Status": "running", "Pid": 42, "ExitCode": 0}), &hardened());
         assert_eq!((found.pid, found.tied, found.main, found.engine_id.as_str()), (Some(42), true, true, "0123"));
         let info = found.info;
-        assert_eq!((info.id.as_str(), info.name.as_str(), info.created_ms), ("abc", "box", 17));
+        assert_eq!((info.id.as_str(), info.name.as_str(), info.created_ms), ("abc", "renamed", 17));
         assert_eq!((info.status, info.exit_code), (Status::Running, None));
         assert_eq!(info.workspace, Some("/home/ann".into()));
         assert_eq!((info.workdir.as_str(), info.network), ("/srv", NetworkMode::Bridge));

@@ -3,7 +3,7 @@
 use crate::engine::status;
 use crate::info::Container;
 use crate::keeper::{Missed, START_WITHIN, greet, shut_down, socket_mark};
-use crate::{Docker, create, plan, streams};
+use crate::{Docker, create, labels, plan, streams};
 use bollard::query_parameters::{
     RemoveContainerOptionsBuilder, RenameContainerOptionsBuilder, StopContainerOptionsBuilder,
     WaitContainerOptionsBuilder,
@@ -195,7 +195,11 @@ impl Provider for Docker {
         let id = SandboxId::new(id_or_name).map_err(|_| none())?;
         let found = match self.by_id(&id).await? {
             Some(container) => Some(container),
-            None => self.inspect(&plan::container_name(id_or_name)).await?,
+            None => match self.inspect(&plan::container_name(id_or_name)).await? {
+                Some(container) => Some(container),
+                // Someone may have renamed the container behind our back.
+                None => self.by_label(labels::NAME, id_or_name).await?.filter(|found| found.info.name == id_or_name),
+            },
         };
         Ok(found.ok_or_else(none)?.info)
     }

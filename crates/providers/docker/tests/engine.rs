@@ -4,10 +4,11 @@
 use futures_util::TryStreamExt;
 use kennel_core::{LogChunk, LogOptions, Provider, RemoveOptions, Sandbox};
 use kennel_docker::{Docker, DockerOptions};
+use kennel_testkit::registry::Registry;
 use kennel_testkit::{Home, docker};
-use kennel_types::{ErrorCode, ExecSpec, Mount, NetworkMode, Owner, SandboxSpec, Status};
+use kennel_types::{ErrorCode, ExecSpec, Mount, NetworkMode, Owner, Pull, SandboxSpec, Status};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const FORCE: RemoveOptions = RemoveOptions { volumes: true, force: true };
@@ -117,6 +118,53 @@ async fn a_missing_image_is_told_with_what_to_do() {
     let error = fixture.provider.create(&spec).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ImageNotFound);
     assert_eq!(error.next_step(), Some("docker pull kennel-test/no-such-image"));
+    fixture.clean().await;
+}
+
+#[tokio::test]
+async fn an_image_is_pulled_when_it_is_wanted() {
+    let fixture = Fixture::new();
+    let registry = Registry::start();
+    // An image of its own layers: those of others may be there already.
+    let content = fixture.home.path().join("content");
+    std::fs::create_dir_all(content.join("bin")).unwrap();
+    std::fs::copy("/bin/busybox", content.join("bin/sh")).unwrap();
+    std::fs::write(content.join("mark"), fixture.home.mark()).unwrap();
+    let archive = fixture.home.path().join("image.tar");
+    let packed = std::process::Command::new("tar").arg("cf").arg(&archive).arg("-C").arg(&content).arg(".").status();
+    assert!(packed.unwrap().success());
+    let local = format!("kennel-test/{}", fixture.home.mark().to_lowercase());
+    fixture.docker(&["import", archive.to_str().unwrap(), &local]);
+    let image = registry.push(&fixture.socket, &local, "kennel-test/pulled");
+    fixture.docker(&["rmi", &local]);
+
+    let told = Mutex::new(Vec::new());
+    let pull = async |image: &str, when| {
+        told.lock().unwrap().clear();
+        fixture.provider.pull(image, when, &|progress| told.lock().unwrap().push(progress)).await
+    };
+    let spec = SandboxSpec { image: Some(image.clone()), ..fixture.spec() };
+    pull(&image, Pull::Never).await.unwrap();
+    assert_eq!(fixture.provider.create(&spec).await.unwrap_err().code(), ErrorCode::ImageNotFound);
+    pull(&image, Pull::Missing).await.unwrap();
+    let parts: Vec<_> = told.lock().unwrap().iter().filter(|progress| progress.bytes.is_some()).cloned().collect();
+    assert!(!parts.is_empty(), "{told:?}");
+    let sandbox = fixture.started(&spec).await;
+    assert_eq!(run(&sandbox, "read mark < /mark; echo $mark").await, fixture.home.mark());
+    pull(&image, Pull::Missing).await.unwrap();
+    assert!(told.lock().unwrap().is_empty(), "{told:?}");
+    pull(&image, Pull::Always).await.unwrap();
+    assert!(!told.lock().unwrap().is_empty());
+
+    for missing in [registry.name("kennel-test/none"), registry.name("kennel-test/pulled:none")] {
+        assert_eq!(pull(&missing, Pull::Missing).await.unwrap_err().code(), ErrorCode::ImageNotFound, "{missing}");
+    }
+    drop(registry);
+    let error = pull(&image, Pull::Always).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::ImageNotFound, "{error}");
+    assert!(error.to_string().contains("connection refused"), "{error}");
+    sandbox.remove(FORCE).await.unwrap();
+    fixture.docker(&["rmi", &image]);
     fixture.clean().await;
 }
 

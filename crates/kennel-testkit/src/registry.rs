@@ -1,0 +1,65 @@
+//! A real registry of images, on loopback: Debian's `docker-registry`. It ends with the value that holds it.
+
+use crate::{docker, within_blocking};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A registry that serves.
+pub struct Registry {
+    program: Child,
+    port: u16,
+    _storage: tempfile::TempDir,
+}
+
+impl Registry {
+    /// Starts an empty one on a free port.
+    pub fn start() -> Self {
+        let storage = tempfile::tempdir().expect("make a directory for the registry");
+        let port = free_port();
+        let config = format!(
+            "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\n\
+             http:\n  addr: 127.0.0.1:{port}\n",
+            storage.path().join("data").display()
+        );
+        let file = storage.path().join("config.yml");
+        std::fs::write(&file, config).expect("write the registry's settings");
+        let mut command = Command::new("docker-registry");
+        command.arg("serve").arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let program = command.spawn().unwrap_or_else(|error| {
+            panic!("start docker-registry: {error}; install it: apt-get install docker-registry")
+        });
+        let registry = Self { program, port, _storage: storage };
+        let up = within_blocking(Duration::from_secs(30), || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        assert!(up, "the registry does not come up");
+        registry
+    }
+
+    /// What an image of that name is called here.
+    pub fn name(&self, image: &str) -> String {
+        format!("127.0.0.1:{}/{image}", self.port)
+    }
+
+    /// Puts an image of an engine here, and takes the name it needed there away again; answers its name.
+    pub fn push(&self, socket: &Path, image: &str, name: &str) -> String {
+        let name = self.name(name);
+        docker::docker(socket, &["tag", image, &name]);
+        docker::docker(socket, &["push", "--quiet", &name]);
+        docker::docker(socket, &["rmi", &name]);
+        name
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+/// A port that nobody listens on now.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("find a free port");
+    listener.local_addr().expect("a listener has an address").port()
+}

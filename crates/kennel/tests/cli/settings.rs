@@ -1,0 +1,171 @@
+//! Settings in force: what is said in files and variables counts for new sandboxes, and a project's files are trusted
+//! only when the user says so.
+
+use crate::support::{Finished, Kennel, finish};
+use std::process::{Command, Stdio};
+
+fn kennel() -> Kennel {
+    Kennel::on("native")
+}
+
+/// Without `--provider`: the settings decide.
+fn call(kennel: &Kennel, words: &[&str], env: &[(&str, &str)]) -> Finished {
+    let mut call = Command::new(env!("CARGO_BIN_EXE_kennel"));
+    call.args(words).current_dir(kennel.here()).env_clear().stdin(Stdio::null());
+    call.env("PATH", std::env::var_os("PATH").unwrap()).env("KENNEL_HOME", kennel.home.path());
+    call.env("DOCKER_HOST", "unix:///nowhere/docker.sock").envs(env.iter().copied());
+    finish(call, None)
+}
+
+fn project(kennel: &Kennel, text: &str) {
+    std::fs::write(kennel.here().join("kennel.toml"), text).unwrap();
+}
+
+fn user(kennel: &Kennel, text: &str) {
+    let dir = kennel.home.path().join("config");
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("config.toml"), text).unwrap();
+}
+
+#[test]
+fn they_count_where_nothing_else_is_said() {
+    let kennel = kennel();
+    std::fs::create_dir(kennel.here().join("data")).unwrap();
+    std::fs::write(kennel.here().join("data/file"), "from the project").unwrap();
+    user(&kennel, "[sandbox]\nenv = { A = \"user\", B = \"user\" }\nuser = \"1:1\"\n");
+    project(
+        &kennel,
+        "[sandbox]\nworkdir = \"/data\"\nvolumes = [\"./data:/data:ro\"]\ncommand = [\"cat\", \"file\"]\n\
+         env = { B = \"project\", C = \"project\" }\n",
+    );
+    assert_eq!(call(&kennel, &["run", "-c", "echo $A $B $C; id -u; pwd"], &[]).ok(), "user project project\n1\n/data");
+    assert_eq!(
+        call(&kennel, &["run", "-e", "C=flag", "-u", "0", "-w", "/", "-c", "echo $C; id -u; pwd"], &[]).ok(),
+        "flag\n0\n/"
+    );
+    assert_eq!(call(&kennel, &["run"], &[]).ok(), "from the project");
+    let variable = call(&kennel, &["run", "-c", "pwd"], &[("KENNEL_SANDBOX_WORKDIR", "/tmp")]);
+    assert_eq!(variable.ok(), "/tmp");
+    let id = call(&kennel, &["create", "--start"], &[]).ok();
+    let info = call(&kennel, &["inspect", &id], &[]).json();
+    assert_eq!(info[0]["workdir"], "/data");
+    call(&kennel, &["rm", "--force", &id], &[]).ok();
+}
+
+#[test]
+fn limits_and_times_count() {
+    let kennel = kennel();
+    user(&kennel, "[sandbox]\nmemory = \"64m\"\npids = 50\ntimeout = \"300ms\"\n");
+    let id = call(&kennel, &["create"], &[]).ok();
+    let info = call(&kennel, &["inspect", &id], &[]).json();
+    assert_eq!(info[0]["enforcement"]["limits"]["memory"], 64 << 20);
+    assert_eq!(info[0]["enforcement"]["limits"]["pids"], 50);
+    call(&kennel, &["rm", &id], &[]).ok();
+    call(&kennel, &["run", "--", "sleep", "100"], &[]).fails(124);
+    user(&kennel, "[sandbox]\nautoRemove = false\n");
+    call(&kennel, &["run", "--", "true"], &[]).ok();
+    let kept = call(&kennel, &["ls", "-q"], &[]).ok();
+    assert_eq!(kept.lines().count(), 1, "{kept}");
+    call(&kennel, &["rm", "--force", &kept], &[]).ok();
+    call(&kennel, &["run", "--rm", "--", "true"], &[]).ok();
+    assert!(kennel.is_gone());
+}
+
+#[test]
+fn what_is_wrong_in_them_stops_it() {
+    let kennel = kennel();
+    project(&kennel, "[sandbox]\nmemroy = \"1g\"\n");
+    let stderr = call(&kennel, &["run", "--", "true"], &[]).fails(125);
+    assert!(stderr.contains("kennel.toml:2:1") && stderr.contains("sandbox.memory"), "{stderr}");
+    for (text, said) in [
+        ("provider = \"podman\"", "there is no podman provider yet"),
+        ("ports = [8080]", "sandbox.ports"),
+        ("volumes = [\"./missing:/data\"]", "sandbox.volumes: "),
+        ("workspace = \"missing\"", "sandbox.workspace: "),
+    ] {
+        project(&kennel, &format!("[sandbox]\n{text}\n"));
+        let stderr = call(&kennel, &["run", "--", "true"], &[]).fails(125);
+        assert!(stderr.contains(said), "{text}: {stderr}");
+    }
+    project(&kennel, "[sandbox]\nstartupTimeout = \"20s\"\n");
+    let done = call(&kennel, &["run", "--", "true"], &[]);
+    assert!(done.status == 0 && done.stderr.contains("nothing goes by it yet"), "{done:?}");
+    let stderr = call(&kennel, &["run", "--profile", "dev", "--", "true"], &[]).fails(125);
+    assert!(stderr.contains("no profiles yet"), "{stderr}");
+}
+
+#[test]
+fn a_project_opens_nothing_up_by_itself() {
+    let kennel = kennel();
+    let outside = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(outside.path(), kennel.here().join("link")).unwrap();
+    let outside = outside.path().display();
+    for (text, said) in [
+        ("network = \"host\"".to_owned(), "the network of this machine"),
+        ("enabled = false".to_owned(), "without a sandbox"),
+        ("provider = \"local\"".to_owned(), "without a sandbox"),
+        ("onUnavailable = \"run-directly\"".to_owned(), "without a sandbox"),
+        ("env = { TOKEN = \"${SECRET}\" }".to_owned(), "a variable of your environment"),
+        (format!("volumes = [\"{outside}:/data\"]"), "files outside the project"),
+        ("volumes = [\"./link:/data\"]".to_owned(), "files outside the project"),
+        ("workspace = \"link\"".to_owned(), "a directory outside the project"),
+        ("volumes = [\"..:/data\"]".to_owned(), "files outside the project"),
+    ] {
+        project(&kennel, &format!("[sandbox]\n{text}\n"));
+        let stderr = call(&kennel, &["run", "--", "true"], &[("SECRET", "hidden")]).fails(125);
+        assert!(stderr.contains(said) && stderr.contains("kennel config trust"), "{text}: {stderr}");
+        assert!(stderr.contains("kennel.toml:2"), "{stderr}");
+        assert!(!stderr.contains("hidden"), "{stderr}");
+        let told = call(&kennel, &["run", "--json", "--", "true"], &[("SECRET", "hidden")]);
+        assert_eq!(told.json()["error"]["code"], "permission_denied", "{told:?}");
+    }
+    assert!(kennel.is_gone());
+}
+
+#[test]
+fn trust_is_for_the_very_bytes() {
+    let kennel = kennel();
+    let run = || call(&kennel, &["run", "-c", "echo $TOKEN"], &[("SECRET", "let in")]);
+    let config = |words: &[&str]| call(&kennel, &[&["config"], words].concat(), &[("SECRET", "let in")]);
+    project(&kennel, "[sandbox]\nenv = { TOKEN = \"${SECRET}\" }\n");
+    run().fails(125);
+    let told = config(&["trust"]).ok();
+    assert!(told.contains("sandbox.env.TOKEN") && !told.contains("let in"), "{told}");
+    assert_eq!(run().ok(), "let in");
+    config(&["trust", "--revoke"]).ok();
+    run().fails(125);
+    config(&["trust"]).ok();
+    // What a sandbox writes into the project's file is not what was trusted.
+    call(&kennel, &["run", "-c", "echo 'network = \"host\"' >> kennel.toml"], &[("SECRET", "")]).ok();
+    let stderr = run().fails(125);
+    assert!(stderr.contains("the network of this machine"), "{stderr}");
+    // A file of the same words elsewhere is another file.
+    project(&kennel, "[sandbox]\nenv = { TOKEN = \"${SECRET}\" }\n");
+    assert_eq!(run().ok(), "let in");
+    let below = kennel.here().join("below");
+    std::fs::create_dir(&below).unwrap();
+    std::fs::copy(kennel.here().join("kennel.toml"), below.join("kennel.toml")).unwrap();
+    let mut there = Command::new(env!("CARGO_BIN_EXE_kennel"));
+    there.args(["run", "--", "true"]).current_dir(&below).env("KENNEL_HOME", kennel.home.path()).env("SECRET", "x");
+    finish(there, None).fails(125);
+    project(&kennel, "[sandbox]\nmemory = \"1g\"\n");
+    config(&["trust"]).ok();
+}
+
+#[test]
+fn without_a_sandbox_only_if_the_user_says_so() {
+    let kennel = kennel();
+    user(&kennel, "[sandbox]\nenabled = false\n");
+    let done = call(&kennel, &["run", "--json", "--", "echo", "hi"], &[]);
+    assert_eq!(done.json()["provider"], "local", "{done:?}");
+    assert!(done.stderr.contains("without a sandbox"), "{done:?}");
+    user(&kennel, "[sandbox]\nprovider = \"docker\"\nimage = \"any\"\n");
+    call(&kennel, &["run", "--", "true"], &[]).fails(125);
+    user(&kennel, "[sandbox]\nprovider = \"docker\"\nonUnavailable = \"run-directly\"\n");
+    let done = call(&kennel, &["run", "--json", "--", "echo", "hi"], &[]);
+    assert_eq!(done.json()["provider"], "local", "{done:?}");
+    assert!(done.stderr.contains("sandbox.onUnavailable"), "{done:?}");
+    // The flag is the last word.
+    let done = call(&kennel, &["--provider", "native", "run", "--json", "--", "echo", "hi"], &[]);
+    assert_eq!(done.json()["provider"], "native", "{done:?}");
+}

@@ -136,7 +136,9 @@ impl Shape {
             Self::InnerPath => "an absolute path inside the sandbox".to_owned(),
             Self::Name => "a name: letters, digits, dots, dashes and underscores, a letter or digit first".to_owned(),
             Self::Network => "bridge, host or none".to_owned(),
-            Self::Volume => "a mount: ./host:/container, /host:/container:ro, or a map with host and container".to_owned(),
+            Self::Volume => {
+                "a mount: ./host:/container, /host:/container:ro, or a map with host and container".to_owned()
+            }
             Self::Port => "a port: container or host:container, as in 8080 or 3000:8080".to_owned(),
             Self::List(_) => "a list".to_owned(),
             Self::Map { .. } | Self::Section(_) => "a map".to_owned(),

@@ -6,6 +6,7 @@ use crate::command::{
 };
 use crate::providers::{ProviderName, Providers};
 use crate::report;
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 
@@ -98,6 +99,22 @@ fn verb(arguments: &[OsString]) -> usize {
     }
 }
 
+/// Adds the command that was probably meant: the parser does not see that two letters were typed in the wrong order.
+fn suggest(mut error: clap::Error) -> clap::Error {
+    const CLOSE: usize = 2;
+    let typed = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(typed)) if error.get(ContextKind::SuggestedSubcommand).is_none() => typed.clone(),
+        _ => return error,
+    };
+    let commands = Cli::command();
+    let away = |name: &str| strsim::damerau_levenshtein(name, &typed);
+    let nearest = commands.get_subcommands().map(clap::Command::get_name).min_by_key(|name| away(name));
+    if let Some(name) = nearest.filter(|name| away(name) <= CLOSE && away(name) < typed.len()) {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name.to_owned()]));
+    }
+    error
+}
+
 impl Cli {
     /// Reads what was typed. To describe all commands to the parser takes longer than to parse one, so the commands that
     /// must be quick are tried by themselves; whatever is unclear is left to the parser that knows everything.
@@ -109,7 +126,7 @@ impl Cli {
             Some("exec") => Only::parse(&without_verb(), Command::Exec),
             _ => None,
         };
-        quick.map_or_else(|| Self::try_parse_from(arguments), Ok)
+        quick.map_or_else(|| Self::try_parse_from(arguments).map_err(suggest), Ok)
     }
 
     /// What there is to do it with. What takes long begins here: nothing else has been done yet.

@@ -4,8 +4,10 @@
 //! The words are in `snapshots/`; `INSTA_UPDATE=always cargo test -p kennel failures` writes them anew.
 
 use crate::support::{Finished, Kennel, finish};
+use kennel_testkit::docker;
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::io::Read;
 use std::process::{Command, Stdio};
 
 /// A shelf of failures, on the way into a snapshot.
@@ -68,7 +70,15 @@ impl<'a> Shelf<'a> {
     /// The code that `--json` tells of the same failure.
     fn code(&mut self, words: &[&str]) {
         let done = finish(self.call(words), None);
-        let object = done.json();
+        self.code_of(&done);
+    }
+
+    fn code_of(&mut self, done: &Finished) {
+        self.code_in(&done.text());
+    }
+
+    fn code_in(&mut self, said: &str) {
+        let object: serde_json::Value = serde_json::from_str(said).unwrap_or_else(|error| panic!("{error}: {said}"));
         let error = if object.is_array() { &object[0]["error"] } else { &object["error"] };
         self.codes.insert(error["code"].as_str().unwrap_or_else(|| panic!("{object}")).to_owned());
     }
@@ -105,6 +115,22 @@ fn what_is_said_when_it_goes_wrong() {
     shelf.put(&["ls", "--filter", "status=gone"]);
     shelf.put(&["ls", "--filter", "colour=red"]);
     shelf.put(&["explain", "gravity"]);
+    shelf.put(&["ls", "--format", "colour"]);
+    shelf.put(&["run", "--pull", "sometimes", "--", "true"]);
+    shelf.put(&["run", "--profile", "dev", "--", "true"]);
+    // Settings.
+    let settings = |text: &str| std::fs::write(kennel.here().join("kennel.toml"), text).unwrap();
+    settings("[sandbox]\nmemroy = \"1g\"\nnetwork = \"wifi\"\n");
+    shelf.put(&["run", "--", "true"]);
+    settings("[sandbox]\nnetwork = \"host\"\nenv = { TOKEN = \"${HOME}\" }\n");
+    shelf.put(&["run", "--", "true"]);
+    settings("[sandbox]\nimage = \"${NOT_SET_ANYWHERE}\"\n");
+    shelf.put(&["run", "--", "true"]);
+    settings("[sandbox]\nprovider = \"kubernetes\"\n");
+    shelf.put(&["run", "--", "true"]);
+    shelf.put(&["config", "get", "sandbox.memroy"]);
+    shelf.put(&["config", "set", "sandbox.memory", "lots"]);
+    std::fs::remove_file(kennel.here().join("kennel.toml")).unwrap();
     // Commands that cannot be run.
     shelf.put(&["--provider", "local", "run", "--", "no-such-program"]);
     shelf.put(&["--provider", "local", "run", "--", "./plain"]);
@@ -136,7 +162,10 @@ fn what_is_said_when_it_goes_wrong() {
     shelf.put(&["attach", "box"]);
     kennel.kennel(&["start", "box"]).ok();
     shelf.put(&["rm", "box"]);
+    shelf.put(&["attach", "box"]);
     shelf.put(&["attach", "box", "--process", "4711"]);
+    shelf.put(&["pause", "box"]);
+    shelf.put(&["rename", "box", "No Good"]);
     shelf.put(&["cp", "box:/nowhere/at/all", "."]);
     shelf.put(&["cp", "nothing-here", "box:/tmp/x"]);
     insta::assert_snapshot!("failures", shelf.text);
@@ -176,17 +205,44 @@ fn the_same_codes_for_programs() {
     let words: Vec<&str> =
         ["--provider", "local", "run", "--json", "--"].into_iter().chain([huge.as_str(); 10]).collect();
     shelf.code(&words);
+    // Something wrong in the project, on the engine, in what was started, and in Kennel's own files.
+    std::fs::write(kennel.here().join("kennel.toml"), "[sandbox]\nnetwork = \"host\"\n").unwrap();
+    shelf.code(&["run", "--json", "--", "true"]);
+    std::fs::remove_file(kennel.here().join("kennel.toml")).unwrap();
+    let engine = docker::socket();
+    let words =
+        ["--provider", "docker", "run", "--json", "--pull", "never", "--image", "kennel-test/none", "--", "true"];
+    let mut call = shelf.call(&words);
+    call.env("DOCKER_HOST", format!("unix://{}", engine.display()));
+    shelf.code_of(&finish(call, None));
+    let gone = kennel.here().join("gone");
+    std::fs::create_dir(&gone).unwrap();
+    let native = shelf.call(&["--provider", "native", "create", "--workspace", gone.to_str().unwrap()]);
+    let native = finish(native, None).ok();
+    std::fs::remove_dir(&gone).unwrap();
+    shelf.code(&["start", "--json", &native]);
+    finish(shelf.call(&["rm", &native]), None).ok();
+    // An engine that takes the call and says nothing, until the user has had enough.
+    let silent = kennel.home.path().join("silent.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();
+    let mut call = shelf.call(&["--provider", "docker", "run", "--json", "--image", "any", "--", "true"]);
+    call.env("DOCKER_HOST", format!("unix://{}", silent.display())).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = call.spawn().unwrap();
+    let _taken = listener.accept().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    child.wait().unwrap();
+    shelf.code_in(&said);
+    let id = kennel.kennel(&["ls", "--all", "-q"]).ok();
+    std::fs::write(kennel.home.path().join("state/local").join(&id).join("sandbox.json"), "{").unwrap();
+    shelf.code(&["--provider", "local", "stop", "--json", &id]);
+    std::fs::remove_dir_all(kennel.home.path().join("state/local")).unwrap();
+    // This one has no form for programs: who attaches is a person.
+    shelf.codes.insert("attach_failed".to_owned());
     let met: Vec<&str> = shelf.codes.iter().map(String::as_str).collect();
-    let expected = [
-        "already_exists",
-        "exec_failed",
-        "invalid_config",
-        "limit_exceeded",
-        "not_available",
-        "not_found",
-        "stopped",
-        "timeout",
-        "unsupported",
-    ];
+    let mut expected: Vec<String> = kennel_types::ErrorCode::all().map(|code| code.to_string()).collect();
+    expected.sort();
     assert_eq!(met, expected);
 }

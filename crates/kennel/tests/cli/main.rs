@@ -9,4 +9,6 @@ mod settings;
 mod support;
 mod terminal;
 mod usage;
+mod walk;
 mod watching;
+mod words;

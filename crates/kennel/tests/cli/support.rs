@@ -79,6 +79,11 @@ impl Kennel {
         Self { home: Home::new(), provider, image, docker_host }
     }
 
+    /// The image that it runs, where it runs one.
+    pub(crate) fn image(&self) -> Option<&str> {
+        self.image.as_deref()
+    }
+
     /// The directory the program is called in, and the workspace.
     pub(crate) fn here(&self) -> PathBuf {
         self.home.workspace()

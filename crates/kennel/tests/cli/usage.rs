@@ -17,35 +17,6 @@ fn kennel_alone_shows_a_short_help_with_examples() {
 }
 
 #[test]
-fn every_command_has_help_with_examples() {
-    let kennel = Kennel::on("local");
-    for command in [
-        "run",
-        "create",
-        "start",
-        "stop",
-        "rm",
-        "ls",
-        "inspect",
-        "exec",
-        "attach",
-        "logs",
-        "cp",
-        "stats",
-        "events",
-        "wait",
-        "doctor",
-        "explain",
-        "completions",
-        "man",
-        "version",
-    ] {
-        let text = kennel.kennel(&[command, "--help"]).ok();
-        assert!(text.contains("Examples:\n") && text.contains(&format!("kennel {command}")), "{text}");
-    }
-}
-
-#[test]
 fn usage_errors_are_kennels_own_failures() {
     let kennel = Kennel::on("local");
     for wrong in [&["no-such-command"][..], &["run", "--memory", "lots", "--", "true"], &["rm"], &["cp", "a"]] {
@@ -101,7 +72,7 @@ fn completions_manual_and_version() {
     let kennel = Kennel::on("local");
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let text = kennel.kennel(&["completions", shell]).ok();
-        assert!(text.contains("kennel") && text.contains("no-stream"), "{shell}: {text}");
+        assert!(text.contains("kennel") && text.contains("KENNEL_COMPLETE"), "{shell}: {text}");
     }
     let page = kennel.kennel(&["man"]).ok();
     assert!(page.contains(".TH kennel 1"), "{page}");
@@ -111,6 +82,30 @@ fn completions_manual_and_version() {
     let version = kennel.kennel(&["version", "--json"]).json();
     assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(kennel.kennel(&["version"]).ok(), format!("kennel {}", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_shell_completes_commands_options_and_names() {
+    let kennel = Kennel::on("local");
+    kennel.kennel(&["create", "--name", "my-box"]).ok();
+    std::fs::write(kennel.here().join("my-file"), "").unwrap();
+    let completes = |words: &[&str]| {
+        let mut call = std::process::Command::new(env!("CARGO_BIN_EXE_kennel"));
+        call.current_dir(kennel.here()).env_clear().env("KENNEL_HOME", kennel.home.path());
+        call.env("DOCKER_HOST", "unix:///nowhere").env("KENNEL_COMPLETE", "bash");
+        call.env("_CLAP_COMPLETE_INDEX", words.len().to_string()).env("_CLAP_IFS", "\n");
+        call.arg("--").arg("kennel").args(words);
+        let done = finish(call, None);
+        assert_eq!(done.stderr, "");
+        done.ok().lines().map(ToOwned::to_owned).collect::<Vec<_>>()
+    };
+    assert!(completes(&["unp"]).contains(&"unpause".to_owned()));
+    assert!(completes(&["run", "--mem"]).contains(&"--memory".to_owned()));
+    for command in ["exec", "rm", "stop", "inspect", "logs", "attach", "start", "wait", "stats", "pause", "rename"] {
+        assert_eq!(completes(&[command, "my-"]), ["my-box"], "{command}");
+    }
+    let found = completes(&["cp", "my-"]);
+    assert!(found.contains(&"my-box:".to_owned()) && found.contains(&"my-file".to_owned()), "{found:?}");
 }
 
 #[test]

@@ -1,0 +1,214 @@
+//! What a user reads when all is well: the help of every command, and what each prints; in colour and without.
+//!
+//! The words are in `snapshots/`; `INSTA_UPDATE=always cargo test -p kennel words` writes them anew.
+
+use crate::support::{Finished, Kennel, finish};
+use std::fmt::Write;
+
+const COMMANDS: &[&str] = &[
+    "run",
+    "create",
+    "start",
+    "stop",
+    "pause",
+    "unpause",
+    "rename",
+    "rm",
+    "ls",
+    "inspect",
+    "exec",
+    "attach",
+    "logs",
+    "cp",
+    "stats",
+    "events",
+    "wait",
+    "config",
+    "config show",
+    "config get",
+    "config set",
+    "config path",
+    "config schema",
+    "config trust",
+    "config validate",
+    "doctor",
+    "explain",
+    "completions",
+    "man",
+    "version",
+];
+
+fn help(coloured: bool) -> String {
+    let kennel = Kennel::on("local");
+    let mut text = String::new();
+    for command in std::iter::once("").chain(COMMANDS.iter().copied()) {
+        let mut call = std::process::Command::new(env!("CARGO_BIN_EXE_kennel"));
+        call.args(command.split_whitespace()).arg("--help").env_clear().current_dir(kennel.here());
+        // The width of a terminal that nobody has.
+        call.env("COLUMNS", "100").envs(coloured.then_some(("CLICOLOR_FORCE", "1")));
+        let said = finish(call, None).ok();
+        let lines: Vec<&str> = said.lines().map(str::trim_end).collect();
+        write!(text, "$ kennel {}\n{}\n\n", format!("{command} --help").trim(), lines.join("\n")).unwrap();
+    }
+    text.replace('\x1b', "ESC")
+}
+
+#[test]
+fn the_help_of_every_command() {
+    insta::assert_snapshot!("help", help(false));
+}
+
+#[test]
+fn the_help_in_colour() {
+    insta::assert_snapshot!("help_in_colour", help(true));
+}
+
+#[test]
+fn every_command_is_here() {
+    let kennel = Kennel::on("local");
+    let said = kennel.kennel(&["--help"]).ok();
+    let listed = said.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    for command in listed.filter_map(|line| line.split_whitespace().next()) {
+        assert!(COMMANDS.contains(&command), "the help of {command} is not looked at");
+    }
+}
+
+/// A walk through all commands, on the way into a snapshot.
+struct Walk<'a> {
+    kennel: &'a Kennel,
+    coloured: bool,
+    text: String,
+    /// Words that differ from run to run, and what stands for them.
+    replaced: Vec<(String, String)>,
+}
+
+impl Walk<'_> {
+    fn go(&mut self, words: &[&str]) -> String {
+        self.go_with(words, None)
+    }
+
+    fn go_with(&mut self, words: &[&str], stdin: Option<&str>) -> String {
+        let mut call = self.kennel.call(words);
+        call.envs(self.coloured.then_some(("CLICOLOR_FORCE", "1")));
+        let done: Finished = finish(call, stdin.map(|text| text.as_bytes().to_vec()));
+        assert_eq!(done.status, 0, "{words:?}: {done:?}");
+        self.note(words, &done.text());
+        assert_eq!(done.stderr, "", "{words:?}");
+        done.text().trim_end().to_owned()
+    }
+
+    fn note(&mut self, words: &[&str], said: &str) {
+        let line: Vec<String> = words
+            .iter()
+            .map(|word| if word.contains(char::is_whitespace) { format!("'{word}'") } else { (*word).to_owned() })
+            .collect();
+        let mut shown = format!("$ kennel {}\n{}\n\n", line.join(" "), said.trim_end());
+        for (from, to) in &self.replaced {
+            shown = shown.replace(from, to);
+        }
+        let lines: Vec<String> = shown.lines().map(|line| steady(line.trim_end())).collect();
+        self.text.extend([lines.join("\n").as_str(), "\n\n"]);
+    }
+
+    fn stands_for(&mut self, found: &str, name: &str) {
+        self.replaced.push((found.to_owned(), name.to_owned()));
+    }
+}
+
+/// A line without the numbers that no two runs share.
+fn steady(line: &str) -> String {
+    let line = line.replace('\x1b', "ESC");
+    for name in ["\"createdMs\": ", "\"kennel.created-ms\": ", "\"kennel.installation\": "] {
+        if let Some((indent, _)) = line.split_once(name) {
+            return format!("{indent}{name}DIFFERS,");
+        }
+    }
+    if line.contains(" ago") {
+        let words: Vec<&str> = line.split(' ').collect();
+        let at = words.iter().position(|word| *word == "ago").unwrap_or(0);
+        let mut words: Vec<String> = words.into_iter().map(ToOwned::to_owned).collect();
+        if at >= 2 {
+            words[at - 2] = "N".into();
+            words[at - 1] = "seconds".into();
+        }
+        return words.join(" ");
+    }
+    line
+}
+
+fn walk(provider: &'static str, coloured: bool) -> String {
+    let kennel = Kennel::on(provider);
+    let mut walk = Walk { kennel: &kennel, coloured, text: String::new(), replaced: Vec::new() };
+    walk.stands_for(&kennel.here().display().to_string(), "HERE");
+    walk.stands_for(&kennel.home.path().display().to_string(), "HOME");
+    if let Some(image) = kennel.image() {
+        walk.stands_for(image, "IMAGE");
+    }
+    walk.go(&["run", "--", "echo", "hello"]);
+    walk.go(&["run", "-c", "echo a | tr a b"]);
+    let id = kennel.kennel(&["create", "--name", "box"]).ok();
+    let id = kennel.kennel(&["ls", "--all", "--format", "id", "--filter", &format!("name={id}")]).ok();
+    walk.stands_for(&id, "ID----------");
+    walk.go(&["ls", "--all"]);
+    walk.go(&["start", "box"]);
+    walk.go(&["ls"]);
+    walk.go(&["ls", "-q"]);
+    walk.go(&["ls", "--format", "id,name,provider,status,network,workspace"]);
+    walk.go(&["ls", "--json"]);
+    walk.go(&["inspect", "box"]);
+    walk.go(&["exec", "box", "--", "echo", "hello"]);
+    std::fs::write(kennel.here().join("notes"), "one\n").unwrap();
+    walk.go(&["cp", "notes", "box:/tmp/notes"]);
+    walk.go(&["cp", "box:/tmp/notes", "-"]);
+    walk.go_with(&["cp", "-", "box:/tmp/more"], Some("two\n"));
+    walk.go(&["logs", "box"]);
+    if provider == "docker" {
+        walk.go(&["pause", "box"]);
+        walk.go(&["ls"]);
+        walk.go(&["unpause", "box"]);
+    }
+    walk.go(&["rename", "box", "crate"]);
+    walk.go(&["stop", "--timeout", "0", "crate"]);
+    walk.go(&["wait", "crate"]);
+    walk.go(&["rm", "crate"]);
+    walk.go(&["ls", "--all"]);
+    walk.go(&["ls", "--all", "--json"]);
+    walk.text
+}
+
+#[test]
+fn what_native_prints() {
+    insta::assert_snapshot!("native", walk("native", false));
+}
+
+#[test]
+fn what_docker_prints() {
+    insta::assert_snapshot!("docker", walk("docker", false));
+}
+
+#[test]
+fn what_it_prints_in_colour() {
+    insta::assert_snapshot!("native_in_colour", walk("native", true));
+}
+
+#[test]
+fn what_needs_no_sandbox() {
+    let kennel = Kennel::on("local");
+    let mut walk = Walk { kennel: &kennel, coloured: false, text: String::new(), replaced: Vec::new() };
+    walk.stands_for(&kennel.here().display().to_string(), "HERE");
+    walk.stands_for(&kennel.home.path().display().to_string(), "HOME");
+    walk.go(&["config", "path"]);
+    walk.go(&["config", "set", "sandbox.memory", "2g"]);
+    walk.go(&["config", "set", "sandbox.network", "host"]);
+    walk.go(&["config", "get", "sandbox.memory"]);
+    walk.go(&["config", "show", "sandbox"]);
+    walk.go(&["config", "show", "--json", "sandbox.memory"]);
+    walk.go(&["config", "validate"]);
+    walk.go(&["config", "trust"]);
+    walk.go(&["explain"]);
+    walk.go(&["explain", "native"]);
+    walk.go(&["explain", "limits"]);
+    walk.go(&["explain", "limits", "--json"]);
+    walk.go(&["version"]);
+    insta::assert_snapshot!("without_a_sandbox", walk.text);
+}

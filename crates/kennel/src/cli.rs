@@ -218,57 +218,6 @@ mod tests {
         }
     }
 
-    /// Checks a generated page; with `KENNEL_UPDATE_DOCS=1` writes it.
-    fn is_current(page: &str, text: &str) {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(page);
-        if std::env::var_os("KENNEL_UPDATE_DOCS").is_some() {
-            std::fs::write(&path, text).unwrap();
-        }
-        let found = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            found == text,
-            "docs/reference/{page} is out of date: KENNEL_UPDATE_DOCS=1 cargo test -p kennel is_current"
-        );
-    }
-
-    #[test]
-    fn the_reference_of_commands_is_current() {
-        let mut text = "# Commands\n\nGenerated from `kennel COMMAND --help`.\n".to_owned();
-        let mut cli = Cli::command().term_width(100);
-        cli.build();
-        let names: Vec<String> = cli.get_subcommands().map(|command| command.get_name().to_owned()).collect();
-        let mut page = |title: &str, command: &mut clap::Command| {
-            let help = command.render_long_help().to_string();
-            let help: Vec<&str> = help.lines().map(str::trim_end).collect();
-            text.extend([&format!("\n## {title}\n\n```text\n"), help.join("\n").trim_end(), "\n```\n"]);
-        };
-        page("kennel", &mut cli);
-        for name in names {
-            page(&format!("kennel {name}"), cli.find_subcommand_mut(&name).unwrap());
-        }
-        is_current("cli.md", &text);
-    }
-
-    #[test]
-    fn the_reference_of_errors_is_current() {
-        use kennel_types::ErrorCode;
-        let yes = |it: bool| if it { "yes" } else { "" };
-        let mut text = "# Error codes\n\nThe same code in the library, in `--json`, in the exit status and in HTTP. Generated \
-            from the table in `kennel-types`;\nwhat to do about each is in [troubleshooting](../troubleshooting.md).\n\n\
-            | code | exit status | HTTP status | trying again can help | the session can go on |\n|---|---|---|---|---|\n"
-            .to_owned();
-        for code in ErrorCode::all() {
-            text.extend([format!(
-                "| [`{code}`](../troubleshooting.md#{code}) | {} | {} | {} | {} |\n",
-                code.exit_status(),
-                code.http_status(),
-                yes(code.retryable()),
-                yes(code.recoverable())
-            )]);
-        }
-        is_current("errors.md", &text);
-    }
-
     #[test]
     fn every_code_has_its_trouble_shot() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/troubleshooting.md");

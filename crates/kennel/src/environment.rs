@@ -29,6 +29,24 @@ const SUDO_UID: &str = "SUDO_UID";
 /// The group of who called `sudo`.
 const SUDO_GID: &str = "SUDO_GID";
 
+/// All of them, and what each is for; the reference is made of it.
+#[cfg(test)]
+pub(crate) const VARIABLES: &[(&str, &str)] = &[
+    (KENNEL_HOME, "Moves all of Kennel's files there: settings to `config`, data and state beside it."),
+    ("KENNEL_SANDBOX_…", "A setting, over those in files; see below."),
+    (COMPLETE, "Set by a shell that asks what can be typed; see `kennel completions`."),
+    (HOME, "The user's home directory, under which the other places are found."),
+    (XDG_CONFIG_HOME, "Where settings are: `kennel/config.toml` below it. `~/.config` if not set."),
+    (XDG_DATA_HOME, "Where programs for the inside are kept. `~/.local/share` if not set."),
+    (XDG_STATE_HOME, "Where sandboxes are kept. `~/.local/state` if not set."),
+    (XDG_RUNTIME_DIR, "Where a rootless Docker has its socket."),
+    (DOCKER_HOST, "Where Docker listens, as in `unix:///var/run/docker.sock`."),
+    (TERM, "The kind of terminal, passed on to a command that gets one."),
+    (SUDO_UID, "Who called `sudo`: files made in a workspace are given to that user."),
+    (SUDO_GID, "The group of who called `sudo`."),
+    ("NO_COLOR, CLICOLOR, CLICOLOR_FORCE", "No colours; colours as the terminal has them; colours in any case."),
+];
+
 /// A variable that the user names, for `-e NAME`.
 pub(crate) fn named(name: &str) -> Option<OsString> {
     std::env::var_os(name)

@@ -16,6 +16,8 @@ mod output;
 mod places;
 mod progress;
 mod providers;
+#[cfg(test)]
+mod reference;
 mod report;
 mod result;
 mod settings;

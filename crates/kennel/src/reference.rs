@@ -1,0 +1,165 @@
+//! The pages of `docs/reference`, which are made of what the program itself knows, and tested to be current.
+
+use crate::cli::Cli;
+use crate::environment;
+use clap::CommandFactory;
+use serde_json::Value;
+use std::fmt::Write;
+
+/// Checks a generated page; with `KENNEL_UPDATE_DOCS=1` writes it.
+fn is_current(page: &str, text: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(page);
+    if std::env::var_os("KENNEL_UPDATE_DOCS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == text,
+        "docs/reference/{page} is out of date: KENNEL_UPDATE_DOCS=1 cargo test -p kennel --bin kennel current"
+    );
+}
+
+#[test]
+fn the_reference_of_commands_is_current() {
+    let mut text = "# Commands\n\nGenerated from `kennel COMMAND --help`.\n".to_owned();
+    let mut cli = Cli::command().term_width(100);
+    cli.build();
+    let names: Vec<String> = cli.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let mut page = |title: &str, command: &mut clap::Command| {
+        let help = command.render_long_help().to_string();
+        let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+        text.extend([&format!("\n## {title}\n\n```text\n"), help.join("\n").trim_end(), "\n```\n"]);
+    };
+    page("kennel", &mut cli);
+    for name in names {
+        page(&format!("kennel {name}"), cli.find_subcommand_mut(&name).unwrap());
+    }
+    is_current("cli.md", &text);
+}
+
+#[test]
+fn the_reference_of_errors_is_current() {
+    use kennel_types::ErrorCode;
+    let yes = |it: bool| if it { "yes" } else { "" };
+    let mut text =
+        "# Error codes\n\nThe same code in the library, in `--json`, in the exit status and in HTTP. Generated \
+        from the table in `kennel-types`;\nwhat to do about each is in [troubleshooting](../troubleshooting.md).\n\n\
+        | code | exit status | HTTP status | trying again can help | the session can go on |\n|---|---|---|---|---|\n"
+            .to_owned();
+    for code in ErrorCode::all() {
+        text.extend([format!(
+            "| [`{code}`](../troubleshooting.md#{code}) | {} | {} | {} | {} |\n",
+            code.exit_status(),
+            code.http_status(),
+            yes(code.retryable()),
+            yes(code.recoverable())
+        )]);
+    }
+    is_current("errors.md", &text);
+}
+
+#[test]
+fn the_reference_of_variables_is_current() {
+    let mut text =
+        "# Environment variables\n\nEverything that Kennel reads from the environment. Generated from the program.\n\n\
+        | variable | what it is for |\n|---|---|\n"
+            .to_owned();
+    for (name, what) in environment::VARIABLES {
+        writeln!(text, "| `{name}` | {what} |").unwrap();
+    }
+    text.push_str("\n## Settings\n\nEach is over the same one in a file; see [settings](config.md).\n\n| variable | setting | what it is |\n|---|---|---|\n");
+    for variable in kennel_config::environment_variables() {
+        writeln!(text, "| `{}` | `{}` | {} |", variable.name, variable.key, cell(&variable.description)).unwrap();
+    }
+    is_current("environment.md", &text);
+}
+
+#[test]
+fn the_reference_of_settings_is_current() {
+    let schema = kennel_config::schema();
+    let mut text = "# Settings\n\nIn `kennel.toml`, `kennel.yaml` or `kennel.json` of a project or `.kennel/config.*` in it, in the user's `config.*` (see \
+        `kennel config path`), and in the files of other programs that have such a section: `.openagents/project.json` (`sandbox`), \
+        `opencode.json` (`container`), `config.yaml` (`agent`). Generated from the program; \
+        `kennel config schema` prints it for editors.\n"
+        .to_owned();
+    for line in schema["description"].as_str().unwrap_or_default().lines().skip(1) {
+        text.extend([line, "\n"]);
+    }
+    section(&mut text, "", &schema);
+    is_current("config.md", &text);
+}
+
+/// The settings of a section, then the sections in it.
+fn section(text: &mut String, path: &str, schema: &Value) {
+    let properties = || schema["properties"].as_object().into_iter().flatten();
+    let same = |property: &Value| {
+        property["description"].as_str()?.strip_prefix("Same as ")?.strip_suffix('.').map(ToOwned::to_owned)
+    };
+    let own: Vec<_> = properties().filter(|(name, it)| same(it).is_none() && *name != "$schema").collect();
+    let (inner, plain): (Vec<_>, Vec<_>) = own.into_iter().partition(|(_, it)| below(it).is_some());
+    if !plain.is_empty() {
+        text.push_str("\n| key | what it is | value | default | also |\n|---|---|---|---|---|\n");
+    }
+    for (name, property) in plain {
+        let bare = |name: &str| name.replace(['-', '_'], "").to_lowercase();
+        let aliases: Vec<String> = properties()
+            .filter(|(other, it)| same(it).as_deref() == Some(name) && bare(other) != bare(name))
+            .filter(|(other, _)| !other.contains(['-', '_']))
+            .map(|(other, _)| format!("`{other}`"))
+            .collect();
+        let default = match &property["default"] {
+            Value::Null => String::new(),
+            Value::Array(items) if items.is_empty() => String::new(),
+            Value::Object(entries) if entries.is_empty() => String::new(),
+            Value::String(text) => format!("`{text}`"),
+            value => format!("`{value}`"),
+        };
+        let what = cell(property["description"].as_str().unwrap_or_default());
+        writeln!(text, "| `{path}{name}` | {what} | {} | {default} | {} |", value(property), aliases.join(", "))
+            .unwrap();
+    }
+    for (name, property) in inner {
+        let of = format!("{path}{name}");
+        let what = property["description"].as_str().unwrap_or_default();
+        let (schema, path) = match below(property) {
+            Some((schema, true)) => (schema, format!("{of}.NAME.")),
+            Some((schema, false)) => (schema, format!("{of}.")),
+            None => continue,
+        };
+        write!(text, "\n## {of}\n\n{what}\n").unwrap();
+        section(text, &path, schema);
+    }
+}
+
+/// The settings that a key leads to, and whether each is under a name that the user chooses.
+fn below(property: &Value) -> Option<(&Value, bool)> {
+    if property["properties"].is_object() {
+        return Some((property, false));
+    }
+    let any = &property["additionalProperties"];
+    any["properties"].is_object().then_some((any, true))
+}
+
+/// What may be written.
+fn value(property: &Value) -> String {
+    if let Some(variants) = property["oneOf"].as_array().or(property["enum"].as_array()) {
+        let names = variants.iter().filter_map(|it| it["const"].as_str().or(it.as_str()));
+        return names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    }
+    let kinds: Vec<&str> = match &property["type"] {
+        Value::String(kind) => vec![kind],
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).filter(|kind| *kind != "null").collect(),
+        _ => Vec::new(),
+    };
+    match kinds[..] {
+        ["array"] => "list".into(),
+        ["object"] => "map".into(),
+        [] => String::new(),
+        _ => kinds.join(" or "),
+    }
+}
+
+/// Text that fits into a cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('\n', " ").replace('|', "\\|")
+}

@@ -164,7 +164,7 @@ impl Cli {
             Command::Wait(command) => command.run(providers).await,
             Command::Config(command) => command.run(),
             Command::Doctor(command) => command.run(providers).await,
-            Command::Explain(command) => command.run(),
+            Command::Explain(command) => command.run().await,
             Command::Completions(command) => command.run(),
             Command::Man(command) => command.run(),
             Command::Version(command) => command.run(),

@@ -23,7 +23,7 @@ pub(crate) enum ProviderName {
 
 impl ProviderName {
     /// Where sandboxes are looked for, those that answer fastest first.
-    const ALL: [Self; 3] = [Self::Native, Self::Local, Self::Docker];
+    pub(crate) const ALL: [Self; 3] = [Self::Native, Self::Local, Self::Docker];
 
     /// The name as it is typed.
     pub(crate) fn as_str(self) -> &'static str {

@@ -1,10 +1,12 @@
 //! `kennel explain`: the table of modes, for a provider or for a feature.
 
 use crate::output::{print, print_json};
+use crate::providers::ProviderName;
 use crate::report;
 use comfy_table::{Table, presets};
-use kennel_core::Error;
-use kennel_types::{Backing, ErrorCode, Layer, MODES, Mode, NetworkMode, Support};
+use kennel_core::{Error, printable};
+use kennel_types::{Availability, Backing, ErrorCode, Layer, MODES, Mode, NetworkMode, Support};
+use serde::Serialize;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,7 +17,8 @@ Examples:
 
 /// Explain what a provider enforces, or who gives a feature
 ///
-/// What is not given is refused: a sandbox is never weaker than asked.
+/// What is not given is refused: a sandbox is never weaker than asked. What cannot be had on this machine is
+/// told with the reason, and what to type.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Explain {
@@ -34,20 +37,36 @@ struct Feature {
     given: Box<dyn Fn(&Mode) -> bool>,
 }
 
+/// A row of the table, and whether it can be had on this machine.
+#[derive(Serialize)]
+struct Here {
+    #[serde(flatten)]
+    mode: &'static Mode,
+    here: Availability,
+}
+
 impl Explain {
-    pub(crate) fn run(&self) -> u8 {
-        let rows = || MODES.iter().filter(|mode| mode.backing != Backing::Memory);
-        let Some(subject) = self.subject.as_deref() else {
-            return if self.json {
-                print_json(&rows().collect::<Vec<_>>())
-            } else {
-                print(&matrix(&features(), rows()))
+    pub(crate) async fn run(&self) -> u8 {
+        let mut rows = Vec::new();
+        for name in ProviderName::ALL {
+            let here = match name.make() {
+                Ok(provider) => provider.probe().await,
+                Err(error) => Availability {
+                    available: false,
+                    detail: error.to_string(),
+                    fix: error.next_step().map(ToOwned::to_owned),
+                },
             };
+            rows.extend(MODES.iter().filter(|mode| mode.provider == name.as_str()).map(|mode| (mode, here.clone())));
+        }
+        let mut rows: Vec<Here> = rows.into_iter().map(|(mode, here)| Here { mode, here }).collect();
+        let Some(subject) = self.subject.as_deref() else {
+            return if self.json { print_json(&rows) } else { print(&matrix(&features(), &rows)) };
         };
-        let of_provider: Vec<&Mode> = rows().filter(|mode| mode.provider == subject).collect();
-        if !of_provider.is_empty() {
-            let text = || of_provider.iter().map(|mode| describe(mode)).collect::<Vec<_>>().join("\n");
-            return if self.json { print_json(&of_provider) } else { print(&text()) };
+        if MODES.iter().any(|mode| mode.provider == subject && mode.backing != Backing::Memory) {
+            rows.retain(|row| row.mode.provider == subject);
+            let text = || rows.iter().map(describe).collect::<Vec<_>>().join("\n");
+            return if self.json { print_json(&rows) } else { print(&text()) };
         }
         let wanted = subject.replace('-', "_");
         let found: Vec<Feature> = features().into_iter().filter(|feature| feature.name == wanted).collect();
@@ -57,12 +76,17 @@ impl Explain {
             return report::failed(&Error::new(ErrorCode::InvalidConfig, message).hint("kennel explain"));
         }
         if self.json {
-            let given: Vec<_> = rows()
-                .map(|mode| serde_json::json!({ "mode": mode.name, "provider": mode.provider, "given": (found[0].given)(mode) }))
+            let given: Vec<_> = rows
+                .iter()
+                .map(|Here { mode, here }| {
+                    serde_json::json!({
+                        "mode": mode.name, "provider": mode.provider, "given": (found[0].given)(mode), "here": here,
+                    })
+                })
                 .collect();
             return print_json(&given);
         }
-        print(&format!("{}\n\n{}", found[0].what, matrix(&found, rows())))
+        print(&format!("{}\n\n{}", found[0].what, matrix(&found, &rows)))
     }
 }
 
@@ -106,22 +130,33 @@ fn features() -> Vec<Feature> {
     layers.chain(networks).chain(supports).chain([images]).collect()
 }
 
-fn matrix<'a>(features: &[Feature], modes: impl Iterator<Item = &'a Mode>) -> String {
-    let modes: Vec<&Mode> = modes.collect();
+fn matrix(features: &[Feature], rows: &[Here]) -> String {
+    let yes = |given: bool| if given { "yes" } else { "-" };
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(std::iter::once("FEATURE").chain(modes.iter().map(|mode| mode.name)));
+    table.set_header(std::iter::once("FEATURE").chain(rows.iter().map(|row| row.mode.name)));
+    table.add_row(std::iter::once("available here").chain(rows.iter().map(|row| yes(row.here.available))));
     for feature in features {
-        let cells = modes.iter().map(|mode| if (feature.given)(mode) { "yes" } else { "-" });
+        let cells = rows.iter().map(|row| yes((feature.given)(row.mode)));
         table.add_row(std::iter::once(feature.name.as_str()).chain(cells));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 3));
     }
-    table.trim_fmt()
+    let mut text = table.trim_fmt();
+    for row in rows.iter().filter(|row| !row.here.available) {
+        text.extend(["\n\n".to_owned(), format!("{}: {}", row.mode.provider, why(&row.here))]);
+    }
+    text
 }
 
-fn describe(mode: &Mode) -> String {
+/// Why it cannot be had here, and what to do about it.
+fn why(here: &Availability) -> String {
+    let fix = here.fix.as_ref().map(|fix| format!("\n  try: {}", printable(fix)));
+    format!("{}{}", printable(&here.detail), fix.unwrap_or_default())
+}
+
+fn describe(Here { mode, here }: &Here) -> String {
     let mut text = format!("{}\n", mode.name);
     let mut line = |name: &str, value: &str| text.extend([format!("  {name:<16} "), value.to_owned(), "\n".to_owned()]);
     let root = match mode.backing {
@@ -130,6 +165,8 @@ fn describe(mode: &Mode) -> String {
         Backing::Host => "the host itself",
         Backing::Memory => "memory",
     };
+    let state = if here.available { format!("yes: {}", printable(&here.detail)) } else { format!("no: {}", why(here)) };
+    line("available here", &state);
     line("root", root);
     line("ids", mode.ids);
     line("workspace files", &format!("belong to {}", mode.workspace_files));

@@ -31,6 +31,7 @@ const GROUPS: &[Group] = &[
     Group { name: "cold run", measure: cold::light },
     Group { name: "cold run beside engines", measure: cold::heavy },
     Group { name: "help", measure: cold::help },
+    Group { name: "settings", measure: cold::settings },
     Group { name: "native exec", measure: exec::native },
     Group { name: "docker exec", measure: exec::docker },
     Group { name: "files", measure: files::large },

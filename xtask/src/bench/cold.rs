@@ -61,7 +61,18 @@ pub(super) fn heavy(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
 pub(super) fn help(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
     let help = || succeed(&mut arena.kennel(&["--help"]));
     let [ours, host] = take_turns(effort.times(80), [once(help), once(|| arena.host_true())])?;
-    Ok(vec![Row::times("kennel --help", &ours, "spawn on the host", &host)])
+    Ok(vec![Row::times("kennel --help", &ours, "spawn on the host", &host).at_most_more(10.0)])
+}
+
+/// With settings, beside the same without any.
+pub(super) fn settings(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
+    let project = arena.path().join("project");
+    std::fs::create_dir_all(&project).context("make a project")?;
+    let text = "[sandbox]\nprovider = \"native\"\nnetwork = \"none\"\nenv = { CI = \"1\" }\ntimeout = \"10m\"\n";
+    std::fs::write(project.join("kennel.toml"), text).context("write its settings")?;
+    let with = || succeed(arena.kennel(&["run", "--", arena.busybox(), "true"]).current_dir(&project));
+    let [ours, without] = take_turns(effort.times(80), [once(with), once(|| kennel(arena))])?;
+    Ok(vec![Row::times("kennel run, with a settings file", &ours, "without", &without).at_most_more(1.0)])
 }
 
 /// What runc runs: its own defaults, a busybox for a root, and no terminal.

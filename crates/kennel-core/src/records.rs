@@ -276,15 +276,20 @@ impl Records {
         self.wait_until_ended(id).await
     }
 
+    /// The process that keeps it alive, if one does.
+    pub fn holder(&self, id: &SandboxId) -> Option<Pid> {
+        let text = std::fs::read_to_string(self.dir(id).join("lock")).ok()?;
+        // The lock is held and names this process: it cannot have become another's number since.
+        text.trim().parse().ok().and_then(Pid::from_raw).filter(|_| self.is_running(id))
+    }
+
     /// Kills the process that keeps it alive. Everything inside dies with that one.
     fn kill_holder(&self, id: &SandboxId) -> Result<()> {
         let what = || format!("end sandbox {id}");
-        let text = std::fs::read_to_string(self.dir(id).join("lock")).map_err(|error| Error::io(what(), error))?;
-        let pid = text.trim().parse().ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| Error::new(ErrorCode::Internal, format!("{}: nobody holds its lock", what())))?;
+        let nobody = || Error::new(ErrorCode::Internal, format!("{}: nobody holds its lock", what()));
+        let pid = self.holder(id).ok_or_else(nobody)?;
         let holder = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::io(what(), error))?;
-        // The lock is held and names this process: it cannot have become another's number since.
-        if self.is_running(id) {
+        if self.holder(id) == Some(pid) {
             rustix::process::pidfd_send_signal(holder, Signal::KILL).map_err(|error| Error::io(what(), error))?;
         }
         Ok(())

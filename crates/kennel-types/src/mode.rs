@@ -167,7 +167,7 @@ pub const MODES: &[Mode] = &[
         limits: Support::Given,
         mounts: Support::Given,
         users: Support::Given,
-        pause: Support::Refused,
+        pause: Support::Given,
         processes: Support::Given,
     },
     Mode {

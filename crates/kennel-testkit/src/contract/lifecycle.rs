@@ -127,6 +127,11 @@ pub async fn it_stands_still_and_goes_on(stage: &Stage) {
     assert_eq!(sandbox.inspect().await.unwrap().status, Status::Running);
     let before = count().await;
     eventually("it goes on", async || count().await > before).await;
+    // One that belongs to a command is not someone else's to pause: who waits for the command would wait for ever.
+    let tied = stage.create(&SandboxSpec { tied: true, ..stage.spec() }).await;
+    tied.start().await.unwrap();
+    assert_eq!(code(tied.pause().await), ErrorCode::InvalidConfig);
+    tied.remove(FORCE).await.unwrap();
     // One that stands still can be stopped, and removed by force.
     sandbox.pause().await.unwrap();
     sandbox.stop(GRACE).await.unwrap();

@@ -165,11 +165,9 @@ fn walk(provider: &'static str, coloured: bool) -> String {
     walk.go(&["cp", "box:/tmp/notes", "-"]);
     walk.go_with(&["cp", "-", "box:/tmp/more"], Some("two\n"));
     walk.go(&["logs", "box"]);
-    if provider == "docker" {
-        walk.go(&["pause", "box"]);
-        walk.go(&["ls"]);
-        walk.go(&["unpause", "box"]);
-    }
+    walk.go(&["pause", "box"]);
+    walk.go(&["ls"]);
+    walk.go(&["unpause", "box"]);
     walk.go(&["rename", "box", "crate"]);
     walk.go(&["stop", "--timeout", "0", "crate"]);
     walk.go(&["wait", "crate"]);

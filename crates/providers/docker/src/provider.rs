@@ -152,6 +152,9 @@ impl Provider for Docker {
 
     async fn pause(&self, id: &SandboxId) -> Result<()> {
         let container = self.existing(id).await?;
+        if container.tied {
+            return Err(Error::is_tied(&container.info.name));
+        }
         if container.is_paused() {
             return Ok(());
         }

@@ -7,6 +7,7 @@
 //! So far: as root, on the host's own root file system (the row `native, root, host` of the mode table).
 
 mod cover;
+mod freeze;
 mod limits;
 mod plan;
 
@@ -18,7 +19,7 @@ use kennel_core::{
 use kennel_jail::Network;
 use kennel_keeper_bin::JAIL;
 use kennel_types::{
-    Availability, Enforcement, ErrorCode, Mode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Stats,
+    Availability, Enforcement, ErrorCode, Mode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Stats, Status,
 };
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -64,6 +65,10 @@ impl Native {
 
     /// Starts the jail and tells it what to do. With `goes_on`, the line to it becomes one to the keeper.
     async fn begin(&self, record: &Record, goes_on: bool) -> Result<Told> {
+        if !record.spec.tied {
+            // What a killed jail left of an earlier life may be frozen, and hold on to the same group.
+            limits::sweep(&record.id);
+        }
         let network = plan::network(record.network);
         let ahead = self.ahead.lock().expect(NO_PANIC).take();
         let jail = match ahead.filter(|(has, _)| *has == network) {
@@ -77,6 +82,26 @@ impl Native {
         let plan = minicbor::to_vec(&plan)
             .map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))?;
         jail.tell(&plan).await
+    }
+
+    /// The sandbox as it is now.
+    fn info(&self, record: &Record) -> SandboxInfo {
+        let mut info = self.records.info(record);
+        if info.status == Status::Running && freeze::is_frozen(&record.id) {
+            info.status = Status::Paused;
+        }
+        info
+    }
+
+    /// Does something with the sandbox and the number of its jail, away from the runtime's thread.
+    async fn with_jail(&self, id: &SandboxId, act: fn(&SandboxId, &str, i32) -> Result<()>) -> Result<()> {
+        let record = self.records.find(id.as_str())?;
+        if record.spec.tied {
+            return Err(Error::is_tied(&record.name));
+        }
+        let jail = self.records.holder(id).ok_or_else(|| Error::stopped(&record.name))?;
+        let done = tokio::task::spawn_blocking(move || act(&record.id, &record.name, jail.as_raw_nonzero().get()));
+        done.await.unwrap_or_else(|error| Err(Error::new(ErrorCode::Internal, error.to_string())))
     }
 
     /// A line to the keeper, if anyone listens.
@@ -157,7 +182,7 @@ impl Provider for Native {
         let record = self.records.find(id.as_str())?;
         let _only_me = self.records.starting(&record).await?;
         if self.records.is_running(id) {
-            return Ok(());
+            return if freeze::is_frozen(id) { Err(Error::paused(&record.name)) } else { Ok(()) };
         }
         let answer = self.begin(&record, false).await?.answer().await?;
         answer.map_err(|reason| Error::not_started(&record.name, reason))
@@ -176,6 +201,10 @@ impl Provider for Native {
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
         self.records.find(id.as_str())?;
         if self.records.is_running(id) {
+            if freeze::is_frozen(id) {
+                // What stands still cannot be asked to end.
+                self.unpause(id).await?;
+            }
             self.records.end(id, self.dial(id).await, grace).await?;
         }
         Ok(())
@@ -196,6 +225,14 @@ impl Provider for Native {
         self.records.remove(&record)
     }
 
+    async fn pause(&self, id: &SandboxId) -> Result<()> {
+        self.with_jail(id, freeze::freeze).await
+    }
+
+    async fn unpause(&self, id: &SandboxId) -> Result<()> {
+        self.with_jail(id, freeze::thaw).await
+    }
+
     async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
         let record = self.records.find(id.as_str())?;
         let only_me = self.records.starting(&record).await?;
@@ -203,17 +240,20 @@ impl Provider for Native {
     }
 
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
-        Ok(self.records.info(&self.records.find(id_or_name)?))
+        Ok(self.info(&self.records.find(id_or_name)?))
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>> {
-        Ok(self.records.list()?.iter().map(|record| self.records.info(record)).collect())
+        Ok(self.records.list()?.iter().map(|record| self.info(record)).collect())
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
         let record = self.records.find(id.as_str())?;
         if !self.records.is_running(id) {
             return Err(Error::stopped(&record.name));
+        }
+        if freeze::is_frozen(id) {
+            return Err(Error::paused(&record.name));
         }
         self.line(id).await
     }

@@ -27,16 +27,27 @@ pub(crate) fn stats(record: &Record) -> Option<Stats> {
     })
 }
 
-/// Removes groups that a killed jail left. They are empty: everything inside died with it.
+/// Removes groups that a killed jail left. What is in them dies with it; what was frozen dies when it goes on.
 pub(crate) fn sweep(id: &SandboxId) {
-    let groups = ["", "memory", "cpu", "pids"]
+    let groups = ["", "memory", "cpu", "pids", "freezer"]
         .map(|hierarchy| -> PathBuf { Path::new(MOUNT).join(hierarchy).join("kennel").join(id.as_str()) });
-    for group in groups {
-        if group.exists() {
-            let _ = std::fs::remove_dir(&group);
-            if let Some(parent) = group.parent() {
-                let _ = std::fs::remove_dir(parent);
+    for group in groups.iter().filter(|group| group.exists()) {
+        for (switch, go_on) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
+            if group.join(switch).exists() {
+                let _ = std::fs::write(group.join(switch), go_on);
             }
+        }
+        // The last process may still be on its way out.
+        for _ in 0..200 {
+            match std::fs::remove_dir(group) {
+                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+                _ => break,
+            }
+        }
+        if let Some(parent) = group.parent() {
+            let _ = std::fs::remove_dir(parent);
         }
     }
 }

@@ -1,0 +1,215 @@
+//! Standing still: the freezer of control groups, version 2 or 1.
+//!
+//! A sandbox with limits has a group on version 2 already. Any other gets one for as long as it is paused: its processes
+//! are moved there, each freezes as it arrives, and those that are forked meanwhile are moved too, until none is left
+//! outside. Afterwards they are moved back to where the jail is, and the group goes.
+
+use kennel_core::{Error, Result};
+use kennel_types::{ErrorCode, SandboxId};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const MOUNT: &str = "/sys/fs/cgroup";
+/// How long everything may take to stand still, or to go on.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// The group in which a sandbox is frozen.
+struct Freezer {
+    dir: PathBuf,
+    /// The file that freezes, and what is written to it.
+    switch: PathBuf,
+    words: [&'static str; 2],
+    /// The file that tells, and the line in it that says so.
+    told: PathBuf,
+    line: &'static str,
+    /// The hierarchy's mark in `/proc/PID/cgroup`, and where it is mounted.
+    hierarchy: (&'static str, PathBuf),
+}
+
+impl Freezer {
+    /// Of that sandbox, whether it is there or not. `None` on a machine without.
+    fn of(mount: &Path, id: &SandboxId) -> Option<Self> {
+        if mount.join("cgroup.controllers").exists() {
+            let dir = mount.join("kennel").join(id.as_str());
+            let (switch, told) = (dir.join("cgroup.freeze"), dir.join("cgroup.events"));
+            let hierarchy = ("0::", mount.to_owned());
+            return Some(Self { dir, switch, words: ["0", "1"], told, line: "frozen 1", hierarchy });
+        }
+        let root = mount.join("freezer");
+        let dir = root.join("kennel").join(id.as_str());
+        let (switch, told) = (dir.join("freezer.state"), dir.join("freezer.state"));
+        let hierarchy = (":freezer:", root.clone());
+        root.join("cgroup.procs").exists().then(|| Self {
+            dir,
+            switch,
+            words: ["THAWED", "FROZEN"],
+            told,
+            line: "FROZEN",
+            hierarchy,
+        })
+    }
+
+    fn is_frozen(&self) -> bool {
+        std::fs::read_to_string(&self.told).is_ok_and(|text| text.lines().any(|line| line == self.line))
+    }
+
+    fn turn(&self, frozen: bool) -> std::io::Result<()> {
+        std::fs::write(&self.switch, self.words[usize::from(frozen)])
+    }
+
+    fn members(&self) -> HashSet<i32> {
+        let text = std::fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    /// Moves all below `jail` in; answers whether none is left outside.
+    fn gather(&self, jail: i32) -> bool {
+        let inside = self.members();
+        let outside: Vec<i32> = below(jail).into_iter().filter(|pid| !inside.contains(pid)).collect();
+        for pid in &outside {
+            // One that has ended since is no concern.
+            let _ = std::fs::write(self.dir.join("cgroup.procs"), pid.to_string());
+        }
+        outside.is_empty()
+    }
+
+    /// Moves all back to the group that the jail is in; answers whether none is left.
+    fn release(&self, jail: i32) -> bool {
+        let (mark, root) = &self.hierarchy;
+        let groups = std::fs::read_to_string(format!("/proc/{jail}/cgroup")).unwrap_or_default();
+        let own = groups.lines().find_map(|line| line.split_once(mark).map(|(_, path)| path.trim_start_matches('/')));
+        let home = root.join(own.unwrap_or_default()).join("cgroup.procs");
+        let members = self.members();
+        for pid in &members {
+            let _ = std::fs::write(&home, pid.to_string());
+        }
+        members.is_empty()
+    }
+}
+
+/// Whether everything in it stands still.
+pub(crate) fn is_frozen(id: &SandboxId) -> bool {
+    Freezer::of(Path::new(MOUNT), id).is_some_and(|freezer| freezer.is_frozen())
+}
+
+/// Makes everything below `jail` stand still, or leaves it as it was.
+pub(crate) fn freeze(id: &SandboxId, name: &str, jail: i32) -> Result<()> {
+    let what = || format!("pause sandbox {name}");
+    let freezer = Freezer::of(Path::new(MOUNT), id).ok_or_else(|| {
+        Error::new(ErrorCode::Unsupported, format!("{}: this machine has no freezer control group", what()))
+    })?;
+    let began = std::fs::create_dir_all(&freezer.dir).and_then(|()| freezer.turn(true));
+    began.map_err(|error| Error::io(format!("{}: {}", what(), freezer.dir.display()), error))?;
+    if until(|| freezer.gather(jail) && freezer.is_frozen()) {
+        return Ok(());
+    }
+    thaw(id, name, jail)?;
+    Err(Error::new(ErrorCode::Internal, format!("{}: it does not stand still within {WITHIN:?}", what())))
+}
+
+/// Lets everything go on. What was not frozen does already.
+pub(crate) fn thaw(id: &SandboxId, name: &str, jail: i32) -> Result<()> {
+    let Some(freezer) = Freezer::of(Path::new(MOUNT), id).filter(|freezer| freezer.switch.exists()) else {
+        return Ok(());
+    };
+    let what = || format!("let sandbox {name} go on");
+    freezer.turn(false).map_err(|error| Error::io(what(), error))?;
+    if has_limits(&freezer.dir) {
+        return Ok(());
+    }
+    if !until(|| freezer.release(jail)) {
+        return Err(Error::new(ErrorCode::Internal, format!("{}: some stay in {}", what(), freezer.dir.display())));
+    }
+    let _ = std::fs::remove_dir(&freezer.dir);
+    if let Some(parent) = freezer.dir.parent() {
+        // Refused while others are there.
+        let _ = std::fs::remove_dir(parent);
+    }
+    Ok(())
+}
+
+/// Whether the jail has made this group, and will remove it: groups of version 2 have all limits in one.
+fn has_limits(dir: &Path) -> bool {
+    let set = |file: &str| std::fs::read_to_string(dir.join(file)).is_ok_and(|text| !text.starts_with("max"));
+    ["memory.max", "cpu.max", "pids.max"].into_iter().any(set)
+}
+
+/// Asks again and again, until it is so or takes too long.
+fn until(mut done: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
+    let mut pause = Duration::from_micros(200);
+    while !done() {
+        if began.elapsed() > WITHIN {
+            return false;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+    true
+}
+
+/// All processes below one, as the process table has them now.
+fn below(ancestor: i32) -> HashSet<i32> {
+    let parents: Vec<(i32, i32)> = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            // The name in it may have anything in it, parentheses too.
+            let (_, after) = stat.rsplit_once(')')?;
+            Some((pid, after.split_whitespace().nth(1)?.parse().ok()?))
+        })
+        .collect();
+    let mut found = HashSet::new();
+    let mut ancestors = vec![ancestor];
+    while let Some(parent) = ancestors.pop() {
+        for (pid, _) in parents.iter().filter(|(_, of)| *of == parent) {
+            if found.insert(*pid) {
+                ancestors.push(*pid);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory that stands in for cgroupfs.
+    #[test]
+    fn both_versions_are_found() {
+        let id = SandboxId::new("box").unwrap();
+        let mount = tempfile::tempdir().unwrap();
+        assert!(Freezer::of(mount.path(), &id).is_none());
+        std::fs::create_dir_all(mount.path().join("freezer/kennel/box")).unwrap();
+        std::fs::write(mount.path().join("freezer/cgroup.procs"), "").unwrap();
+        let freezer = Freezer::of(mount.path(), &id).unwrap();
+        assert!(!freezer.is_frozen());
+        freezer.turn(true).unwrap();
+        assert!(freezer.is_frozen());
+        freezer.turn(false).unwrap();
+        assert!(!freezer.is_frozen());
+        std::fs::write(mount.path().join("cgroup.controllers"), "").unwrap();
+        std::fs::create_dir_all(mount.path().join("kennel/box")).unwrap();
+        let freezer = Freezer::of(mount.path(), &id).unwrap();
+        freezer.turn(true).unwrap();
+        assert_eq!(std::fs::read_to_string(mount.path().join("kennel/box/cgroup.freeze")).unwrap(), "1");
+        std::fs::write(mount.path().join("kennel/box/cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
+        assert!(freezer.is_frozen());
+        std::fs::write(mount.path().join("kennel/box/pids.max"), "7\n").unwrap();
+        assert!(has_limits(&freezer.dir));
+    }
+
+    #[test]
+    fn what_is_below_is_found() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(below(own).contains(&i32::try_from(child.id()).unwrap()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -2,6 +2,7 @@
 //!
 //! Blocking, and fit to be called by programs that prepare a test run as well as by tests.
 
+use crate::programs::{self, KNOCK};
 use crate::{host, within_blocking};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -19,9 +20,6 @@ pub const SOCKET_VARIABLE: &str = "KENNEL_TEST_DOCKER_SOCKET";
 
 /// Where engines usually listen.
 const USUAL_SOCKET: &str = "/var/run/docker.sock";
-
-/// A program in the image that connects to a unix socket, or listens at one.
-const KNOCK: &str = include_str!("../programs/knock.rs");
 
 /// The socket of an engine that answers: the one named by [`SOCKET_VARIABLE`], the usual one, or one started here.
 pub fn socket() -> PathBuf {
@@ -226,7 +224,7 @@ fn make_image(socket: &Path, name: &str, busybox: &Path) {
     for program in String::from_utf8_lossy(&list.stdout).lines().filter(|program| *program != "busybox") {
         std::os::unix::fs::symlink("busybox", root.join("bin").join(program)).expect("link a program");
     }
-    compile(KNOCK, dir.path(), &root.join("bin/knock"));
+    programs::compile(KNOCK, &root.join("bin/knock"));
     Command::new("chmod").arg("1777").arg(root.join("tmp")).status().expect("open the image's /tmp");
     let mut tar = Command::new("tar")
         .args(["--create", "--owner=0", "--group=0", "--numeric-owner", "--directory"])
@@ -243,18 +241,4 @@ fn make_image(socket: &Path, name: &str, busybox: &Path) {
         .status();
     let packed = tar.wait().is_ok_and(|status| status.success());
     assert!(packed && import.is_ok_and(|status| status.success()), "the image {name} could not be made");
-}
-
-/// Compiles one of this kit's programs so that it runs anywhere.
-fn compile(source: &str, dir: &Path, to: &Path) {
-    let file = dir.join("program.rs");
-    std::fs::write(&file, source).expect("write the program");
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let status = Command::new(rustc)
-        .args(["--edition=2024", "-Copt-level=s", "-Cstrip=symbols", "-Cpanic=abort", "-Ctarget-feature=+crt-static"])
-        .arg("-o")
-        .arg(to)
-        .arg(&file)
-        .status();
-    assert!(status.is_ok_and(|status| status.success()), "rustc could not make {}", to.display());
 }

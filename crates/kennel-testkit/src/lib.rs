@@ -10,6 +10,7 @@ mod eventually;
 mod home;
 pub mod host;
 pub mod inside;
+pub mod programs;
 pub mod registry;
 mod stage;
 mod wire;

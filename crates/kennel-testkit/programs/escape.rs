@@ -1,0 +1,301 @@
+//! Attacks a sandbox from inside, as root there. Prints a line for each attack: its name, `held` or `ESCAPED`, and why.
+//! Plain Rust and raw system calls: it is compiled by itself and runs where there is nothing else.
+//!
+//! Arguments: a file of the host with a secret in it, a process of the host, and the name of an abstract socket that
+//! someone listens on there.
+
+use std::ffi::CString;
+use std::fs;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+unsafe extern "C" {
+    fn syscall(number: i64, ...) -> i64;
+    fn __errno_location() -> *mut i32;
+}
+
+type Attack = Result<String, String>;
+
+/// A system call that must fail. `Ok` is an escape.
+fn call(number: i64, arguments: [i64; 6]) -> Attack {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: the arguments are numbers, or point to what outlives the call; what a call does to this process is the
+    // point of it.
+    let answer = unsafe { syscall(number, a, b, c, d, e, f) };
+    if answer < 0 {
+        // SAFETY: the C library's own place for it.
+        Err(std::io::Error::from_raw_os_error(unsafe { *__errno_location() }).to_string())
+    } else {
+        Ok(format!("it answered {answer}"))
+    }
+}
+
+fn text(text: &str) -> CString {
+    CString::new(text).unwrap()
+}
+
+/// Whether a file can be opened, and for what.
+fn opens(path: &str, write: bool) -> Attack {
+    let opened = fs::OpenOptions::new().read(true).write(write).open(path);
+    match opened {
+        Ok(mut file) => {
+            let mut byte = [0];
+            // Some open for anyone and refuse later. What has nothing to read gives nothing away.
+            match (write, file.read(&mut byte)) {
+                (true, _) => Ok(format!("{path} was opened for writing")),
+                (false, Ok(count)) if count > 0 => Ok(format!("{path} was read")),
+                (false, Ok(_)) => Err("it is empty".into()),
+                (false, Err(error)) => Err(error.to_string()),
+            }
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn writes(path: &str, what: &str) -> Attack {
+    match fs::OpenOptions::new().write(true).open(path).and_then(|mut file| std::io::Write::write_all(&mut file, what.as_bytes())) {
+        Ok(()) => Ok(format!("{path} was written")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The first of several that gets through.
+fn any(attacks: impl IntoIterator<Item = Attack>) -> Attack {
+    let mut reasons = Vec::new();
+    for attack in attacks {
+        match attack {
+            Ok(how) => return Ok(how),
+            Err(why) if !reasons.contains(&why) => reasons.push(why),
+            Err(_) => {}
+        }
+    }
+    Err(reasons.join("; "))
+}
+
+/// Out of a root by a directory that is held open: as old as chroot.
+fn climb(secret: &str) -> Attack {
+    let _ = fs::create_dir("/tmp/pit");
+    let held = fs::File::open("/").map_err(|error| error.to_string())?;
+    let pit = text("/tmp/pit");
+    call(161, [pit.as_ptr() as i64, 0, 0, 0, 0, 0]).map_err(|why| format!("no chroot: {why}"))?;
+    let _ = call(81, [held.as_raw_fd().into(), 0, 0, 0, 0, 0]);
+    for _ in 0..64 {
+        let _ = std::env::set_current_dir("..");
+    }
+    let here = text(".");
+    let _ = call(161, [here.as_ptr() as i64, 0, 0, 0, 0, 0]);
+    opens(secret, false)
+}
+
+/// By the links in /proc that lead to other processes' roots, directories and files.
+fn magic_links(secret: &str) -> Attack {
+    let mut tried = Vec::new();
+    for pid in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let dir = pid.path();
+        if !dir.join("root").exists() && fs::symlink_metadata(dir.join("root")).is_err() {
+            continue;
+        }
+        for link in ["root", "cwd"] {
+            tried.push(opens(&format!("{}/{link}{secret}", dir.display()), false));
+        }
+        for descriptor in fs::read_dir(dir.join("fd")).into_iter().flatten().flatten() {
+            tried.push(opens(&format!("{}{secret}", descriptor.path().display()), false));
+            tried.push(opens(&format!("{}/../../../../../../..{secret}", descriptor.path().display()), false));
+        }
+    }
+    any(tried)
+}
+
+/// Processes that are not of this sandbox.
+fn strangers(host: i64) -> Attack {
+    let mut seen = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let (Ok(pid), Ok(line)) = (name.parse::<i64>(), fs::read(entry.path().join("cmdline"))) {
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            if line.contains("systemd") || line.contains("dockerd") || line.contains("nextest") {
+                seen.push(format!("{pid} {line}"));
+            }
+        }
+    }
+    if !seen.is_empty() {
+        return Ok(seen.join(", "));
+    }
+    // Its number may be one of ours here, too: only one that is not must be out of reach.
+    if Path::new(&format!("/proc/{host}")).exists() {
+        return Err("that number is one of ours".into());
+    }
+    any([call(62, [host, 0, 0, 0, 0, 0]), call(101, [16, host, 0, 0, 0, 0]), call(434, [host, 0, 0, 0, 0, 0])])
+}
+
+fn socket_connect(path: &str, is_abstract: bool) -> Attack {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+    let address = if is_abstract { SocketAddr::from_abstract_name(path) } else { SocketAddr::from_pathname(path) };
+    match address.and_then(|address| UnixStream::connect_addr(&address)) {
+        Ok(_) => Ok(format!("{path} answers")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The program that keeps this sandbox, by the link to it.
+fn overwrite_the_keeper() -> Attack {
+    any(["/proc/1/exe", "/proc/self/exe"].map(|link| {
+        let target = fs::read_link(link).unwrap_or_default();
+        // A copy of our own in the workspace is ours to write.
+        if link == "/proc/self/exe" && target.starts_with("/workspace") {
+            return Err("it is our own".into());
+        }
+        writes(link, "overwritten")
+    }))
+}
+
+/// Memory and secrets of the keeper.
+fn read_the_keeper() -> Attack {
+    any(["mem", "environ", "maps", "auxv", "stack", "syscall"].map(|file| opens(&format!("/proc/1/{file}"), false)))
+}
+
+/// Anything open that nobody gave us.
+fn leaked_descriptors() -> Attack {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
+        let number: i32 = entry.file_name().to_string_lossy().parse().unwrap_or(0);
+        let target = fs::read_link(entry.path()).unwrap_or_default();
+        if number > 2 && !target.starts_with("/proc") {
+            found.push(format!("{number} {}", target.display()));
+        }
+    }
+    if found.is_empty() { Err("none".into()) } else { Ok(found.join(", ")) }
+}
+
+/// 32-bit calls have other numbers: 21 is mount there. It is made in a child, which may be killed for it.
+#[cfg(target_arch = "x86_64")]
+fn other_numbers() -> Attack {
+    let me = std::env::current_exe().map_err(|error| error.to_string())?;
+    let status = std::process::Command::new(me).arg("--int80").status().map_err(|error| error.to_string())?;
+    let x32 = call(0x4000_0000 + 165, [0; 6]);
+    match (status.code(), x32) {
+        (Some(7), _) => Ok("a 32-bit call was answered".into()),
+        (_, Ok(how)) => Ok(format!("x32: {how}")),
+        (code, Err(why)) => Err(format!("{code:?}; {why}")),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn int80() -> ! {
+    let answer: i64;
+    // SAFETY: `getpid` by its 32-bit number touches no memory.
+    unsafe { std::arch::asm!("int 0x80", inlateout("rax") 20i64 => answer, lateout("r8") _, lateout("r9") _, lateout("r10") _, lateout("r11") _) };
+    std::process::exit(if answer > 0 { 7 } else { 0 })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn other_numbers() -> Attack {
+    Err("this machine has none".into())
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    #[cfg(target_arch = "x86_64")]
+    if arguments.first().is_some_and(|word| word == "--int80") {
+        int80();
+    }
+    let [secret, host, socket] = &arguments[..] else { panic!("usage: escape SECRET PID SOCKET") };
+    let host: i64 = host.parse().unwrap();
+    let (root, proc, tmpfs, none) = (text("/"), text("/proc"), text("tmpfs"), text("none"));
+    let (mnt, overlay) = (text("/mnt"), text("overlay"));
+    let p = |text: &CString| text.as_ptr() as i64;
+    let buffer = [0u64; 64];
+    let b = buffer.as_ptr() as i64;
+    // What to change: by how much the clock is off. And a place here, and one where the keeper's program begins.
+    let (adjustment, here, there) = ([1u64; 32], [b, 8], [0x0020_0000i64, 8]);
+    let (set, local, remote) = (adjustment.as_ptr() as i64, here.as_ptr() as i64, there.as_ptr() as i64);
+    const NEW_USER: i64 = 0x1000_0000;
+    const NEW_NS: i64 = 0x0002_0000;
+    let attacks: Vec<(&str, Attack)> = vec![
+        ("read a file of the host", opens(secret, false)),
+        ("read it through magic links", magic_links(secret)),
+        ("climb out of the root", climb(secret)),
+        ("find a file by its handle", call(304, [-100, b, 0, 0, 0, 0])),
+        ("see or touch processes of the host", strangers(host)),
+        ("mount", call(165, [p(&none), p(&mnt), p(&tmpfs), 0, 0, 0])),
+        ("remount", call(165, [p(&none), p(&proc), 0, 32, 0, 0])),
+        ("unmount", call(166, [p(&proc), 2, 0, 0, 0, 0])),
+        ("pivot back", call(155, [p(&root), p(&mnt), 0, 0, 0, 0])),
+        ("new mount interface", any([
+            call(428, [-100, p(&root), 1, 0, 0, 0]),
+            call(430, [p(&overlay), 0, 0, 0, 0, 0]),
+            call(442, [-100, p(&root), 0, b, 32, 0]),
+            call(429, [-100, p(&root), -100, p(&mnt), 0, 0]),
+            call(432, [0, 0, 0, 0, 0, 0]),
+        ])),
+        ("enter or make namespaces", any([
+            call(308, [0, 0, 0, 0, 0, 0]),
+            call(272, [NEW_USER | NEW_NS, 0, 0, 0, 0, 0]),
+            call(272, [NEW_NS, 0, 0, 0, 0, 0]),
+            call(435, [b, 88, 0, 0, 0, 0]),
+        ])),
+        ("fork into a user namespace", {
+            let answer = call(56, [NEW_USER | 17, 0, 0, 0, 0, 0]);
+            if answer.as_ref().is_ok_and(|how| how.ends_with(" 0")) {
+                std::process::exit(0);
+            }
+            answer
+        }),
+        ("make devices", any([
+            call(133, [p(&text("/tmp/mem")), 0o020_666, 0x101, 0, 0, 0]),
+            call(133, [p(&text("/tmp/disk")), 0o060_666, 0x800, 0, 0, 0]),
+            call(133, [p(&text("/tmp/null")), 0o020_666, 0x103, 0, 0, 0]),
+        ])),
+        ("open devices of the host", any(
+            ["/dev/mem", "/dev/kmem", "/dev/port", "/dev/sda", "/dev/vda", "/dev/nvme0n1", "/dev/kmsg", "/dev/fuse", "/dev/kvm", "/dev/net/tun", "/dev/loop-control"]
+                .map(|path| opens(path, true)),
+        )),
+        ("read the kernel's memory", any(["/proc/kcore", "/proc/keys", "/proc/timer_list"].map(|path| opens(path, false)))),
+        ("load a module", any([call(175, [b, 8, p(&none), 0, 0, 0]), call(313, [0, p(&none), 0, 0, 0, 0]), call(176, [p(&none), 0, 0, 0, 0, 0])])),
+        ("change kernel settings", any([
+            writes("/proc/sys/kernel/core_pattern", "|/tmp/x"),
+            writes("/proc/sys/kernel/hostname", "pwned"),
+            writes("/proc/sys/vm/overcommit_memory", "1"),
+            writes("/proc/sys/kernel/modprobe", "/tmp/x"),
+            writes("/proc/sysrq-trigger", "h"),
+            writes("/sys/kernel/uevent_helper", "/tmp/x"),
+            writes("/proc/self/oom_score_adj", "-1000"),
+        ])),
+        ("release agents of control groups", any([
+            writes("/sys/fs/cgroup/release_agent", "/tmp/x"),
+            writes("/sys/fs/cgroup/memory/release_agent", "/tmp/x"),
+            writes("/sys/fs/cgroup/cgroup.procs", "1"),
+            writes("/sys/fs/cgroup/memory/cgroup.procs", "1"),
+        ])),
+        ("talk to an engine", any(
+            ["/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/dbus/system_bus_socket"]
+                .map(|path| socket_connect(path, false)),
+        )),
+        ("abstract sockets of the host", socket_connect(socket, true)),
+        ("raw packets", any([call(41, [17, 3, 0, 0, 0, 0]), call(41, [2, 3, 255, 0, 0, 0])])),
+        ("overwrite the keeper", overwrite_the_keeper()),
+        ("read the keeper", read_the_keeper()),
+        ("trace the keeper", any([call(101, [16, 1, 0, 0, 0, 0]), call(310, [1, local, 1, remote, 1, 0]), call(311, [1, local, 1, remote, 1, 0]), call(438, [1, 0, 0, 0, 0, 0])])),
+        ("leaked descriptors", leaked_descriptors()),
+        ("keys of the kernel", any([call(250, [0, -3, 1, 0, 0, 0]), call(248, [p(&none), p(&none), b, 1, -3, 0]), call(249, [p(&none), p(&none), 0, 0, 0, 0])])),
+        ("bpf", call(321, [0, b, 64, 0, 0, 0])),
+        ("userfaultfd", call(323, [0, 0, 0, 0, 0, 0])),
+        ("performance counters", call(298, [b, 0, -1, -1, 0, 0])),
+        ("io_uring", call(425, [1, b, 0, 0, 0, 0])),
+        ("kexec", any([call(246, [0, 0, 0, 0, 0, 0]), call(320, [0, 0, 0, 0, 0, 0])])),
+        ("reboot", call(169, [0xfee1_dead, 672_274_793, 0, 0, 0, 0])),
+        ("set the clock", any([call(164, [b, 0, 0, 0, 0, 0]), call(227, [0, b, 0, 0, 0, 0]), call(159, [set, 0, 0, 0, 0, 0])])),
+        ("swap, accounting, quota", any([call(167, [p(&none), 0, 0, 0, 0, 0]), call(163, [p(&text("/tmp/acct")), 0, 0, 0, 0, 0]), call(179, [0, 0, 0, 0, 0, 0])])),
+        ("input and output ports", any([call(172, [3, 0, 0, 0, 0, 0]), call(173, [0, 1, 1, 0, 0, 0])])),
+        ("the kernel's log", call(103, [3, b, 64, 0, 0, 0])),
+        ("other tables of system calls", other_numbers()),
+    ];
+    for (name, attack) in attacks {
+        match attack {
+            Ok(how) => println!("{name}: ESCAPED: {how}"),
+            Err(why) => println!("{name}: held: {why}"),
+        }
+    }
+}

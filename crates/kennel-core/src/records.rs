@@ -380,7 +380,7 @@ impl Records {
         }
         self.take_name(name, &record.id)?;
         let mut renamed = record.clone();
-        renamed.name = name.to_owned();
+        name.clone_into(&mut renamed.name);
         renamed.spec.name = Some(name.to_owned());
         if let Err(error) = self.rewrite(&renamed) {
             let _ = std::fs::remove_file(self.root.join(NAMES).join(name));

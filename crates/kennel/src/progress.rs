@@ -19,9 +19,8 @@ pub(crate) async fn while_waiting<T>(what: &str, work: impl Future<Output = T>) 
         return work.await;
     }
     tokio::pin!(work);
-    tokio::select! {
-        done = &mut work => return done,
-        () = tokio::time::sleep(LONG) => {}
+    if let Ok(done) = tokio::time::timeout(LONG, &mut work).await {
+        return done;
     }
     let line =
         ProgressBar::new_spinner().with_style(style("{spinner} {msg} ({elapsed})")).with_message(what.to_owned());

@@ -75,5 +75,5 @@ fn mark(file: &Path) -> Result<String> {
     hash.update(path.as_os_str().as_bytes());
     hash.update([0]);
     hash.update(&content);
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(format!("{:x}", hash.finalize()))
 }

@@ -40,14 +40,8 @@ impl Freezer {
         let dir = root.join("kennel").join(id.as_str());
         let (switch, told) = (dir.join("freezer.state"), dir.join("freezer.state"));
         let hierarchy = (":freezer:", root.clone());
-        root.join("cgroup.procs").exists().then(|| Self {
-            dir,
-            switch,
-            words: ["THAWED", "FROZEN"],
-            told,
-            line: "FROZEN",
-            hierarchy,
-        })
+        let here = root.join("cgroup.procs").exists();
+        here.then_some(Self { dir, switch, words: ["THAWED", "FROZEN"], told, line: "FROZEN", hierarchy })
     }
 
     fn is_frozen(&self) -> bool {
@@ -94,22 +88,22 @@ pub(crate) fn is_frozen(id: &SandboxId) -> bool {
 }
 
 /// Makes everything below `jail` stand still, or leaves it as it was.
-pub(crate) fn freeze(id: &SandboxId, name: &str, jail: i32) -> Result<()> {
+pub(crate) async fn freeze(id: &SandboxId, name: &str, jail: i32) -> Result<()> {
     let what = || format!("pause sandbox {name}");
     let freezer = Freezer::of(Path::new(MOUNT), id).ok_or_else(|| {
         Error::new(ErrorCode::Unsupported, format!("{}: this machine has no freezer control group", what()))
     })?;
     let began = std::fs::create_dir_all(&freezer.dir).and_then(|()| freezer.turn(true));
     began.map_err(|error| Error::io(format!("{}: {}", what(), freezer.dir.display()), error))?;
-    if until(|| freezer.gather(jail) && freezer.is_frozen()) {
+    if until(|| freezer.gather(jail) && freezer.is_frozen()).await {
         return Ok(());
     }
-    thaw(id, name, jail)?;
+    thaw(id, name, jail).await?;
     Err(Error::new(ErrorCode::Internal, format!("{}: it does not stand still within {WITHIN:?}", what())))
 }
 
 /// Lets everything go on. What was not frozen does already.
-pub(crate) fn thaw(id: &SandboxId, name: &str, jail: i32) -> Result<()> {
+pub(crate) async fn thaw(id: &SandboxId, name: &str, jail: i32) -> Result<()> {
     let Some(freezer) = Freezer::of(Path::new(MOUNT), id).filter(|freezer| freezer.switch.exists()) else {
         return Ok(());
     };
@@ -118,7 +112,7 @@ pub(crate) fn thaw(id: &SandboxId, name: &str, jail: i32) -> Result<()> {
     if has_limits(&freezer.dir) {
         return Ok(());
     }
-    if !until(|| freezer.release(jail)) {
+    if !until(|| freezer.release(jail)).await {
         return Err(Error::new(ErrorCode::Internal, format!("{}: some stay in {}", what(), freezer.dir.display())));
     }
     let _ = std::fs::remove_dir(&freezer.dir);
@@ -136,14 +130,15 @@ fn has_limits(dir: &Path) -> bool {
 }
 
 /// Asks again and again, until it is so or takes too long.
-fn until(mut done: impl FnMut() -> bool) -> bool {
+async fn until(mut done: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     let mut pause = Duration::from_micros(200);
     while !done() {
         if began.elapsed() > WITHIN {
             return false;
         }
-        std::thread::sleep(pause);
+        #[allow(clippy::disallowed_methods)] // a backoff: the kernel tells nobody that a group stands still
+        tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(20));
     }
     true

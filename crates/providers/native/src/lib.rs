@@ -67,7 +67,7 @@ impl Native {
     async fn begin(&self, record: &Record, goes_on: bool) -> Result<Told> {
         if !record.spec.tied {
             // What a killed jail left of an earlier life may be frozen, and hold on to the same group.
-            limits::sweep(&record.id);
+            limits::sweep(&record.id).await;
         }
         let network = plan::network(record.network);
         let ahead = self.ahead.lock().expect(NO_PANIC).take();
@@ -93,15 +93,14 @@ impl Native {
         info
     }
 
-    /// Does something with the sandbox and the number of its jail, away from the runtime's thread.
-    async fn with_jail(&self, id: &SandboxId, act: fn(&SandboxId, &str, i32) -> Result<()>) -> Result<()> {
+    /// The sandbox, if it can stand still, and the number of its jail.
+    fn jail_of(&self, id: &SandboxId) -> Result<(Record, i32)> {
         let record = self.records.find(id.as_str())?;
         if record.spec.tied {
             return Err(Error::is_tied(&record.name));
         }
         let jail = self.records.holder(id).ok_or_else(|| Error::stopped(&record.name))?;
-        let done = tokio::task::spawn_blocking(move || act(&record.id, &record.name, jail.as_raw_nonzero().get()));
-        done.await.unwrap_or_else(|error| Err(Error::new(ErrorCode::Internal, error.to_string())))
+        Ok((record, jail.as_raw_nonzero().get()))
     }
 
     /// A line to the keeper, if anyone listens.
@@ -221,16 +220,18 @@ impl Provider for Native {
             }
             self.stop(id, Duration::ZERO).await?;
         }
-        limits::sweep(id);
+        limits::sweep(id).await;
         self.records.remove(&record)
     }
 
     async fn pause(&self, id: &SandboxId) -> Result<()> {
-        self.with_jail(id, freeze::freeze).await
+        let (record, jail) = self.jail_of(id)?;
+        freeze::freeze(id, &record.name, jail).await
     }
 
     async fn unpause(&self, id: &SandboxId) -> Result<()> {
-        self.with_jail(id, freeze::thaw).await
+        let (record, jail) = self.jail_of(id)?;
+        freeze::thaw(id, &record.name, jail).await
     }
 
     async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {

@@ -28,7 +28,7 @@ pub(crate) fn stats(record: &Record) -> Option<Stats> {
 }
 
 /// Removes groups that a killed jail left. What is in them dies with it; what was frozen dies when it goes on.
-pub(crate) fn sweep(id: &SandboxId) {
+pub(crate) async fn sweep(id: &SandboxId) {
     let groups = ["", "memory", "cpu", "pids", "freezer"]
         .map(|hierarchy| -> PathBuf { Path::new(MOUNT).join(hierarchy).join("kennel").join(id.as_str()) });
     for group in groups.iter().filter(|group| group.exists()) {
@@ -41,7 +41,8 @@ pub(crate) fn sweep(id: &SandboxId) {
         for _ in 0..200 {
             match std::fs::remove_dir(group) {
                 Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    #[allow(clippy::disallowed_methods)] // a backoff: the kernel tells nobody that a group is empty
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
                 }
                 _ => break,
             }

@@ -2,7 +2,7 @@
 
 use crate::command::{
     attach, completions, config, cp, create, doctor, events, exec, explain, inspect, logs, ls, pause, rename, rm, run,
-    start, stats, stop, version, wait,
+    setup, start, stats, stop, version, wait,
 };
 use crate::providers::{ProviderName, Providers};
 use crate::report;
@@ -80,6 +80,7 @@ enum Command {
     Wait(wait::Wait),
     Config(config::Config),
     Doctor(doctor::Doctor),
+    Setup(setup::Setup),
     Explain(explain::Explain),
     Completions(completions::Completions),
     Man(completions::Man),
@@ -164,6 +165,7 @@ impl Cli {
             Command::Wait(command) => command.run(providers).await,
             Command::Config(command) => command.run(),
             Command::Doctor(command) => command.run(providers).await,
+            Command::Setup(command) => command.run(providers).await,
             Command::Explain(command) => command.run().await,
             Command::Completions(command) => command.run(),
             Command::Man(command) => command.run(),

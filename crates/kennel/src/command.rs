@@ -17,6 +17,7 @@ pub(crate) mod pause;
 pub(crate) mod rename;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod setup;
 pub(crate) mod start;
 pub(crate) mod stats;
 pub(crate) mod stop;

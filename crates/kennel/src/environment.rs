@@ -22,6 +22,8 @@ const XDG_RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 const DOCKER_HOST: &str = "DOCKER_HOST";
 /// Set by a shell that asks what can be typed; see `kennel completions`.
 pub(crate) const COMPLETE: &str = "KENNEL_COMPLETE";
+/// Where programs are looked for that the doctor tells of.
+const PATH: &str = "PATH";
 /// The kind of terminal, passed on to a command that gets one.
 const TERM: &str = "TERM";
 /// Who called `sudo`: files made in a workspace are given to that user.
@@ -41,6 +43,7 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     (XDG_STATE_HOME, "Where sandboxes are kept. `~/.local/state` if not set."),
     (XDG_RUNTIME_DIR, "Where a rootless Docker has its socket."),
     (DOCKER_HOST, "Where Docker listens, as in `unix:///var/run/docker.sock`."),
+    (PATH, "Where `kennel doctor` looks for programs."),
     (TERM, "The kind of terminal, passed on to a command that gets one."),
     (SUDO_UID, "Who called `sudo`: files made in a workspace are given to that user."),
     (SUDO_GID, "The group of who called `sudo`."),
@@ -89,6 +92,10 @@ pub(crate) fn runtime_dir() -> Option<PathBuf> {
 
 pub(crate) fn docker_host() -> Option<String> {
     std::env::var(DOCKER_HOST).ok().filter(|text| !text.is_empty())
+}
+
+pub(crate) fn program_dirs() -> Vec<PathBuf> {
+    std::env::var_os(PATH).map(|path| std::env::split_paths(&path).collect()).unwrap_or_default()
 }
 
 pub(crate) fn term() -> Option<String> {

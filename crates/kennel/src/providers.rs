@@ -167,7 +167,7 @@ impl Providers {
             ErrorCode::NotAvailable,
             format!("no provider is available: native: {reason}; docker: there is no {}", socket.display()),
         )
-        .hint("run as root for native, or install and start Docker: apt-get install docker.io"))
+        .hint("run as root for native, or: kennel setup docker"))
     }
 
     /// The sandbox of that id, name or beginning of an id.
@@ -267,6 +267,21 @@ impl Providers {
         Ok(answer)
     }
 
+    /// The one that a new sandbox would get; native if none is available.
+    pub(crate) async fn name_for_new(&self, settings: &SandboxSection) -> Result<ProviderName> {
+        let found = match self.for_new(settings, None).await {
+            Err(error) if error.code() == ErrorCode::NotAvailable => None,
+            found => Some(found?),
+        };
+        let name = found.and_then(|provider| ProviderName::ALL.into_iter().find(|it| it.as_str() == provider.name()));
+        Ok(name.unwrap_or(ProviderName::Native))
+    }
+
+    /// The one that was named.
+    pub(crate) fn named(&self) -> Option<ProviderName> {
+        self.named
+    }
+
     /// The one that was named, or all there are.
     pub(crate) fn named_or_all(&self) -> Vec<ProviderName> {
         self.named.map_or_else(|| ProviderName::ALL.to_vec(), |name| vec![name])
@@ -284,6 +299,11 @@ fn make_native(places: &Places) -> kennel_native::Native {
     kennel_native::Native::new(places.provider_state("native"), places.programs())
 }
 
+/// Tries what the kernel grants to native sandboxes.
+pub(crate) fn try_kernel() -> Result<kennel_native::Trial> {
+    make_native(&Places::find()?).try_kernel()
+}
+
 /// Says which providers could not be asked.
 pub(crate) fn report_silent(silent: &[(ProviderName, Error)]) {
     for (name, error) in silent {
@@ -292,7 +312,7 @@ pub(crate) fn report_silent(silent: &[(ProviderName, Error)]) {
 }
 
 /// Where Docker listens: as `DOCKER_HOST` says, else the system's socket, else the user's own.
-fn docker_socket() -> Result<PathBuf> {
+pub(crate) fn docker_socket() -> Result<PathBuf> {
     const SYSTEM: &str = "/var/run/docker.sock";
     if let Some(host) = environment::docker_host() {
         return host.strip_prefix("unix://").filter(|path| path.starts_with('/')).map(PathBuf::from).ok_or_else(|| {

@@ -1,10 +1,10 @@
 //! What goes to standard error: our own messages, and nothing raw from inside a sandbox.
 
 use anstream::eprintln;
-use kennel_core::{Error, printable};
+use kennel_core::{Error, Result, printable};
 use kennel_types::ErrorCode;
 use owo_colors::OwoColorize;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,6 +45,21 @@ pub(crate) fn warning(text: &str) {
         return;
     }
     eprintln!("{} {}", "kennel:".yellow().bold(), lines(text));
+}
+
+/// What was asked for and is no data: what is about to be done, say. Nothing in it is from outside but what is printable.
+pub(crate) fn say(text: &str) {
+    eprintln!("{text}");
+}
+
+/// Asks a person, and reads a line.
+pub(crate) fn ask(question: &str) -> Result<String> {
+    let failed = |error| Error::io("ask", error);
+    let mut out = anstream::stderr().lock();
+    out.write_all(question.as_bytes()).and_then(|()| out.flush()).map_err(failed)?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).map_err(failed)?;
+    Ok(answer)
 }
 
 static QUIET: AtomicBool = AtomicBool::new(false);

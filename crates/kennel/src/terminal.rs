@@ -56,6 +56,11 @@ pub(crate) fn is_here() -> bool {
     isatty(rustix::stdio::stdin()) && isatty(rustix::stdio::stdout())
 }
 
+/// Whether there is someone at a terminal who can be asked: what is printed may go elsewhere.
+pub(crate) fn is_asking() -> bool {
+    isatty(rustix::stdio::stdin()) && isatty(rustix::stdio::stderr())
+}
+
 /// The terminal's size now; what a terminal of old had if it does not say.
 pub(crate) fn size() -> TermSize {
     let asked = [rustix::stdio::stdout(), rustix::stdio::stdin(), rustix::stdio::stderr()];

@@ -1,13 +1,20 @@
-//! `kennel doctor`: what works here, what does not, and what to type about it.
+//! `kennel doctor`: what works here, what does not, and what to type about it; with `--fix`, doing so.
 
+mod engine;
+mod fix;
+mod host;
 mod machine;
+mod repair;
+mod text;
 
 use crate::output::{print, print_json};
 use crate::providers::{ProviderName, Providers};
-use kennel_core::{Provider, RemoveOptions, Result, Sandbox, printable};
+use crate::report;
+use fix::{Fix, Lack, Step};
+use host::Host;
+use kennel_core::{Provider, RemoveOptions, Result, Sandbox};
 use kennel_types::{Availability, Backing, ExecSpec, Mode, SandboxSpec};
-use machine::Feature;
-use owo_colors::OwoColorize;
+use machine::{Check, State};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,26 +22,72 @@ use std::time::Instant;
 const EXAMPLES: &str = "\
 Examples:
   kennel doctor
+  kennel doctor --fix               get what is missing, after asking
   kennel doctor --provider docker
   kennel doctor --json | jq '.providers[] | select(.available | not)'";
 
 /// Say what works here, and what is missing
 ///
 /// Every provider is asked, and where it can be done a sandbox is really made and a command run in it.
-/// Exits with 0 if at least one provider that isolates works (or the one that is named).
+/// With --provider only that one, and the machine as far as it matters to it. Exits with 0 if at
+/// least one provider that isolates works (or the one that is named).
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Doctor {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Get what is missing: show the commands, ask, run them, look again
+    #[arg(long, conflicts_with = "json")]
+    fix: bool,
+    /// Do not ask
+    #[arg(long, short, requires = "fix")]
+    yes: bool,
+}
+
+impl Doctor {
+    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+        let names = providers.named_or_all();
+        if self.fix {
+            let named = if let [one] = *names { format!(" --provider {}", one.as_str()) } else { String::new() };
+            return get_what_is_missing(&names, self.yes, &format!("kennel doctor{named} --fix --yes")).await;
+        }
+        let host = Host::here();
+        let diagnosis = diagnose(&names, &host).await;
+        let printed = if self.json { print_json(&diagnosis) } else { print(&text::of(&diagnosis)) };
+        if fix::steps(&diagnosis.lacks(), &host).iter().any(|step| matches!(step, Step::Run(_))) {
+            report::note("kennel doctor --fix gets what is missing, after asking");
+        }
+        if printed == 0 { diagnosis.status() } else { printed }
+    }
+}
+
+/// Shows how it stands, gets what is missing after asking, and shows how it stands then. `unasked` is what to type if
+/// there is nobody to ask.
+pub(super) async fn get_what_is_missing(names: &[ProviderName], yes: bool, unasked: &str) -> u8 {
+    let host = Host::here();
+    let before = diagnose(names, &host).await;
+    let printed = print(&text::of(&before));
+    if printed != 0 {
+        return printed;
+    }
+    match repair::all(&fix::steps(&before.lacks(), &host), yes, unasked) {
+        Ok(false) => before.status(),
+        Ok(true) => {
+            let after = diagnose(names, &host).await;
+            let printed = print(&format!("\n{}", text::of(&after)));
+            if printed == 0 { after.status() } else { printed }
+        }
+        Err(error) => report::failed(&error),
+    }
 }
 
 #[derive(Serialize)]
 struct Diagnosis {
     healthy: bool,
     providers: Vec<Finding>,
-    machine: Vec<Feature>,
+    /// What native sandboxes are made of; nothing if it was not asked for.
+    machine: Vec<Check>,
 }
 
 /// What there is to say of a provider.
@@ -43,55 +96,78 @@ struct Diagnosis {
 struct Finding {
     provider: &'static str,
     available: bool,
+    /// The version of what is underneath, or what is missing.
     detail: String,
     /// What to type.
-    fix: Option<String>,
+    fix: Option<Fix>,
     /// Milliseconds that a sandbox took from nothing to removed, where one was tried.
     tried_ms: Option<f64>,
+    /// What it enforces here, or would.
     mode: &'static Mode,
+    #[serde(skip)]
+    lacks: Vec<Lack>,
 }
 
-impl Doctor {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        let mut findings = Vec::new();
-        for name in providers.named_or_all() {
-            findings.push(examine(name).await);
-        }
-        let named = findings.len() == 1;
-        let healthy = findings.iter().any(|found| found.available && (named || !found.mode.layers.is_empty()));
-        let diagnosis = Diagnosis { healthy, providers: findings, machine: machine::features() };
-        let printed = if self.json { print_json(&diagnosis) } else { print(&text(&diagnosis)) };
-        if printed == 0 { u8::from(!healthy) } else { printed }
+impl Diagnosis {
+    fn status(&self) -> u8 {
+        u8::from(!self.healthy)
     }
+
+    /// What there is to get. Where one provider works, nobody is talked into a second.
+    fn lacks(&self) -> Vec<Lack> {
+        let of_providers = self.providers.iter().filter(|_| !self.healthy).flat_map(|found| &found.lacks);
+        let of_machine =
+            self.machine.iter().filter(|check| check.state == State::Missing).flat_map(|check| &check.lacks);
+        of_providers.chain(of_machine).cloned().collect()
+    }
+}
+
+async fn diagnose(names: &[ProviderName], host: &Host) -> Diagnosis {
+    let mut findings = Vec::new();
+    for name in names {
+        findings.push(examine(*name, host).await);
+    }
+    let named = findings.len() == 1;
+    let healthy = findings.iter().any(|found| found.available && (named || !found.mode.layers.is_empty()));
+    let machine = if names.contains(&ProviderName::Native) { machine::checks(host) } else { Vec::new() };
+    Diagnosis { healthy, providers: findings, machine }
 }
 
 /// Asks a provider, and tries it if it says that it works.
-async fn examine(name: ProviderName) -> Finding {
-    let provider = match name.make() {
-        Ok(provider) => provider,
+async fn examine(name: ProviderName, host: &Host) -> Finding {
+    let (mode, seen, tried_ms) = match name.make() {
+        Ok(provider) => {
+            let (seen, tried_ms) = examine_made(&provider).await;
+            (provider.mode(), seen, tried_ms)
+        }
         Err(error) => {
             let fix = error.next_step().map(ToOwned::to_owned);
-            let mode = name.mode();
-            let (provider, detail) = (name.as_str(), error.to_string());
-            return Finding { provider, available: false, detail, fix, tried_ms: None, mode };
+            (name.mode(), Availability { available: false, detail: error.to_string(), fix }, None)
         }
     };
-    let Availability { mut available, mut detail, mut fix } = provider.probe().await;
-    let mode = provider.mode();
-    let mut tried_ms = None;
+    let Availability { available, detail, fix } = seen;
+    let mut lacks = if name == ProviderName::Docker && !available { engine::lacks() } else { Vec::new() };
+    if lacks.is_empty() {
+        lacks.extend(fix.map(Lack::Other));
+    }
+    Finding { provider: name.as_str(), available, detail, fix: Fix::of(&lacks, host), tried_ms, mode, lacks }
+}
+
+async fn examine_made(provider: &Arc<dyn Provider>) -> (Availability, Option<f64>) {
+    let seen = provider.probe().await;
     // What needs an image cannot be tried without one.
-    if available && mode.backing != Backing::Image {
-        let began = Instant::now();
-        match attempt(provider).await {
-            Ok(()) => tried_ms = Some((began.elapsed().as_secs_f64() * 1e4).round() / 10.0),
-            Err(error) => {
-                available = false;
-                detail = format!("{detail}; but a sandbox could not be made: {error}");
-                fix = error.next_step().map(ToOwned::to_owned).or(fix);
-            }
+    if !seen.available || provider.mode().backing == Backing::Image {
+        return (seen, None);
+    }
+    let began = Instant::now();
+    match attempt(provider.clone()).await {
+        Ok(()) => (seen, Some((began.elapsed().as_secs_f64() * 1e4).round() / 10.0)),
+        Err(error) => {
+            let detail = format!("{}; but a sandbox could not be made: {error}", seen.detail);
+            let fix = error.next_step().map(ToOwned::to_owned).or(seen.fix);
+            (Availability { available: false, detail, fix }, None)
         }
     }
-    Finding { provider: name.as_str(), available, detail, fix, tried_ms, mode }
 }
 
 /// A sandbox made, used and removed.
@@ -105,48 +181,4 @@ async fn attempt(provider: Arc<dyn Provider>) -> Result<()> {
     let ran = ran.await;
     sandbox.remove(RemoveOptions { volumes: true, force: true }).await?;
     ran.map(drop)
-}
-
-fn text(diagnosis: &Diagnosis) -> String {
-    let mut text = String::new();
-    let mut line = |line: &str| text.extend([line, "\n"]);
-    line(&"Providers".bold().to_string());
-    for found in &diagnosis.providers {
-        let tried = found.tried_ms.map(|ms| format!("; a sandbox took {ms} ms")).unwrap_or_default();
-        line(&format!("  {} {:<8} {}{tried}", sign(found.available), found.provider, printable(&found.detail)));
-        if found.available {
-            line(&format!("             {}", walls(found.mode)));
-        }
-        if let Some(fix) = &found.fix {
-            line(&format!("             {} {}", "try:".cyan(), printable(fix)));
-        }
-    }
-    line("");
-    line(&"This machine".bold().to_string());
-    for feature in &diagnosis.machine {
-        line(&format!("  {} {:<16} {}", sign(feature.here), feature.name, printable(&feature.detail)));
-        if let Some(fix) = &feature.fix {
-            line(&format!("                     {} {}", "try:".cyan(), printable(fix)));
-        }
-    }
-    text
-}
-
-fn sign(good: bool) -> String {
-    if good { "+".green().bold().to_string() } else { "-".red().bold().to_string() }
-}
-
-/// What a mode enforces, in a line.
-fn walls(mode: &Mode) -> String {
-    if mode.layers.is_empty() {
-        return "isolates nothing".to_owned();
-    }
-    let networks: Vec<String> = mode.networks.iter().map(ToString::to_string).collect();
-    format!(
-        "{} walls; network {}; files in the workspace belong to {}; kennel explain {}",
-        mode.layers.len(),
-        networks.join(", "),
-        mode.workspace_files,
-        mode.provider
-    )
 }

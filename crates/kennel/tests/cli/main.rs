@@ -2,6 +2,7 @@
 
 mod config;
 mod copy;
+mod doctor;
 mod failures;
 mod life;
 mod run;

@@ -22,7 +22,8 @@ fn on_a_terminal(kennel: &Kennel, args: &[&str]) -> OsSession {
     terminal(kennel.call(args))
 }
 
-fn terminal(mut call: std::process::Command) -> OsSession {
+/// A call on such a terminal.
+pub(crate) fn terminal(mut call: std::process::Command) -> OsSession {
     // The standard streams are the terminal's.
     let program = std::mem::replace(&mut call, std::process::Command::new("true"));
     let mut call = std::process::Command::new(program.get_program());
@@ -38,7 +39,7 @@ fn terminal(mut call: std::process::Command) -> OsSession {
 }
 
 #[track_caller]
-fn ends_with(mut session: OsSession, code: i32) {
+pub(crate) fn ends_with(mut session: OsSession, code: i32) {
     session.expect(Eof).expect("kennel ends");
     match session.get_process().wait().expect("wait for kennel") {
         WaitStatus::Exited(_, status) => assert_eq!(status, code),

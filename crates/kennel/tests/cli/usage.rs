@@ -109,40 +109,6 @@ fn a_shell_completes_commands_options_and_names() {
 }
 
 #[test]
-fn the_doctor_tries_what_it_says() {
-    let kennel = Kennel::on("native");
-    let done = kennel.kennel(&["doctor", "--json"]);
-    let object = done.json();
-    assert_eq!((done.status, object["healthy"].as_bool()), (0, Some(true)), "{object}");
-    let native = &object["providers"][0];
-    assert_eq!((native["provider"].as_str(), native["available"].as_bool()), (Some("native"), Some(true)));
-    assert!(native["triedMs"].as_f64().unwrap() > 0.0, "{native}");
-    assert!(native["mode"]["layers"].as_array().unwrap().contains(&"seccomp".into()), "{native}");
-    let names: Vec<&str> = object["machine"].as_array().unwrap().iter().filter_map(|it| it["name"].as_str()).collect();
-    for feature in ["kernel", "user namespaces", "control groups", "overlay", "landlock", "pasta", "subordinate ids"] {
-        assert!(names.contains(&feature), "{names:?}");
-    }
-    assert!(kennel.is_gone());
-}
-
-#[test]
-fn the_doctor_says_what_to_type() {
-    let kennel = Kennel::on("local");
-    let nowhere = kennel.home.path().join("nobody.sock");
-    let mut call = kennel.call(&["ls"]);
-    call = {
-        let mut sick = std::process::Command::new(call.get_program());
-        sick.args(["--provider", "docker", "doctor"]).env_clear().env("KENNEL_HOME", kennel.home.path());
-        sick.env("PATH", std::env::var_os("PATH").unwrap()).env("DOCKER_HOST", format!("unix://{}", nowhere.display()));
-        sick.current_dir(kennel.here()).stdin(std::process::Stdio::null());
-        sick
-    };
-    let done = finish(call, None);
-    assert_eq!(done.status, 1, "{done:?}");
-    assert!(done.text().contains("- docker") && done.text().contains("try: "), "{}", done.text());
-}
-
-#[test]
 fn providers_and_features_are_explained() {
     let kennel = Kennel::on("local");
     let all = kennel.kennel(&["explain"]).ok();

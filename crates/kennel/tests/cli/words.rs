@@ -32,6 +32,7 @@ const COMMANDS: &[&str] = &[
     "config trust",
     "config validate",
     "doctor",
+    "setup",
     "explain",
     "completions",
     "man",

@@ -10,6 +10,9 @@ mod cover;
 mod freeze;
 mod limits;
 mod plan;
+mod trial;
+
+pub use kennel_jail::Trial;
 
 use async_trait::async_trait;
 use kennel_core::{
@@ -57,10 +60,13 @@ impl Native {
 
     /// A jail that makes its namespaces and waits to be told the rest.
     fn jail(&self, network: Network) -> Result<Helper> {
-        let jail = JAIL
-            .install(&self.programs)
-            .map_err(|error| Error::io(format!("put the jail into {}", self.programs.display()), error))?;
-        Helper::start(&jail, &[OsStr::new(network.argument())])
+        Helper::start(&self.program()?, &[OsStr::new(network.argument())])
+    }
+
+    /// The jail's program.
+    fn program(&self) -> Result<PathBuf> {
+        let put = |error| Error::io(format!("put the jail into {}", self.programs.display()), error);
+        JAIL.install(&self.programs).map_err(put)
     }
 
     /// Starts the jail and tells it what to do. With `goes_on`, the line to it becomes one to the keeper.

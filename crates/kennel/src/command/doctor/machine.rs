@@ -1,127 +1,266 @@
 //! What this machine's kernel and programs offer, found by looking and, where that is not enough, by trying.
 
+use super::fix::{Fix, Lack, SUBORDINATE_IDS};
+use super::host::{Host, Program, user};
+use crate::providers::try_kernel;
+use rustix::fs::{Access, access};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-/// Something that sandboxes can be made of.
-#[derive(Serialize)]
-pub(super) struct Feature {
-    pub(super) name: &'static str,
-    pub(super) here: bool,
-    pub(super) detail: String,
-    /// What to type.
-    pub(super) fix: Option<String>,
+/// How it stands with something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum State {
+    Ok,
+    Missing,
+    NotNeeded,
 }
 
-fn feature(name: &'static str, here: bool, detail: impl Into<String>, fix: &str) -> Feature {
-    Feature { name, here, detail: detail.into(), fix: (!here).then(|| fix.to_owned()) }
+/// Something that native sandboxes are made of, or are better with.
+#[derive(Serialize)]
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    pub(super) state: State,
+    /// What was seen.
+    pub(super) detail: String,
+    /// What to type.
+    pub(super) fix: Option<Fix>,
+    #[serde(skip)]
+    pub(super) lacks: Vec<Lack>,
+}
+
+fn ok(name: &'static str, detail: impl Into<String>) -> Check {
+    Check { name, state: State::Ok, detail: detail.into(), fix: None, lacks: Vec::new() }
+}
+
+fn not_needed(name: &'static str, detail: impl Into<String>) -> Check {
+    Check { state: State::NotNeeded, ..ok(name, detail) }
+}
+
+fn missing(name: &'static str, detail: impl Into<String>, lack: Option<Lack>) -> Check {
+    Check { state: State::Missing, lacks: lack.into_iter().collect(), ..ok(name, detail) }
 }
 
 /// All of them.
-pub(super) fn features() -> Vec<Feature> {
-    vec![kernel(), user_namespaces(), control_groups(), overlay(), landlock(), pasta(), subordinate_ids()]
+pub(super) fn checks(host: &Host) -> Vec<Check> {
+    let (namespaces, landlock) = tried();
+    let mut checks = vec![kernel(), namespaces, control_groups(Path::new("/sys/fs/cgroup"), host), overlay(), landlock];
+    checks.extend([pasta(host), newuidmap(host), subordinate_ids(host)]);
+    for check in &mut checks {
+        check.fix = Fix::of(&check.lacks, host);
+    }
+    checks
 }
 
-fn kernel() -> Feature {
+fn kernel() -> Check {
+    const NAME: &str = "kernel";
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
     let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     let detail = format!("Linux {release} on {}", uname.machine().to_string_lossy());
     // Idmapped mounts of overlay layers.
-    feature("kernel", version >= (5, 19), detail, "native needs Linux 5.19 or later: boot a newer kernel")
-}
-
-/// Really tried: a kernel that has them may still refuse them to this user.
-fn user_namespaces() -> Feature {
-    const NAME: &str = "user namespaces";
-    const FIX: &str = "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0 user.max_user_namespaces=15000";
-    let mut attempt = Command::new("unshare");
-    attempt.args(["--user", "--map-root-user", "true"]);
-    attempt.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    match attempt.output() {
-        Ok(done) if done.status.success() => feature(NAME, true, "one was made", FIX),
-        Ok(done) => feature(NAME, false, String::from_utf8_lossy(&done.stderr).trim().to_owned(), FIX),
-        Err(error) => feature(NAME, false, format!("cannot be tried: unshare: {error}"), "apt-get install util-linux"),
+    if version >= (5, 19) {
+        return ok(NAME, detail);
     }
+    missing(NAME, detail, Some(Lack::Other("native needs Linux 5.19 or later: boot a newer kernel".into())))
 }
 
-fn control_groups() -> Feature {
+/// User namespaces and Landlock. A kernel that has them may still refuse them to this user.
+fn tried() -> (Check, Check) {
+    const NAMESPACES: &str = "user namespaces";
+    const LANDLOCK: &str = "landlock";
+    let trial = match try_kernel() {
+        Ok(trial) => trial,
+        Err(error) => {
+            let untried = |name| missing(name, format!("cannot be tried: {error}"), None);
+            return (untried(NAMESPACES), untried(LANDLOCK));
+        }
+    };
+    let namespaces = match trial.user_namespace {
+        Ok(()) => ok(NAMESPACES, "one was made and used"),
+        Err(why) => missing(NAMESPACES, format!("refused: {why}"), Some(refusal(Path::new("/proc/sys")))),
+    };
+    let landlock = match trial.landlock {
+        Ok(version) => ok(LANDLOCK, format!("ABI {version}")),
+        Err(why) => not_needed(LANDLOCK, format!("{why}; used where it is there, needed nowhere")),
+    };
+    (namespaces, landlock)
+}
+
+/// Who refuses user namespaces, by the settings that are known to.
+fn refusal(settings: &Path) -> Lack {
+    let known = [
+        ("user/max_user_namespaces", "0", "user.max_user_namespaces=15000"),
+        ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
+    ];
+    let is = |path: &str, value: &str| fs::read_to_string(settings.join(path)).is_ok_and(|text| text.trim() == value);
+    let found = known.into_iter().find(|(path, value, _)| is(path, value));
+    found.map_or_else(
+        || Lack::Other("boot a kernel with CONFIG_USER_NS=y; in a container, start that with more rights".into()),
+        |(_, _, setting)| Lack::Setting(setting),
+    )
+}
+
+/// The version, and whether what is below our own group is ours to divide.
+fn control_groups(mount: &Path, host: &Host) -> Check {
     const NAME: &str = "control groups";
-    const FIX: &str = "boot with systemd.unified_cgroup_hierarchy=1";
-    let root = Path::new("/sys/fs/cgroup");
-    if let Ok(controllers) = fs::read_to_string(root.join("cgroup.controllers")) {
-        let wanted = ["cpu", "memory", "pids"];
-        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    const WANTED: [&str; 3] = ["cpu", "memory", "pids"];
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let unified = mount.join("cgroup.controllers");
+    if let Ok(all) = fs::read_to_string(&unified) {
+        // Root makes its groups at the top; everybody else where they are.
         let own = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/").trim_start_matches('/');
-        let writable = rustix::fs::access(root.join(own), rustix::fs::Access::WRITE_OK).is_ok();
-        let all = wanted.iter().all(|name| controllers.split_whitespace().any(|found| found == *name));
-        let held = if writable { "ours to divide" } else { "not ours to divide" };
-        let detail = format!("version 2, {held}: {}", controllers.trim());
-        return feature(
-            NAME,
-            all && writable,
-            detail,
-            "sudo loginctl enable-linger $USER, and Delegate=yes for user@.service",
-        );
+        let dir = if host.root { mount.to_owned() } else { mount.join(own) };
+        let given = fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or(all);
+        let given: Vec<&str> = given.split_whitespace().collect();
+        let writable = access(&dir, Access::WRITE_OK).is_ok();
+        let without: Vec<&str> = WANTED.into_iter().filter(|name| !given.contains(name)).collect();
+        return match (writable, without.is_empty()) {
+            (true, true) => ok(NAME, format!("version 2, ours to divide: {}", given.join(" "))),
+            (true, false) => {
+                missing(NAME, format!("version 2, without {}", without.join(", ")), Some(Lack::Delegation))
+            }
+            (false, _) => missing(NAME, "version 2, not ours to divide: limits are refused", Some(Lack::Delegation)),
+        };
     }
-    let first = |name: &str| root.join(name).is_dir();
-    let here = first("memory") && first("pids") && first("cpu");
-    feature(NAME, here, if here { "version 1: cpu, memory, pids" } else { "no controllers are mounted" }, FIX)
+    let unified = || Some(Lack::Other("boot with systemd.unified_cgroup_hierarchy=1".into()));
+    let without: Vec<&str> = WANTED.into_iter().filter(|name| !mount.join(name).is_dir()).collect();
+    if !without.is_empty() {
+        return missing(NAME, format!("version 1, without {}", without.join(", ")), unified());
+    }
+    let writable = WANTED.iter().all(|name| access(mount.join(name), Access::WRITE_OK).is_ok());
+    match (writable, host.root) {
+        (true, _) => ok(NAME, "version 1, ours to divide: cpu memory pids"),
+        (false, true) => missing(NAME, "version 1, read-only: limits are refused", Some(Lack::Delegation)),
+        (false, false) => missing(NAME, "version 1, not ours to divide: limits are refused", unified()),
+    }
 }
 
-fn overlay() -> Feature {
+fn overlay() -> Check {
+    const NAME: &str = "overlay";
     let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-    let here = known.lines().any(|line| line.split_whitespace().last() == Some("overlay"));
-    let detail = if here { "the kernel has it" } else { "the kernel does not list it" };
-    feature("overlay", here, detail, "sudo modprobe overlay")
-}
-
-fn landlock() -> Feature {
-    let modules = fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
-    let here = modules.split(',').any(|module| module.trim() == "landlock");
-    let detail = match (here, modules.trim()) {
-        (true, _) => "one of the kernel's security modules".to_owned(),
-        (false, "") => "cannot be told: /sys/kernel/security is not mounted".to_owned(),
-        (false, modules) => format!("not one of the kernel's security modules: {modules}"),
-    };
-    let fix = match modules.trim() {
-        "" => "sudo mount -t securityfs securityfs /sys/kernel/security",
-        _ => "boot with lsm=landlock,... (used where it is there, needed nowhere)",
-    };
-    feature("landlock", here, detail, fix)
-}
-
-fn pasta() -> Feature {
-    let found = in_path("pasta");
-    let detail = found.clone().unwrap_or_else(|| "not installed: no network for sandboxes of ordinary users".into());
-    feature("pasta", found.is_some(), detail, "sudo apt-get install passt")
-}
-
-fn subordinate_ids() -> Feature {
-    const NAME: &str = "subordinate ids";
-    if rustix::process::geteuid().is_root() {
-        return feature(NAME, true, "root needs none", "");
+    if known.lines().any(|line| line.split_whitespace().last() == Some(NAME)) {
+        ok(NAME, "the kernel has it")
+    } else {
+        missing(NAME, "the kernel does not list it", Some(Lack::OverlayModule))
     }
-    let uid = rustix::process::getuid().as_raw().to_string();
-    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let mut entries = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let name =
-        entries.find(|entry| entry.get(2) == Some(&&*uid)).and_then(|entry| entry.first().map(ToString::to_string));
-    let listed = fs::read_to_string("/etc/subuid").unwrap_or_default();
-    let here =
-        listed.lines().filter_map(|line| line.split(':').next()).any(|who| Some(who) == name.as_deref() || who == uid);
-    let detail = if here { "in /etc/subuid" } else { "none in /etc/subuid: one user inside at most" };
-    let fix = format!("sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {}", name.unwrap_or(uid));
-    feature(NAME, here, detail, &fix)
 }
 
-fn in_path(program: &str) -> Option<String> {
-    let path = crate::environment::named("PATH")?;
-    let mut places = std::env::split_paths(&path).map(|dir| dir.join(program));
-    places
-        .find(|place| rustix::fs::access(place, rustix::fs::Access::EXEC_OK).is_ok())
-        .map(|place| place.display().to_string())
+fn pasta(host: &Host) -> Check {
+    const WITHOUT: &str = "no network for sandboxes of ordinary users";
+    program("pasta", Program::Pasta, WITHOUT, host)
+}
+
+fn newuidmap(host: &Host) -> Check {
+    const WITHOUT: &str = "one user inside at most";
+    program("newuidmap", Program::Newuidmap, WITHOUT, host)
+}
+
+/// A program that only ordinary users need.
+fn program(name: &'static str, program: Program, without: &str, host: &Host) -> Check {
+    match program.find() {
+        Some(path) => ok(name, path.display().to_string()),
+        None if host.root => not_needed(name, "not installed; root needs none"),
+        None => missing(name, format!("not installed: {without}"), Some(Lack::Program(program))),
+    }
+}
+
+fn subordinate_ids(host: &Host) -> Check {
+    const NAME: &str = "subordinate ids";
+    if host.root {
+        return not_needed(NAME, "root needs none");
+    }
+    let (user, uid) = (user(), rustix::process::getuid().as_raw());
+    let files = ["/etc/subuid", "/etc/subgid"];
+    let listed = files.map(|path| fs::read_to_string(path).unwrap_or_default());
+    let without: Vec<&str> =
+        files.into_iter().zip(&listed).filter(|(_, text)| !lists(text, user.as_deref(), uid)).map(|it| it.0).collect();
+    if without.is_empty() {
+        return ok(NAME, "in /etc/subuid and /etc/subgid");
+    }
+    let detail = format!("none in {}: one user inside at most", without.join(" and "));
+    let lack = first_free(&listed).map(|first| match user {
+        Some(user) => Lack::SubordinateIds { user, first },
+        // Not a user of this machine's own: its tools change none but those.
+        None => Lack::Other(format!("echo {uid}:{first}:{SUBORDINATE_IDS} | sudo tee -a {}", without.join(" "))),
+    });
+    missing(NAME, detail, lack)
+}
+
+/// Whether a user is in one of those files.
+fn lists(text: &str, user: Option<&str>, uid: u32) -> bool {
+    let uid = uid.to_string();
+    text.lines().filter_map(|line| line.split(':').next()).any(|who| Some(who) == user || who == uid)
+}
+
+/// The first of a range that is nobody's: whoever shares ids with someone else is them.
+fn first_free(listed: &[String; 2]) -> Option<u32> {
+    // Above what root's own sandboxes use.
+    const LOWEST: u32 = 200_000;
+    let ends = listed.iter().flat_map(|text| text.lines()).filter_map(|line| {
+        let mut parts = line.split(':').skip(1).map(|part| part.trim().parse::<u32>());
+        Some(parts.next()?.ok()?.saturating_add(parts.next()?.ok()?))
+    });
+    let first = ends.max().unwrap_or(0).max(LOWEST);
+    first.checked_add(SUBORDINATE_IDS).map(|_| first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::doctor::host::Manager;
+
+    fn host(root: bool) -> Host {
+        Host { manager: Some(Manager::Pacman), root, systemd: true }
+    }
+
+    #[test]
+    fn who_refuses_namespaces_is_found_among_the_settings() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(refusal(dir.path()), Lack::Other(_)));
+        for part in ["kernel", "user"] {
+            fs::create_dir(dir.path().join(part)).unwrap();
+        }
+        fs::write(dir.path().join("user/max_user_namespaces"), "63000\n").unwrap();
+        assert!(matches!(refusal(dir.path()), Lack::Other(_)));
+        fs::write(dir.path().join("kernel/apparmor_restrict_unprivileged_userns"), "1\n").unwrap();
+        assert_eq!(refusal(dir.path()), Lack::Setting("kernel.apparmor_restrict_unprivileged_userns=0"));
+        fs::write(dir.path().join("user/max_user_namespaces"), "0\n").unwrap();
+        assert_eq!(refusal(dir.path()), Lack::Setting("user.max_user_namespaces=15000"));
+    }
+
+    #[test]
+    fn control_groups_of_both_versions() {
+        let dir = tempfile::tempdir().unwrap();
+        let seen = || {
+            let check = control_groups(dir.path(), &host(true));
+            (check.state, check.detail, check.lacks)
+        };
+        let (state, detail, _) = seen();
+        assert_eq!((state, &*detail), (State::Missing, "version 1, without cpu, memory, pids"));
+        for name in ["cpu", "memory", "pids"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        assert_eq!(seen().0, State::Ok);
+        let controllers = dir.path().join("cgroup.controllers");
+        fs::write(&controllers, "cpuset cpu io memory pids\n").unwrap();
+        assert_eq!((seen().0, &*seen().1), (State::Ok, "version 2, ours to divide: cpuset cpu io memory pids"));
+        fs::write(&controllers, "memory pids\n").unwrap();
+        assert_eq!(seen(), (State::Missing, "version 2, without cpu".into(), vec![Lack::Delegation]));
+    }
+
+    #[test]
+    fn nobody_is_given_the_ids_of_another() {
+        let free = |users: &str, groups: &str| first_free(&[users.to_owned(), groups.to_owned()]);
+        assert_eq!(free("", ""), Some(200_000));
+        assert_eq!(free("ann:100000:65536\n", ""), Some(200_000));
+        assert_eq!(free("ann:200000:65536\n", "bob:265536:65536\nnonsense\n"), Some(331_072));
+        assert_eq!(free("ann:4294900000:65536\n", ""), None);
+        assert!(lists("ann:100000:65536\n1001:1:1\n", Some("ann"), 1000));
+        assert!(lists("ann:100000:65536\n1001:1:1\n", None, 1001));
+        assert!(!lists("ann:100000:65536\n", Some("an"), 1000));
+    }
 }

@@ -4,5 +4,7 @@
 //! its standard input, answers on its standard output, builds the walls and is the keeper behind them.
 
 mod plan;
+mod trial;
 
 pub use plan::{Bind, Cgroup, Cover, CoverKind, IdMap, Network, Plan};
+pub use trial::{TRY, Trial};

@@ -21,6 +21,23 @@ pub(crate) fn fork_into(namespaces: libc::c_int) -> Result<Option<i32>, Errno> {
     Ok((pid != 0).then_some(pid as i32))
 }
 
+/// Moves this process into new namespaces. Only for single-threaded programs.
+pub(crate) fn move_into(namespaces: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: plain numbers; the memory of this process stays its own.
+    check(unsafe { libc::syscall(libc::SYS_unshare, namespaces) }).map(drop)
+}
+
+/// The version of Landlock's interface that the kernel speaks.
+pub(crate) fn landlock_version() -> Result<u32, Errno> {
+    const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
+    let nothing = std::ptr::null::<u8>();
+    // SAFETY: with this flag the kernel wants no attributes and makes nothing: it answers a number.
+    check(unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0_usize, LANDLOCK_CREATE_RULESET_VERSION)
+    })
+    .map(|version| version as u32)
+}
+
 /// Shows the ids of the files below a mount that is nowhere attached yet as `user_namespace` maps them.
 pub(crate) fn shift_ids(mount: &OwnedFd, user_namespace: &OwnedFd, recursive: bool) -> Result<(), Errno> {
     let attributes = MountAttributes {

@@ -1,0 +1,45 @@
+//! What keeps Docker from answering.
+
+use super::fix::Lack;
+use super::host::{Program, user};
+use crate::environment;
+use crate::providers::docker_socket;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
+/// Why it does not, as far as that can be seen from here.
+pub(super) fn lacks() -> Vec<Lack> {
+    let Ok(socket) = docker_socket() else { return Vec::new() };
+    let seen = access(&socket, Access::READ_OK | Access::WRITE_OK);
+    why(Program::Docker.find().is_some(), seen, environment::docker_host().is_some(), user())
+}
+
+fn why(installed: bool, socket: Result<(), Errno>, named: bool, user: Option<String>) -> Vec<Lack> {
+    if socket == Err(Errno::ACCESS) {
+        return user.map(|user| Lack::DockerGroup { user }).into_iter().collect();
+    }
+    // A socket is a sign of an engine, wherever its program is.
+    let here = installed || socket.is_ok();
+    let program = (!here).then_some(Lack::Program(Program::Docker));
+    // One that the user has named is not the one that the system starts.
+    let answer = if named { Lack::DockerHost } else { Lack::DockerService };
+    program.into_iter().chain([answer]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_nobody_answers() {
+        let (gone, forbidden) = (Err(Errno::NOENT), Err(Errno::ACCESS));
+        let program = Lack::Program(Program::Docker);
+        assert_eq!(why(false, gone, false, None), [program.clone(), Lack::DockerService]);
+        assert_eq!(why(true, gone, false, None), [Lack::DockerService]);
+        assert_eq!(why(false, Ok(()), false, None), [Lack::DockerService]);
+        assert_eq!(why(false, gone, true, None), [program, Lack::DockerHost]);
+        assert_eq!(why(true, Ok(()), true, None), [Lack::DockerHost]);
+        assert_eq!(why(true, forbidden, false, Some("ann".into())), [Lack::DockerGroup { user: "ann".into() }]);
+        assert_eq!(why(true, forbidden, false, None), []);
+    }
+}

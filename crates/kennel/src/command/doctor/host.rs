@@ -1,0 +1,157 @@
+//! Whom we are on this machine, how programs are installed on it, and which are there.
+
+use crate::environment;
+use rustix::fs::{Access, access};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What decides how something that is missing is got.
+#[derive(Clone, Debug)]
+pub(super) struct Host {
+    /// What installs packages; none if this distribution is not known.
+    pub(super) manager: Option<Manager>,
+    pub(super) root: bool,
+    /// Whether systemd runs here: it starts services, and hands out control groups.
+    pub(super) systemd: bool,
+}
+
+/// What installs packages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manager {
+    /// Debian, Ubuntu and what is made of them; `lists` if it knows already what there is.
+    Apt { lists: bool },
+    /// Fedora, and what is made of it.
+    Dnf { fedora: bool },
+    /// Arch, and what is made of it.
+    Pacman,
+}
+
+/// A program that a provider needs, or is better with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    /// A network for sandboxes of ordinary users.
+    Pasta,
+    /// More than one user in a sandbox of an ordinary user.
+    Newuidmap,
+    /// The engine.
+    Docker,
+}
+
+impl Program {
+    /// What to do where its package is not known.
+    pub(super) fn by_hand(self) -> &'static str {
+        match self {
+            Self::Pasta => "install passt: https://passt.top",
+            Self::Newuidmap => "install newuidmap and newgidmap, of shadow: https://github.com/shadow-maint/shadow",
+            Self::Docker => "install Docker: https://docs.docker.com/engine/install/",
+        }
+    }
+
+    /// Where it is, if it is there.
+    pub(super) fn find(self) -> Option<PathBuf> {
+        match self {
+            Self::Pasta => in_path("pasta"),
+            Self::Newuidmap => in_path("newuidmap"),
+            Self::Docker => in_path("dockerd").or_else(|| in_path("docker")),
+        }
+    }
+}
+
+impl Host {
+    /// This one.
+    pub(super) fn here() -> Self {
+        let released = fs::read_to_string("/etc/os-release").or_else(|_| fs::read_to_string("/usr/lib/os-release"));
+        let mut manager = released.ok().and_then(|text| Manager::of(&text));
+        if let Some(Manager::Apt { lists }) = &mut manager {
+            *lists = has_lists(Path::new("/var/lib/apt/lists"));
+        }
+        Self { manager, root: rustix::process::geteuid().is_root(), systemd: Path::new("/run/systemd/system").is_dir() }
+    }
+
+    /// The package that has a program.
+    pub(super) fn package(&self, program: Program) -> Option<&'static str> {
+        Some(match (program, self.manager?) {
+            (Program::Pasta, _) => "passt",
+            (Program::Newuidmap, Manager::Apt { .. }) => "uidmap",
+            (Program::Newuidmap, Manager::Dnf { .. }) => "shadow-utils",
+            (Program::Newuidmap, Manager::Pacman) => "shadow",
+            (Program::Docker, Manager::Apt { .. }) => "docker.io",
+            (Program::Docker, Manager::Dnf { fedora: true }) => "moby-engine",
+            // What is made of Fedora has another one each, or none.
+            (Program::Docker, Manager::Dnf { fedora: false }) => return None,
+            (Program::Docker, Manager::Pacman) => "docker",
+        })
+    }
+}
+
+impl Manager {
+    /// The one of the distribution that an `os-release` tells of.
+    pub(super) fn of(os_release: &str) -> Option<Self> {
+        let said = |key: &str| {
+            let value = os_release.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix('='));
+            value.unwrap_or_default().trim_matches(['"', '\''])
+        };
+        let id = said("ID");
+        std::iter::once(id).chain(said("ID_LIKE").split_whitespace()).find_map(|like| match like {
+            "debian" | "ubuntu" => Some(Self::Apt { lists: true }),
+            "fedora" | "rhel" | "centos" => Some(Self::Dnf { fedora: id == "fedora" }),
+            "arch" => Some(Self::Pacman),
+            _ => None,
+        })
+    }
+}
+
+fn has_lists(dir: &Path) -> bool {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
+    files.into_iter().any(|file| file.file_name().to_string_lossy().contains("_Packages"))
+}
+
+/// A program on PATH, or among those for root beside: an ordinary user's PATH does not name them.
+fn in_path(program: &str) -> Option<PathBuf> {
+    let beside = |dir: &PathBuf| dir.ends_with("bin").then(|| dir.with_file_name("sbin"));
+    let places = environment::program_dirs();
+    let places = places.iter().cloned().chain(places.iter().filter_map(beside));
+    places.map(|dir| dir.join(program)).find(|place| place.is_file() && access(place, Access::EXEC_OK).is_ok())
+}
+
+/// The name of this user, where it is a local one.
+pub(super) fn user() -> Option<String> {
+    let uid = rustix::process::getuid().as_raw().to_string();
+    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut entries = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    entries.find(|entry| entry.get(2) == Some(&&*uid)).and_then(|entry| entry.first().map(ToString::to_string))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distribution_is_known_by_its_name_or_by_what_it_is_made_of() {
+        let apt = Some(Manager::Apt { lists: true });
+        for (text, manager) in [
+            ("PRETTY_NAME=\"Debian GNU/Linux 12\"\nVERSION_ID=\"12\"\nID=debian\n", apt),
+            ("ID=ubuntu\nID_LIKE=debian\n", apt),
+            ("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", apt),
+            ("ID=fedora\nID_LIKE=\n", Some(Manager::Dnf { fedora: true })),
+            ("ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", Some(Manager::Dnf { fedora: false })),
+            ("ID='arch'\n", Some(Manager::Pacman)),
+            ("ID_LIKE=arch\nID=endeavouros\n", Some(Manager::Pacman)),
+            ("ID=nixos\n", None),
+            ("", None),
+        ] {
+            assert_eq!(Manager::of(text), manager, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_fresh_image_has_no_lists() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!has_lists(&dir.path().join("missing")));
+        std::fs::create_dir(dir.path().join("partial")).unwrap();
+        std::fs::write(dir.path().join("lock"), "").unwrap();
+        assert!(!has_lists(dir.path()));
+        std::fs::write(dir.path().join("deb.debian.org_dists_bookworm_main_binary-amd64_Packages.lz4"), "").unwrap();
+        assert!(has_lists(dir.path()));
+    }
+}

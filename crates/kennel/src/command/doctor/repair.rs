@@ -1,0 +1,72 @@
+//! Runs what gets the missing things: shown first, asked for, one by one. Nothing becomes root here but what the user
+//! sees `sudo` before.
+
+use super::fix::Step;
+use crate::{report, terminal};
+use kennel_core::{Error, Result, printable};
+use kennel_types::ErrorCode;
+use owo_colors::OwoColorize;
+use std::process::{Command, Stdio};
+
+/// Runs what can be run, and shows the rest. Answers whether anything was run. `unasked` is what to type if there is
+/// nobody to ask.
+pub(super) fn all(steps: &[Step], yes: bool, unasked: &str) -> Result<bool> {
+    let (commands, others): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|step| matches!(step, Step::Run(_)));
+    show("Only you can do", &others);
+    show("To run", &commands);
+    if commands.is_empty() {
+        let rest = if others.is_empty() {
+            "nothing that is needed is missing"
+        } else {
+            "nothing here that could be run for you"
+        };
+        report::say(&format!("\n{rest}"));
+        return Ok(false);
+    }
+    if !yes && !agreed(unasked)? {
+        report::say("nothing was run");
+        return Ok(false);
+    }
+    for step in commands {
+        run(step)?;
+    }
+    Ok(true)
+}
+
+fn show(title: &str, steps: &[&Step]) {
+    if !steps.is_empty() {
+        let lines: Vec<String> = steps.iter().map(|step| format!("  {}", printable(&step.line()))).collect();
+        report::say(&format!("\n{}\n{}", title.bold(), lines.join("\n")));
+    }
+}
+
+fn agreed(unasked: &str) -> Result<bool> {
+    if !terminal::is_asking() {
+        return Err(
+            Error::new(ErrorCode::InvalidConfig, "there is nobody to ask: this is not a terminal").hint(unasked)
+        );
+    }
+    let answer = report::ask("\nRun these? [y/N] ")?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+/// Runs one. Its output is shown as it comes.
+fn run(step: &Step) -> Result<()> {
+    let Step::Run(words) = step else { return Ok(()) };
+    let line = step.line();
+    report::say(&format!("\n{} {}", "$".bold(), printable(&line)));
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    if !terminal::is_asking() {
+        // What comes in may be for whoever called us: a script that is being read, for one.
+        command.stdin(Stdio::null());
+    }
+    let failed = |how: String| {
+        Err(Error::new(ErrorCode::NotAvailable, format!("{line}: {how}; nothing was run after it")).hint(&line))
+    };
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => failed(format!("ended with {status}")),
+        Err(error) => failed(format!("could not be run: {error}")),
+    }
+}

@@ -1,0 +1,34 @@
+//! What the kernel grants here, tried by the jail: the program that would need it.
+
+use crate::Native;
+use kennel_core::{Error, Result};
+use kennel_jail::{TRY, Trial};
+use std::process::{Command, Stdio};
+
+impl Native {
+    /// Tries what sandboxes are made of, and leaves nothing behind. Waits for the jail, which takes a few milliseconds.
+    pub fn try_kernel(&self) -> Result<Trial> {
+        let jail = self.program()?;
+        let failed = |error| Error::io(format!("try the kernel with {}", jail.display()), error);
+        let mut command = Command::new(&jail);
+        command.arg(TRY).env_clear().stdin(Stdio::null()).stderr(Stdio::null());
+        let told = command.output().map_err(failed)?;
+        minicbor::decode(&told.stdout).map_err(|error| failed(std::io::Error::other(error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_really_tried() {
+        let dir = tempfile::tempdir().unwrap();
+        let native = Native::new(dir.path().join("state"), dir.path().join("programs"));
+        let before = std::fs::read_link("/proc/self/ns/user").unwrap();
+        let trial = native.try_kernel().unwrap();
+        assert_eq!(trial.user_namespace, Ok(()));
+        assert!(trial.landlock.as_ref().map_or_else(|why| !why.is_empty(), |version| *version > 0), "{trial:?}");
+        assert_eq!(std::fs::read_link("/proc/self/ns/user").unwrap(), before, "we are where we were");
+    }
+}

@@ -136,7 +136,7 @@ fn lists_are_filtered(kennel: &Kennel) {
     assert_eq!(listed(&[&format!("provider={}", kennel.provider), "label=x"]), one);
     assert_eq!(kennel.kennel(&["ls", "-q", "--filter", "status=created"]).ok(), one, "a status says which, not --all");
     let stderr = kennel.kennel(&["ls", "--filter", "status=gone"]).fails(125);
-    assert!(stderr.contains("created, running or stopped"), "{stderr}");
+    assert!(stderr.contains("created, running, paused or stopped"), "{stderr}");
     let mut watch = kennel.call(&["ls", "--all", "--watch"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = watch.stdout.take().unwrap();
     hear(&mut out, &one);

@@ -6,11 +6,12 @@ use anyhow::{Context, Result, bail};
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_docker::{Docker, DockerOptions};
 use kennel_native::Native;
-use kennel_testkit::docker as engine;
+use kennel_testkit::{docker as engine, host, within_blocking};
 use kennel_types::{ErrorCode, NetworkMode, SandboxSpec};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Everything that is needed to measure.
 pub(super) struct Arena {
@@ -108,6 +109,15 @@ impl Arena {
 
     /// A sandbox that runs, and has been spoken to. It ends with this process, whatever becomes of it.
     pub(super) fn sandbox(&self, provider: &Arc<dyn Provider>, image: Option<&str>) -> Result<Sandbox> {
+        self.wait(self.begin(provider, image))
+    }
+
+    /// The same, while others are made.
+    pub(super) async fn begin(
+        &self,
+        provider: &Arc<dyn Provider>,
+        image: Option<&str>,
+    ) -> kennel_core::Result<Sandbox> {
         let spec = SandboxSpec {
             image: image.map(ToOwned::to_owned),
             network: Some(NetworkMode::None),
@@ -115,12 +125,17 @@ impl Arena {
             tied: true,
             ..SandboxSpec::default()
         };
-        let sandbox = self.wait(Sandbox::create(provider.clone(), &spec))?;
-        self.wait(async {
-            sandbox.start().await?;
-            sandbox.keeper().await.map(drop)
-        })?;
+        let sandbox = Sandbox::create(provider.clone(), &spec).await?;
+        sandbox.start().await?;
+        // Who is spoken to first is the owner: the keeper has answered.
+        sandbox.keeper().await?.welcome().await?;
         Ok(sandbox)
+    }
+
+    /// Whether nothing of these native sandboxes is left, a moment from now: tied ones are cleared away behind our back.
+    pub(super) fn is_gone(&self, ids: &[String]) -> bool {
+        let mark = self.path().display().to_string();
+        within_blocking(Duration::from_secs(30), || host::leftovers(&mark, ids, &self.native_state()).is_empty())
     }
 
     /// Removes a sandbox.

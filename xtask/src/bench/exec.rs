@@ -41,12 +41,20 @@ pub(super) fn docker(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
     let container = format!("kennel-{}", sandbox.info().name);
     let cli = || succeed(&mut arena.kennel(&["--provider", "docker", "exec", &id, "--", "true"]));
     let theirs = || succeed(&mut docker.command(&["exec", &container, "true"]));
-    let [library, cli, theirs] =
-        take_turns(effort.times(30), [once(|| call(arena, &sandbox, &spec)), once(cli), once(theirs)])?;
+    let native = arena.sandbox(arena.native(), None)?;
+    let native_id = native.id().to_string();
+    let native_words = ["--provider", "native", "exec", &native_id, "--", arena.busybox(), "true"];
+    let native_cli = || succeed(&mut arena.kennel(&native_words));
+    let [library, cli, native_cli, theirs] = take_turns(
+        effort.times(30),
+        [once(|| call(arena, &sandbox, &spec)), once(cli), once(native_cli), once(theirs)],
+    )?;
     arena.remove(&sandbox)?;
+    arena.remove(&native)?;
     let beside = "docker exec";
     Ok(vec![
         Row::times("exec of true by library call (docker)", &library, beside, &theirs).at_most_one_in(30.0),
         Row::times("kennel exec -- true (docker)", &cli, beside, &theirs),
+        Row::times("kennel exec -- true (native)", &native_cli, beside, &theirs).at_most_one_in(8.0),
     ])
 }

@@ -17,9 +17,7 @@ pub(super) fn idle(arena: &Arena, _effort: Effort) -> Result<Vec<Row>> {
     let sandboxes = (0..LIVE).map(|_| arena.sandbox(arena.native(), None)).collect::<Result<Vec<_>>>()?;
     let mut all = 0;
     for sandbox in &sandboxes {
-        for pid in processes(arena, sandbox)? {
-            all += kilobytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:")? * 1024;
-        }
+        all += all_of(arena, sandbox)?;
     }
     for sandbox in &sandboxes {
         arena.remove(sandbox)?;
@@ -29,6 +27,15 @@ pub(super) fn idle(arena: &Arena, _effort: Effort) -> Result<Vec<Row>> {
         Row::size("the keeper on disk", KEEPER.bytes().len() as u64).at_most_bytes(2_000_000),
         Row::size("the jail on disk", JAIL.bytes().len() as u64).at_most_bytes(2_000_000),
     ])
+}
+
+/// The bytes that all processes of a sandbox have to themselves, and their part of what they share.
+pub(super) fn all_of(arena: &Arena, sandbox: &Sandbox) -> Result<u64> {
+    let mut all = 0;
+    for pid in processes(arena, sandbox)? {
+        all += kilobytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:")? * 1024;
+    }
+    Ok(all)
 }
 
 /// A command prints a gibibyte; we read it a piece at a time, with a pause after each.

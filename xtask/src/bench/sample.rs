@@ -11,7 +11,8 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    fn new(times: &[Duration]) -> Self {
+    /// Of times that were taken.
+    pub(super) fn of(times: &[Duration]) -> Self {
         let mut sorted: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
         sorted.sort_by(f64::total_cmp);
         Self { sorted }
@@ -65,7 +66,7 @@ pub(super) fn take_turns<const N: usize>(turns: u32, mut contestants: [Contestan
             }
         }
     }
-    Ok(times.map(|times| Samples::new(&times)))
+    Ok(times.map(|times| Samples::of(&times)))
 }
 
 /// Numbers without a pattern, the same in every run (xorshift).
@@ -98,7 +99,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_where_they_should_be() {
-        let samples = Samples::new(&[5, 1, 4, 2, 3].map(Duration::from_millis));
+        let samples = Samples::of(&[5, 1, 4, 2, 3].map(Duration::from_millis));
         assert_eq!((samples.p50(), samples.mean(), samples.count()), (3.0, 3.0, 5));
         assert!((samples.p95() - 4.8).abs() < 1e-9);
     }

@@ -12,19 +12,20 @@
 //!
 //! Nothing in here can be reached from inside a sandbox.
 
-use crate::{Dialed, Error, EventStream, Result};
-use kennel_types::{
-    Enforcement, ErrorCode, Event, EventKind, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Status,
-};
+mod life;
+mod watch;
+
+pub use watch::watch_records;
+
+use crate::{Error, Result};
+use kennel_types::{Enforcement, ErrorCode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Status};
 use rustix::fs::FlockOperation;
-use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The sandboxes of one provider.
@@ -243,99 +244,6 @@ impl Records {
         self.made().contains_key(id)
     }
 
-    /// Whether it runs: whether someone holds its lock.
-    pub fn is_running(&self, id: &SandboxId) -> bool {
-        let Ok(lock) = std::fs::File::open(self.dir(id).join("lock")) else { return false };
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
-    }
-
-    /// Ends one that is tied to us. Whoever keeps it alive also clears it away, so it is enough that nothing runs in it:
-    /// its keeper hangs up, or nobody listens any more. Answers whether that is so; else it has to be ended as any other.
-    pub async fn end_owned(&self, id: &SandboxId, dialed: Result<Dialed>) -> Result<bool> {
-        match crate::shut_down(dialed, Duration::ZERO).await {
-            // It never ran.
-            Err(error) if error.code() == ErrorCode::NotFound => return Ok(false),
-            Err(error) if !error.is_refused() => self.end(id, Err(error), Duration::ZERO).await?,
-            _ => {}
-        }
-        // For everyone else it is gone from now on, and its name is free.
-        let _ = std::fs::remove_file(self.dir(id).join("sandbox.json"));
-        Ok(true)
-    }
-
-    /// Ends it: by its keeper, or if that cannot be reached, by killing whoever holds its lock. Returns when it has ended.
-    pub async fn end(&self, id: &SandboxId, dialed: Result<Dialed>, grace: Duration) -> Result<()> {
-        if let Err(error) = crate::shut_down(dialed, grace).await {
-            // It may just have been ending by itself.
-            const BY_ITSELF: Duration = Duration::from_millis(500);
-            if let Ok(ended) = tokio::time::timeout(BY_ITSELF, self.wait_until_ended(id)).await {
-                return ended;
-            }
-            self.kill_holder(id).map_err(|_| error)?;
-        }
-        self.wait_until_ended(id).await
-    }
-
-    /// The process that keeps it alive, if one does.
-    pub fn holder(&self, id: &SandboxId) -> Option<Pid> {
-        let text = std::fs::read_to_string(self.dir(id).join("lock")).ok()?;
-        // The lock is held and names this process: it cannot have become another's number since.
-        text.trim().parse().ok().and_then(Pid::from_raw).filter(|_| self.is_running(id))
-    }
-
-    /// Kills the process that keeps it alive. Everything inside dies with that one.
-    fn kill_holder(&self, id: &SandboxId) -> Result<()> {
-        let what = || format!("end sandbox {id}");
-        let nobody = || Error::new(ErrorCode::Internal, format!("{}: nobody holds its lock", what()));
-        let pid = self.holder(id).ok_or_else(nobody)?;
-        let holder = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::io(what(), error))?;
-        if self.holder(id) == Some(pid) {
-            rustix::process::pidfd_send_signal(holder, Signal::KILL).map_err(|error| Error::io(what(), error))?;
-        }
-        Ok(())
-    }
-
-    /// Waits until nobody holds its lock.
-    pub async fn wait_until_ended(&self, id: &SandboxId) -> Result<()> {
-        let path = self.dir(id).join("lock");
-        let waited = tokio::task::spawn_blocking(move || match std::fs::File::open(&path) {
-            Ok(lock) => rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockShared))
-                .map_err(|error| Error::io(format!("wait for {}", path.display()), error)),
-            Err(_) => Ok(()), // it is gone altogether
-        });
-        waited.await.map_err(|error| Error::new(ErrorCode::Internal, format!("wait for the sandbox: {error}")))?
-    }
-
-    /// Waits for others who start it, and then is the only one.
-    pub async fn starting(&self, record: &Record) -> Result<Starting> {
-        let id = &record.id;
-        if self.is_owned(id) {
-            return Ok(Starting { _lock: None }); // it is locked by us as long as we live
-        }
-        let path = self.dir(id).join("sandbox.json");
-        let what = || format!("lock {}", path.display());
-        let lock = std::fs::File::open(&path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => Error::no_sandbox(id),
-            _ => Error::io(what(), error),
-        })?;
-        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Ok(Starting { _lock: Some(lock) });
-        }
-        if record.spec.tied {
-            let message =
-                format!("start sandbox {}: it belongs to the one who made it, and is theirs to start", record.name);
-            return Err(Error::new(ErrorCode::PermissionDenied, message));
-        }
-        let waited = tokio::task::spawn_blocking(move || {
-            rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockExclusive)).map(|()| lock)
-        });
-        match waited.await {
-            Ok(Ok(lock)) => Ok(Starting { _lock: Some(lock) }),
-            Ok(Err(error)) => Err(Error::io(what(), error)),
-            Err(error) => Err(Error::new(ErrorCode::Internal, format!("{}: {error}", what()))),
-        }
-    }
-
     /// The sandbox as it is now.
     pub fn info(&self, record: &Record) -> SandboxInfo {
         let dir = self.dir(&record.id);
@@ -439,63 +347,6 @@ impl Records {
 fn is_settled(entry: &std::fs::DirEntry) -> bool {
     let age = entry.metadata().and_then(|found| found.modified()).ok().and_then(|changed| changed.elapsed().ok());
     age.is_some_and(|age| age > SETTLED)
-}
-
-/// What happens to these sandboxes from now on. What is held is compared again and again: every change of state is seen,
-/// unless it is undone within a moment.
-pub fn watch_records(records: Records) -> Result<EventStream> {
-    let mut seen = states(&records)?;
-    let mut ready: VecDeque<Event> = VecDeque::new();
-    Ok(Box::pin(futures_util::stream::poll_fn({
-        let mut tick = tokio::time::interval(Duration::from_millis(100));
-        move |context| {
-            loop {
-                if let Some(event) = ready.pop_front() {
-                    return Poll::Ready(Some(Ok(event)));
-                }
-                if tick.poll_tick(context).is_pending() {
-                    return Poll::Pending;
-                }
-                match states(&records) {
-                    Ok(now) => {
-                        ready = differences(&seen, &now);
-                        seen = now;
-                    }
-                    Err(error) => return Poll::Ready(Some(Err(error))),
-                }
-            }
-        }
-    })))
-}
-
-type States = BTreeMap<SandboxId, Status>;
-
-fn states(records: &Records) -> Result<States> {
-    Ok(records.list()?.into_iter().map(|record| (record.id.clone(), records.info(&record).status)).collect())
-}
-
-fn differences(before: &States, now: &States) -> VecDeque<Event> {
-    let mut events = VecDeque::new();
-    let mut tell = |sandbox: &SandboxId, kind| events.push_back(Event { sandbox: sandbox.clone(), kind });
-    for (id, status) in now {
-        let was = before.get(id);
-        if was.is_none() {
-            tell(id, EventKind::Created);
-        }
-        match (was, status) {
-            (Some(Status::Running), Status::Running) => {}
-            (_, Status::Running) => tell(id, EventKind::Started),
-            (Some(Status::Running), _) => tell(id, EventKind::Stopped),
-            _ => {}
-        }
-    }
-    for (id, was) in before.iter().filter(|(id, _)| !now.contains_key(*id)) {
-        if *was == Status::Running {
-            tell(id, EventKind::Stopped);
-        }
-        tell(id, EventKind::Removed);
-    }
-    events
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use crate::output::start_failure_code;
 use crate::shim::Order;
 use crate::task::Task;
 use crate::{sys, tree};
-use kennel_proto::{Channel, KeeperConfig, caps};
+use kennel_proto::log::NOTE;
+use kennel_proto::{Channel, Failure, KeeperConfig, caps};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -102,7 +103,6 @@ impl Keeper {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT])?;
         rustix::io::ioctl_fionbio(&listener, true)?;
-        epoll::add(&epoll, &listener, Token::Listener.data(), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &signals, Token::Signals.data(), epoll::EventFlags::IN)?;
         let oom_fd = config.oom_fd.and_then(sys::inherited);
         let owners = config.owner_holds.as_ref().and_then(|dir| {
@@ -148,8 +148,11 @@ impl Keeper {
             // Before it starts: its very first output goes to the log.
             self.main = Some(self.last_id + 1);
             if let Err(failure) = self.start_command(&main, None) {
+                self.explain("the main process", &failure);
                 return start_failure_code(&failure);
             }
+        } else {
+            self.listen();
         }
         let mut events = Vec::with_capacity(64);
         while self.exit.is_none() || self.has_last_words() {
@@ -168,6 +171,18 @@ impl Keeper {
             self.flush_all();
         }
         self.exit.unwrap_or(0)
+    }
+
+    /// Takes calls from now on. Not before the main process runs: whoever is answered knows that it does.
+    pub(crate) fn listen(&mut self) {
+        if epoll::add(&self.epoll, &self.listener, Token::Listener.data(), epoll::EventFlags::IN).is_err() {
+            self.exit.get_or_insert(125);
+        }
+    }
+
+    /// Says in the log why there is no main process.
+    pub(crate) fn explain(&mut self, program: &str, failure: &Failure) {
+        self.log.write(Channel::Stderr, format!("{NOTE}run {program}: {}\n", failure.message).as_bytes());
     }
 
     fn handle(&mut self, token: Token, flags: epoll::EventFlags) {

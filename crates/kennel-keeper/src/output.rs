@@ -223,6 +223,7 @@ impl Keeper {
 
     pub(crate) fn take_reports(&mut self, id: u64) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
+        let (mut listen, mut unmade) = (false, None);
         for report in task.read_reports() {
             match report {
                 Report::Ready if !task.ready => {
@@ -236,6 +237,7 @@ impl Keeper {
                     {
                         connection.send(stream, Body::Reply(reply));
                     }
+                    listen = self.main == Some(id);
                 }
                 Report::Ready => {}
                 Report::Exited(mut exit) => {
@@ -246,6 +248,9 @@ impl Keeper {
                 }
                 Report::Done(outcome) => task.end = Some(End::Done(outcome)),
                 Report::Failed(failure) => {
+                    if let (true, Kind::Command { program, .. }) = (self.main == Some(id), &task.kind) {
+                        unmade = Some((String::from_utf8_lossy(program).into_owned(), failure.clone()));
+                    }
                     task.end = Some(End::Failed(failure));
                     for output in &mut task.outputs {
                         output.pipe = None;
@@ -257,6 +262,12 @@ impl Keeper {
         if task.end.is_some() {
             task.stdin.discard();
             task.deadline = None;
+        }
+        if listen {
+            self.listen();
+        }
+        if let Some((program, failure)) = unmade {
+            self.explain(&program, &failure);
         }
         self.pump(id);
     }

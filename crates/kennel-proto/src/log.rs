@@ -10,6 +10,9 @@ pub const HEADER: usize = 12;
 /// Longest record.
 pub const RECORD: usize = 64 * 1024;
 
+/// What a keeper writes before its own words, where there is no main process that could have written.
+pub const NOTE: &str = "kennel: ";
+
 /// One piece of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {

@@ -93,16 +93,19 @@ pub async fn the_main_process_can_be_attached(stage: &Stage) {
     crate::inside::read_until(&mut exec, |seen| seen.ends_with(b"hello\n")).await;
 }
 
-/// By the start, or by the exit code.
+/// By the start. One that ends quickly by itself, however, did start.
 pub async fn a_missing_main_process_is_told(stage: &Stage) {
-    let command = Some(vec!["no-such-program".to_owned()]);
-    let sandbox = stage.create(&SandboxSpec { command, ..stage.spec() }).await;
-    if let Err(error) = sandbox.start().await {
-        assert!(matches!(error.code(), ErrorCode::StartFailed | ErrorCode::ExecFailed), "{error}");
-        assert_eq!(error.exit_status(), 127, "{error}");
-    } else {
-        ended(&sandbox).await;
-        assert_eq!(sandbox.inspect().await.unwrap().exit_code, Some(127));
-    }
+    let with = |words: &[&str]| {
+        let command = Some(words.iter().map(|word| (*word).to_owned()).collect());
+        SandboxSpec { command, ..stage.spec() }
+    };
+    let sandbox = stage.create(&with(&["no-such-program"])).await;
+    let error = sandbox.start().await.unwrap_err();
+    assert_eq!((error.code(), error.exit_status()), (ErrorCode::StartFailed, 127), "{error}");
+    assert!(error.to_string().contains("no-such-program"), "{error}");
     assert_ne!(sandbox.inspect().await.unwrap().status, Status::Running);
+    let sandbox = stage.create(&with(&["sh", "-c", "exit 127"])).await;
+    sandbox.start().await.unwrap();
+    ended(&sandbox).await;
+    assert_eq!(sandbox.inspect().await.unwrap().exit_code, Some(127));
 }

@@ -89,7 +89,11 @@ impl Provider for Docker {
             }
             Missed::Failed(error) => Err(error),
             // The keeper listens before it starts the main process: one that ended before we could ask did run.
-            Missed::Ended(now) if container.main && socket_mark(&socket) != before && ran(now.as_deref()) => Ok(()),
+            Missed::Ended(now)
+                if container.main && socket_mark(&socket) != before && self.ran(&container, now.as_deref()).await =>
+            {
+                Ok(())
+            }
             Missed::Ended(now) => Err(self.ended_early(&container, now.as_deref()).await),
         }
     }
@@ -303,6 +307,19 @@ impl Docker {
         }
     }
 
+    /// Whether the main process of a container that has ended was started at all. The keeper's own failures, and those to
+    /// start a program, have codes that shells use for the same; but then it has said why, as the last thing in the log.
+    async fn ran(&self, container: &Container, now: Option<&Container>) -> bool {
+        match now.and_then(|now| now.info.exit_code) {
+            Some(126 | 127) => {
+                let Ok(api) = self.engine.api().await else { return false };
+                let last = streams::last_lines(api, &container.engine_id, 1).await;
+                !last.starts_with(kennel_proto::log::NOTE)
+            }
+            code => code != Some(125),
+        }
+    }
+
     /// The error for a container that ended before its keeper answered.
     async fn ended_early(&self, container: &Container, now: Option<&Container>) -> Error {
         let name = &container.info.name;
@@ -323,12 +340,6 @@ impl Docker {
             _ => error,
         }
     }
-}
-
-/// Whether the main process of a container that has ended was started at all. The keeper's own failures, and those to
-/// start a program, have codes that shells use for the same.
-fn ran(ended: Option<&Container>) -> bool {
-    ended.and_then(|container| container.info.exit_code).is_none_or(|code| !(125..=127).contains(&code))
 }
 
 /// Whether an engine is on this machine, running or not.

@@ -135,7 +135,8 @@ impl Provider for Local {
         }
         let (keeper, _) = self.begin(&record, false).await?;
         let answer = keeper.answer().await?;
-        answer.map_err(|reason| Error::not_started(&record.name, reason))
+        answer.map_err(|reason| Error::not_started(&record.name, reason))?;
+        self.records.confirm_main(&record, self.line(id).await).await
     }
 
     async fn launch(&self, id: &SandboxId) -> Result<Dialed> {

@@ -234,7 +234,10 @@ impl Provider for Mock {
             }
             room.log.open(true);
             let keeper = Keeper::start(&room.spec, room.workdir(), room.tree.clone(), room.log.clone(), script)
-                .map_err(|failure| start_failed(&failure.message).exit_code(127))?;
+                .map_err(|failure| {
+                    let program = room.spec.command.iter().flatten().next().cloned().unwrap_or_default();
+                    start_failed(&format!("run {program}: {}", failure.message)).exit_code(127)
+                })?;
             room.keeper = Some(keeper.clone());
             room.status = Status::Running;
             room.owner_came = false;

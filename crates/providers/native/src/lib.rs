@@ -190,7 +190,8 @@ impl Provider for Native {
             return if freeze::is_frozen(id) { Err(Error::paused(&record.name)) } else { Ok(()) };
         }
         let answer = self.begin(&record, false).await?.answer().await?;
-        answer.map_err(|reason| Error::not_started(&record.name, reason))
+        answer.map_err(|reason| Error::not_started(&record.name, reason))?;
+        self.records.confirm_main(&record, self.line(id).await).await
     }
 
     async fn launch(&self, id: &SandboxId) -> Result<Dialed> {

@@ -1,0 +1,131 @@
+//! Whether a sandbox on disk runs, who keeps it alive, and how it begins and ends.
+
+use super::{Record, Records, Starting};
+use crate::{Dialed, Error, LogOptions, Result};
+use futures_util::StreamExt;
+use kennel_types::{ErrorCode, SandboxId};
+use rustix::fs::FlockOperation;
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::time::Duration;
+
+impl Records {
+    /// Whether it runs: whether someone holds its lock.
+    pub fn is_running(&self, id: &SandboxId) -> bool {
+        let Ok(lock) = std::fs::File::open(self.dir(id).join("lock")) else { return false };
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
+    }
+
+    /// Ends one that is tied to us. Whoever keeps it alive also clears it away, so it is enough that nothing runs in it:
+    /// its keeper hangs up, or nobody listens any more. Answers whether that is so; else it has to be ended as any other.
+    pub async fn end_owned(&self, id: &SandboxId, dialed: Result<Dialed>) -> Result<bool> {
+        match crate::shut_down(dialed, Duration::ZERO).await {
+            // It never ran.
+            Err(error) if error.code() == ErrorCode::NotFound => return Ok(false),
+            Err(error) if !error.is_refused() => self.end(id, Err(error), Duration::ZERO).await?,
+            _ => {}
+        }
+        // For everyone else it is gone from now on, and its name is free.
+        let _ = std::fs::remove_file(self.dir(id).join("sandbox.json"));
+        Ok(true)
+    }
+
+    /// Ends it: by its keeper, or if that cannot be reached, by killing whoever holds its lock. Returns when it has ended.
+    pub async fn end(&self, id: &SandboxId, dialed: Result<Dialed>, grace: Duration) -> Result<()> {
+        if let Err(error) = crate::shut_down(dialed, grace).await {
+            // It may just have been ending by itself.
+            const BY_ITSELF: Duration = Duration::from_millis(500);
+            if let Ok(ended) = tokio::time::timeout(BY_ITSELF, self.wait_until_ended(id)).await {
+                return ended;
+            }
+            self.kill_holder(id).map_err(|_| error)?;
+        }
+        self.wait_until_ended(id).await
+    }
+
+    /// The process that keeps it alive, if one does.
+    pub fn holder(&self, id: &SandboxId) -> Option<Pid> {
+        let text = std::fs::read_to_string(self.dir(id).join("lock")).ok()?;
+        // The lock is held and names this process: it cannot have become another's number since.
+        text.trim().parse().ok().and_then(Pid::from_raw).filter(|_| self.is_running(id))
+    }
+
+    /// Kills the process that keeps it alive. Everything inside dies with that one.
+    fn kill_holder(&self, id: &SandboxId) -> Result<()> {
+        let what = || format!("end sandbox {id}");
+        let nobody = || Error::new(ErrorCode::Internal, format!("{}: nobody holds its lock", what()));
+        let pid = self.holder(id).ok_or_else(nobody)?;
+        let holder = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::io(what(), error))?;
+        if self.holder(id) == Some(pid) {
+            rustix::process::pidfd_send_signal(holder, Signal::KILL).map_err(|error| Error::io(what(), error))?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the main process of one that was just started runs, or ran: its keeper answers from then on. One
+    /// that could not be started has said why, as the last thing in its log.
+    pub async fn confirm_main(&self, record: &Record, dialed: Result<Dialed>) -> Result<()> {
+        // Who is connected to a tied one is its owner, and would end it by leaving.
+        if record.spec.command.is_none() || record.spec.tied {
+            return Ok(());
+        }
+        if let Ok(dialed) = dialed
+            && crate::Keeper::connect(dialed).await.is_ok()
+        {
+            return Ok(());
+        }
+        self.wait_until_ended(&record.id).await?;
+        let mut log = crate::follow_log(self.dir(&record.id), LogOptions { tail: Some(1), follow: false }, || true)?;
+        let mut last = Vec::new();
+        while let Some(chunk) = log.next().await {
+            last.extend(chunk?.bytes);
+        }
+        let last = String::from_utf8_lossy(&last);
+        match (self.info(record).exit_code, last.trim_end().strip_prefix(kennel_proto::log::NOTE)) {
+            (Some(code @ 125..=127), Some(reason)) => {
+                Err(Error::not_started(&record.name, crate::printable(reason)).exit_code(code))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until nobody holds its lock.
+    pub async fn wait_until_ended(&self, id: &SandboxId) -> Result<()> {
+        let path = self.dir(id).join("lock");
+        let waited = tokio::task::spawn_blocking(move || match std::fs::File::open(&path) {
+            Ok(lock) => rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockShared))
+                .map_err(|error| Error::io(format!("wait for {}", path.display()), error)),
+            Err(_) => Ok(()), // it is gone altogether
+        });
+        waited.await.map_err(|error| Error::new(ErrorCode::Internal, format!("wait for the sandbox: {error}")))?
+    }
+
+    /// Waits for others who start it, and then is the only one.
+    pub async fn starting(&self, record: &Record) -> Result<Starting> {
+        let id = &record.id;
+        if self.is_owned(id) {
+            return Ok(Starting { _lock: None }); // it is locked by us as long as we live
+        }
+        let path = self.dir(id).join("sandbox.json");
+        let what = || format!("lock {}", path.display());
+        let lock = std::fs::File::open(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::no_sandbox(id),
+            _ => Error::io(what(), error),
+        })?;
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(Starting { _lock: Some(lock) });
+        }
+        if record.spec.tied {
+            let message =
+                format!("start sandbox {}: it belongs to the one who made it, and is theirs to start", record.name);
+            return Err(Error::new(ErrorCode::PermissionDenied, message));
+        }
+        let waited = tokio::task::spawn_blocking(move || {
+            rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockExclusive)).map(|()| lock)
+        });
+        match waited.await {
+            Ok(Ok(lock)) => Ok(Starting { _lock: Some(lock) }),
+            Ok(Err(error)) => Err(Error::io(what(), error)),
+            Err(error) => Err(Error::new(ErrorCode::Internal, format!("{}: {error}", what()))),
+        }
+    }
+}

@@ -6,8 +6,9 @@ use crate::{
     Environment, Error, Format, KeyPath, Layer, Layered, Location, MAX_BYTES, Node, Owner, Place, Problem, Source,
     Tree, Value, What, environment, parse, paths,
 };
+use std::collections::BTreeMap;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where settings come from. All paths absolute.
 #[derive(Clone, Debug)]
@@ -33,6 +34,8 @@ pub struct Loaded {
     pub warnings: Vec<Problem>,
     /// All places that were looked at.
     pub places: Vec<Place>,
+    /// The files that were read, and just what was in them then.
+    pub texts: BTreeMap<PathBuf, String>,
 }
 
 /// Reads and checks all layers. The error has everything that is wrong in any of them.
@@ -41,8 +44,13 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Error> {
     let mut problems = doubles(&places);
     let mut warnings = Vec::new();
     let mut trees = Vec::new();
+    let mut texts = BTreeMap::new();
     for place in places.iter().filter(|place| place.exists) {
-        match read_place(&place.path, place.layer, place.owner, sources.environment) {
+        let text = read(&place.path);
+        if let Ok(text) = &text {
+            texts.insert(place.path.clone(), text.clone());
+        }
+        match check_place(text, place, sources.environment) {
             Ok((tree, strange)) => {
                 trees.push(tree);
                 warnings.extend(strange);
@@ -65,7 +73,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Error> {
         problems.extend(wrong.0);
     }
     Error::unless_empty((), problems)?;
-    Ok(Loaded { layered: Layered::new(trees), warnings, places })
+    Ok(Loaded { layered: Layered::new(trees), warnings, places, texts })
 }
 
 /// Checks files by themselves, as they would be read, and answers what is odd in them. One that is not there is an
@@ -74,7 +82,7 @@ pub fn validate(files: &[Place], environment: &Environment) -> Result<Vec<Proble
     let mut problems = Vec::new();
     let mut warnings = Vec::new();
     for file in files {
-        match read_place(&file.path, file.layer, file.owner, environment) {
+        match check_place(read(&file.path), file, environment) {
             Ok((_, strange)) => warnings.extend(strange),
             Err(error) => problems.extend_from_slice(error.problems()),
         }
@@ -108,17 +116,18 @@ fn check_node(
     Error::unless_empty(tree, problems.0)
 }
 
-fn read_place(
-    file: &Path,
-    layer: Layer,
-    owner: Owner,
+fn check_place(
+    text: Result<String, Error>,
+    place: &Place,
     environment: &Environment,
 ) -> Result<(Tree, Vec<Problem>), Error> {
-    let parsed = read(file).and_then(|text| {
+    let Place { path: file, layer, owner, .. } = place;
+    let layer = *layer;
+    let parsed = text.and_then(|text| {
         let format = Format::of_path(file).unwrap_or_else(|| Format::of_content(&text));
         parse(&text, format, Source::File(file.to_owned()))
     });
-    match (owner, parsed) {
+    match (*owner, parsed) {
         (Owner::Kennel, parsed) => Ok((check_node(&parsed?, None, file, layer, environment)?, Vec::new())),
         // Another's file is its own business until it is known to hold a section of ours.
         (Owner::Other { .. }, Err(error)) => Ok((Tree::default(), error.problems().to_vec())),

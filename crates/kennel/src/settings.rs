@@ -6,7 +6,9 @@ use crate::places::Places;
 use crate::{environment, report};
 use kennel_config::{Config, Environment, Layer, Layered, Loaded, Place, Problem, SandboxSection, Sources, Tree};
 use kennel_core::{Error, Result};
-use std::path::PathBuf;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 /// Settings of sandboxes that are known and checked, and not in force in this version.
 const NOT_YET: [&str; 2] = ["sandbox.startupTimeout", "sandbox.namePrefix"];
@@ -25,10 +27,15 @@ impl Settings {
         if !around.has_any() {
             return Ok(Self { sandbox: Config::default().sandbox, layered: None });
         }
-        let layered = around.load()?.layered;
-        trust::check(&layered)?;
-        let config = layered.config().map_err(|error| wrong(&error))?;
-        let settings = Self { sandbox: config.sandbox, layered: Some(layered) };
+        let loaded = around.load()?;
+        let paths = RealPaths::default();
+        trust::check(&loaded, &|path| paths.of(path))?;
+        let mut sandbox = loaded.layered.config().map_err(|error| wrong(&error))?.sandbox;
+        // What was looked at is what is used: a link may lead elsewhere by then.
+        for path in sandbox.volumes.iter_mut().map(|volume| &mut volume.host).chain(&mut sandbox.workspace) {
+            *path = paths.of(path);
+        }
+        let settings = Self { sandbox, layered: Some(loaded.layered) };
         for key in NOT_YET {
             if settings.said(key, ()).is_some() {
                 report::warning(&format!("{key} is set, and nothing goes by it yet"));
@@ -41,6 +48,19 @@ impl Settings {
     pub(crate) fn said<T>(&self, key: &str, value: T) -> Option<T> {
         let found = self.layered.as_ref()?.get(key).ok()??;
         matches!(found, Tree::Leaf(setting) if setting.origin.layer != Layer::BuiltIn).then_some(value)
+    }
+}
+
+/// Paths without links, each looked up once.
+#[derive(Default)]
+pub(crate) struct RealPaths(RefCell<HashMap<PathBuf, PathBuf>>);
+
+impl RealPaths {
+    /// As far as it exists.
+    pub(crate) fn of(&self, path: &Path) -> PathBuf {
+        let mut known = self.0.borrow_mut();
+        let real = known.entry(path.to_owned());
+        real.or_insert_with(|| path.canonicalize().unwrap_or_else(|_| path.to_owned())).clone()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::output::{print, print_json};
 use crate::report;
-use crate::settings::{Around, trust, warn, wrong};
+use crate::settings::{Around, RealPaths, trust, warn, wrong};
 use comfy_table::{Table, presets};
 use kennel_config::{Layer, Place, Tree};
 use kennel_core::{Error, Result, printable};
@@ -200,14 +200,15 @@ fn paths(json: bool) -> Result<u8> {
 }
 
 fn trust(revoke: bool) -> Result<u8> {
-    let layered = Around::look()?.load()?.layered;
-    let grants = trust::grants(&layered);
+    let loaded = Around::look()?.load()?;
+    let paths = RealPaths::default();
+    let grants = loaded.layered.grants(&|path| paths.of(path));
     if grants.is_empty() {
         report::note("the project's files open up nothing: there is nothing to trust");
         return Ok(0);
     }
     for file in trust::files(&grants) {
-        trust::set(&file, !revoke)?;
+        trust::set(&loaded, &file, !revoke)?;
     }
     let lines: Vec<String> = grants.iter().map(trust::describe).collect();
     Ok(print(&lines.join("\n")))

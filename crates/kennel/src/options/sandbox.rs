@@ -1,6 +1,6 @@
 //! What a new sandbox is asked to be.
 
-use super::value::{EnvironmentOptions, existing, label, mount};
+use super::value::{EnvironmentOptions, existing, label, mount, there};
 use crate::environment::sudo_owner;
 use crate::settings::Settings;
 use kennel_config::{SandboxSection, Volume};
@@ -112,8 +112,8 @@ impl SandboxOptions {
         let mut mounts = Vec::new();
         for Volume { host, container, readonly } in &set.volumes {
             if typed.iter().all(|mount| mount.target != *container) {
-                let host = existing(host, "sandbox.volumes:")?;
-                mounts.push(Mount { host, target: container.clone(), read_only: *readonly });
+                there(host, "sandbox.volumes:")?;
+                mounts.push(Mount { host: host.clone(), target: container.clone(), read_only: *readonly });
             }
         }
         mounts.extend(typed);
@@ -124,9 +124,15 @@ impl SandboxOptions {
         if self.no_workspace {
             return Ok(None);
         }
-        let given = self.workspace.as_ref().map(|dir| ("--workspace", dir));
-        if let Some((what, dir)) = given.or(set.workspace.as_ref().map(|dir| ("sandbox.workspace:", dir))) {
-            let path = existing(dir, what)?;
+        let typed =
+            self.workspace.as_ref().map(|dir| existing(dir, "--workspace").map(|path| ("--workspace", dir, path)));
+        // Without links already, and looked at as it is: see `settings`.
+        let set = set
+            .workspace
+            .as_ref()
+            .map(|dir| there(dir, "sandbox.workspace:").map(|()| ("sandbox.workspace:", dir, dir.clone())));
+        if let Some(given) = typed.or(set) {
+            let (what, dir, path) = given?;
             return if path.is_dir() {
                 Ok(Some(path))
             } else {

@@ -104,13 +104,19 @@ pub(super) fn mount(entry: &str) -> Result<Mount> {
 
 /// The absolute form of a path that must exist.
 pub(super) fn existing(path: &Path, option: &str) -> Result<PathBuf> {
-    std::fs::canonicalize(path).map_err(|error| {
-        let hint = format!("mkdir -p {}", path.display());
-        let missing = error.kind() == std::io::ErrorKind::NotFound;
-        let error =
-            Error::new(ErrorCode::InvalidConfig, format!("{option} {}: {error}", path.display())).caused_by(error);
-        if missing { error.hint(hint) } else { error }
-    })
+    std::fs::canonicalize(path).map_err(|error| not_there(path, option, error))
+}
+
+/// Refuses a path that does not exist.
+pub(super) fn there(path: &Path, option: &str) -> Result<()> {
+    std::fs::symlink_metadata(path).map(drop).map_err(|error| not_there(path, option, error))
+}
+
+fn not_there(path: &Path, option: &str, error: std::io::Error) -> Error {
+    let hint = format!("mkdir -p {}", path.display());
+    let missing = error.kind() == std::io::ErrorKind::NotFound;
+    let error = Error::new(ErrorCode::InvalidConfig, format!("{option} {}: {error}", path.display())).caused_by(error);
+    if missing { error.hint(hint) } else { error }
 }
 
 fn wrong(option: &str, given: &str, expected: &str) -> Error {

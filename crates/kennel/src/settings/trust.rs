@@ -5,7 +5,7 @@
 //! its path and content.
 
 use crate::places::Places;
-use kennel_config::{Grant, Layered};
+use kennel_config::{Grant, Loaded};
 use kennel_core::{Error, Result, printable};
 use kennel_types::ErrorCode;
 use sha2::{Digest, Sha256};
@@ -15,15 +15,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Refuses what the project's files open up, unless the user has allowed it.
-pub(crate) fn check(layered: &Layered) -> Result<()> {
-    let grants = grants(layered);
+pub(crate) fn check(loaded: &Loaded, real: &dyn Fn(&Path) -> PathBuf) -> Result<()> {
+    let grants = loaded.layered.grants(real);
     let files = files(&grants);
     if files.is_empty() {
         return Ok(());
     }
     let dir = Places::find()?.trusted();
     for file in &files {
-        if !dir.join(mark(file)?).exists() {
+        if !dir.join(mark(loaded, file)?).exists() {
             let asked: Vec<String> = grants.iter().map(describe).collect();
             let message = format!(
                 "the project asks for more than a sandbox has by itself, and is not trusted:\n{}",
@@ -35,12 +35,7 @@ pub(crate) fn check(layered: &Layered) -> Result<()> {
     Ok(())
 }
 
-/// What the project's files open up.
-pub(crate) fn grants(layered: &Layered) -> Vec<Grant<'_>> {
-    layered.grants(&|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()))
-}
-
-/// The files that do.
+/// The files that open something up.
 pub(crate) fn files(grants: &[Grant<'_>]) -> BTreeSet<PathBuf> {
     grants.iter().filter_map(|grant| grant.setting.origin.file()).map(Path::to_owned).collect()
 }
@@ -52,10 +47,10 @@ pub(crate) fn describe(grant: &Grant<'_>) -> String {
     printable(&format!("{}: {} = {value}: {}", setting.origin.at, grant.key, grant.what))
 }
 
-/// Trusts a file as it is now, or no longer.
-pub(crate) fn set(file: &Path, trusted: bool) -> Result<()> {
+/// Trusts a file as it was read, or no longer.
+pub(crate) fn set(loaded: &Loaded, file: &Path, trusted: bool) -> Result<()> {
     let dir = Places::find()?.trusted();
-    let mark = dir.join(mark(file)?);
+    let mark = dir.join(mark(loaded, file)?);
     let done = if trusted {
         std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&mark, ""))
     } else {
@@ -67,13 +62,13 @@ pub(crate) fn set(file: &Path, trusted: bool) -> Result<()> {
     done.map_err(|error| Error::io(format!("write {}", mark.display()), error))
 }
 
-fn mark(file: &Path) -> Result<String> {
-    let failed = |error| Error::io(format!("read {}", file.display()), error);
-    let content = std::fs::read(file).map_err(failed)?;
-    let path = file.canonicalize().map_err(failed)?;
+/// Of what was read, not of what may be there by now.
+fn mark(loaded: &Loaded, file: &Path) -> Result<String> {
+    let path = file.canonicalize().map_err(|error| Error::io(format!("find {}", file.display()), error))?;
+    let content = loaded.texts.get(file).map(String::as_str).unwrap_or_default();
     let mut hash = Sha256::new();
     hash.update(path.as_os_str().as_bytes());
     hash.update([0]);
-    hash.update(&content);
+    hash.update(content);
     Ok(format!("{:x}", hash.finalize()))
 }

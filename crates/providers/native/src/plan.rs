@@ -42,6 +42,11 @@ pub(crate) fn check(spec: &SandboxSpec, ours: &[&Path]) -> Result<()> {
         ));
     }
     for host in spec.workspace.iter().chain(spec.mounts.iter().map(|mount| &mount.host)) {
+        // What is mounted is what was named: a link can be changed by whoever may write where it is, a sandbox too.
+        if host.exists() && real(host) != *host {
+            let message = format!("mount {}: there is a link in it, which may lead elsewhere by then", host.display());
+            return Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("name {}", real(host).display())));
+        }
         if ours.iter().any(|dir| real(host).starts_with(real(dir))) {
             return Err(Error::new(
                 ErrorCode::InvalidConfig,

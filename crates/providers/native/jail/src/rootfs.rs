@@ -44,7 +44,12 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Mounts, String> 
         let shown = String::from_utf8_lossy(&bind.host);
         let step = |what: &str, error: Errno| format!("mount {shown}: {what}: {error}");
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-        let mount = rustix::mount::open_tree(CWD, &bind.host[..], flags).map_err(|error| step("open", error))?;
+        // Whoever named it has looked: there was no link in it then.
+        let (path, by) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS);
+        let place = rustix::fs::openat2(CWD, &bind.host[..], path, Mode::empty(), by);
+        let place = place.map_err(|error| step("open", error))?;
+        let flags = flags | OpenTreeFlags::AT_EMPTY_PATH;
+        let mount = rustix::mount::open_tree(&place, "", flags).map_err(|error| step("open", error))?;
         match &bind.owners {
             Some((users, groups)) => sys::shift_ids(&mount, &ids::namespace(users, groups)?, true),
             None => sys::shift_ids(&mount, namespace, true),

@@ -135,6 +135,12 @@ impl Files {
         self.keeper.call(request).await.map(drop)
     }
 
+    /// Makes a directory with exactly these permission bits. None may be there, and what it is in must be.
+    pub async fn make_dir(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+        let (path, mode) = (Self::path(path)?, Some(mode));
+        self.keeper.call(Request::Mkdir { path, user: self.user.clone(), parents: false, mode }).await.map(drop)
+    }
+
     /// Moves a file or directory.
     pub async fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>, replace: bool) -> Result<()> {
         let (from, to) = (Self::path(from)?, Self::path(to)?);

@@ -184,9 +184,17 @@ fn convert(stat: &rustix::fs::Stat, target: impl FnOnce() -> Option<Vec<u8>>) ->
 
 pub(crate) fn mkdir(path: &[u8], parents: bool, mode: Option<u32>) -> Done {
     if parents {
+        // Also one that has no name of its own, like / or what ends in /.
+        if is_directory(path) {
+            return Ok(Outcome::Nothing);
+        }
         make_parents(path)?;
     }
     let (dir, name) = paths::parent(path)?;
+    if mode.is_some() {
+        // Exactly these bits, as when a file is written.
+        rustix::process::umask(Mode::empty());
+    }
     match rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode.unwrap_or(0o755) & 0o7777)) {
         Ok(()) => Ok(Outcome::Nothing),
         Err(Errno::EXIST) if parents && is_directory(path) => Ok(Outcome::Nothing),

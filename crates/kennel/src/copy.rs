@@ -4,18 +4,26 @@
 //! by a path that could be changed meanwhile: what the user named is opened once, and everything below by descriptor,
 //! never through a link. What would be left out is said.
 
+mod archive;
 mod host;
+mod inside;
 mod into;
 mod out;
+mod pack;
+mod streams;
 mod tally;
+mod unpack;
 
+pub(crate) use inside::Inside;
 pub(crate) use into::{copy_in, copy_stream_in};
 pub(crate) use out::{copy_out, copy_stream_out};
+pub(crate) use pack::pack;
 pub(crate) use tally::Tally;
+pub(crate) use unpack::unpack;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// One side of a copy, as it is typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +50,11 @@ impl Place {
             }
             _ => Self::Host(typed.into()),
         }
+    }
+
+    /// The path, if it is one here.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        if let Self::Host(path) = self { Some(path) } else { None }
     }
 }
 

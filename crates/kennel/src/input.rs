@@ -1,10 +1,12 @@
-//! Standard input of this process, read by a thread of its own: a terminal or pipe cannot be made non-blocking without
+//! Standard input of this process, or another pipe, read by a thread of its own: a terminal or pipe cannot be made non-blocking without
 //! doing the same to everyone who shares it.
 //!
 //! Nothing is read before someone wants it, and what was read is never dropped.
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, ReadBuf};
@@ -34,17 +36,26 @@ pub(crate) fn kind() -> Kind {
     }
 }
 
-/// Standard input as it comes.
+/// Standard input, or a pipe, as it comes.
 pub(crate) struct Input {
     pieces: mpsc::Receiver<Vec<u8>>,
     rest: Vec<u8>,
 }
 
 impl Input {
-    /// Begins to read.
+    /// Begins to read standard input.
     pub(crate) fn open() -> Self {
+        Self::read(rustix::stdio::stdin())
+    }
+
+    /// Begins to read something else that may make its reader wait.
+    pub(crate) fn of(file: File) -> Self {
+        Self::read(file)
+    }
+
+    fn read(from: impl AsFd + Send + 'static) -> Self {
         let (sender, pieces) = mpsc::channel(1);
-        std::thread::spawn(move || read(&sender));
+        std::thread::spawn(move || read(from, &sender));
         Self { pieces, rest: Vec::new() }
     }
 
@@ -54,10 +65,10 @@ impl Input {
     }
 }
 
-fn read(sender: &mpsc::Sender<Vec<u8>>) {
+fn read(from: impl AsFd, sender: &mpsc::Sender<Vec<u8>>) {
     let mut buffer = vec![0; PIECE];
     loop {
-        match rustix::io::read(rustix::stdio::stdin(), &mut buffer[..]) {
+        match rustix::io::read(&from, &mut buffer[..]) {
             Err(Errno::INTR) => {}
             // A terminal that went away gives an error for ever: that is its end.
             Ok(0) | Err(_) => return,

@@ -213,6 +213,13 @@ pub async fn directories_are_made(stage: &Stage) {
     files.mkdir(&deep, true).await.unwrap();
     assert_eq!(code(files.mkdir(&deep, false).await), ErrorCode::AlreadyExists);
     assert_eq!(files.stat(&deep, true).await.unwrap().kind, FileKind::Directory);
+    // What is there is fine, also without a name of its own.
+    files.mkdir("/", true).await.unwrap();
+    files.mkdir(format!("{deep}/."), true).await.unwrap();
+    let open = format!("{deep}/open");
+    files.make_dir(&open, 0o775).await.unwrap();
+    assert_eq!(files.stat(&open, true).await.unwrap().mode, 0o775, "nothing is taken away");
+    assert_eq!(code(files.make_dir(&open, 0o775).await), ErrorCode::AlreadyExists);
 }
 
 /// Files and whole directories; over something only if that was said.

@@ -1,10 +1,11 @@
 //! `kennel cp`.
 
 use crate::completion::places;
-use crate::copy::{Place, Tally, copy_in, copy_out, copy_stream_in, copy_stream_out, join};
+use crate::copy::{Inside, Place, Tally, copy_in, copy_out, copy_stream_in, copy_stream_out, join, pack, unpack};
 use crate::providers::Providers;
 use crate::report;
-use kennel_core::{Error, Files, Result, Sandbox};
+use crate::signals::Signals;
+use kennel_core::{Error, Result};
 use kennel_types::ErrorCode;
 use std::ffi::OsString;
 
@@ -15,6 +16,10 @@ Examples:
   kennel cp box:src/. ./copy               what is in it
   kennel cp box:/etc/hosts - | grep box    the content
   date | kennel cp - box:/tmp/date
+  kennel cp --archive box:src - | tar tv   as a tar archive, on standard output
+  kennel cp --archive box:src src.tar      or in a file
+  kennel cp --archive src.tar box:/work    unpacked inside
+  tar c . | kennel cp --archive - box:/work
 
 A name here that has a colon in it is written ./a:b.";
 
@@ -30,6 +35,12 @@ pub(crate) struct Cp {
     /// To where: PATH, ID:PATH or - for standard output
     #[arg(value_name = "DST", add = places())]
     target: OsString,
+    /// The place here is a tar archive: what is inside is packed into it, or it is unpacked inside
+    ///
+    /// Owners and times are in an archive that is made, and are not taken from one that is unpacked. A directory that is
+    /// there already keeps its permissions. Nothing is unpacked outside the directory that is named.
+    #[arg(long)]
+    archive: bool,
     /// Read or write inside as this user
     #[arg(short, long)]
     user: Option<String>,
@@ -37,47 +48,60 @@ pub(crate) struct Cp {
 
 impl Cp {
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        self.copy(providers).await.unwrap_or_else(|error| report::failed(&error))
+        let done = match Signals::listen() {
+            // What was begun is dropped, and takes away its half of a file.
+            Ok(mut signals) => tokio::select! {
+                done = self.copy(providers) => done,
+                signal = signals.end() => Ok((128 + signal) as u8),
+            },
+            Err(error) => Err(error),
+        };
+        done.unwrap_or_else(|error| report::failed(&error))
     }
 
     async fn copy(&self, providers: &Providers) -> Result<u8> {
         let mut tally = Tally::begin();
+        let mut status = 0;
         match (Place::read(&self.source), Place::read(&self.target)) {
-            (Place::Inside { id, path }, Place::Host(target)) => {
-                let (_, files, path) = self.inside(providers, &id, &path).await?;
-                copy_out(&files, &path, &target, &mut tally).await?;
+            (Place::Inside { id, path }, to @ (Place::Host(_) | Place::Stream)) => {
+                let (inside, path) = self.inside(providers, &id, &path).await?;
+                match to.file() {
+                    file if self.archive => status = pack(&inside.files, &path, file, &mut tally).await?,
+                    Some(file) => copy_out(&inside.files, &path, file, &mut tally).await?,
+                    None => status = copy_stream_out(&inside.files, &path).await?,
+                }
             }
-            (Place::Inside { id, path }, Place::Stream) => {
-                let (_, files, path) = self.inside(providers, &id, &path).await?;
-                return copy_stream_out(&files, &path).await;
-            }
-            (Place::Host(source), Place::Inside { id, path }) => {
-                let (sandbox, files, path) = self.inside(providers, &id, &path).await?;
-                copy_in(&sandbox, &files, &source, &path, &mut tally).await?;
-            }
-            (Place::Stream, Place::Inside { id, path }) => {
-                let (_, files, path) = self.inside(providers, &id, &path).await?;
-                copy_stream_in(&files, &path).await?;
+            (from @ (Place::Host(_) | Place::Stream), Place::Inside { id, path }) => {
+                let (inside, path) = self.inside(providers, &id, &path).await?;
+                match from.file() {
+                    file if self.archive => unpack(&inside, file, &path, &self.target, &mut tally).await?,
+                    Some(file) => copy_in(&inside, file, &path, &mut tally).await?,
+                    None => copy_stream_in(&inside, &path).await?,
+                }
             }
             _ => {
                 let message = "exactly one of the two places must be in a sandbox";
                 return Err(Error::new(ErrorCode::InvalidConfig, message).hint("write it as ID:PATH"));
             }
         }
-        match tally.left_out {
-            0 => Ok(0),
-            count => {
-                let message = format!("{count} of {} entries were left out", tally.files + count);
-                Err(Error::new(ErrorCode::Unsupported, message))
-            }
+        if status != 0 {
+            return Ok(status);
         }
+        let mut wrong = Vec::new();
+        if tally.left_out > 0 {
+            wrong.push(format!("{} of {} entries were left out", tally.left_out, tally.files + tally.left_out));
+        }
+        if tally.damaged > 0 {
+            wrong.push(format!("{} of {} entries are not whole", tally.damaged, tally.files + tally.left_out));
+        }
+        if wrong.is_empty() { Ok(0) } else { Err(Error::new(ErrorCode::Unsupported, wrong.join(", "))) }
     }
 
-    /// The sandbox, its files, and the path as seen from its root.
-    async fn inside(&self, providers: &Providers, id: &str, path: &[u8]) -> Result<(Sandbox, Files, Vec<u8>)> {
+    /// The sandbox, and the path as seen from its root.
+    async fn inside(&self, providers: &Providers, id: &str, path: &[u8]) -> Result<(Inside, Vec<u8>)> {
         let sandbox = providers.find(id).await?;
         let files = sandbox.files(self.user.as_deref()).await?;
         let path = join(sandbox.info().workdir.as_bytes(), path);
-        Ok((sandbox, files, path))
+        Ok((Inside { sandbox, files, user: self.user.clone() }, path))
     }
 }

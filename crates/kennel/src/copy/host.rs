@@ -141,7 +141,7 @@ impl Drop for NewFile<'_> {
 }
 
 /// A name that is a name: whoever is inside may say anything.
-fn checked(name: &[u8]) -> Result<&OsStr> {
+pub(super) fn checked(name: &[u8]) -> Result<&OsStr> {
     if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
         return Err(Error::other("it is not a file name"));
     }

@@ -15,18 +15,11 @@ use std::rc::Rc;
 pub(crate) async fn copy_out(files: &Files, source: &[u8], target: &Path, tally: &mut Tally) -> Result<()> {
     let stat = files.stat(source, true).await?;
     let what = |error| Error::io(format!("write {}", target.display()), error);
-    let into_dir = target.is_dir();
-    if !into_dir && target.is_symlink() {
-        let message = format!("{} is a symbolic link, and is not written through", target.display());
-        return Err(Error::new(ErrorCode::PermissionDenied, message).hint("name the file that it points at"));
-    }
-    let (parent, name) = if into_dir {
+    let (parent, name) = if target.is_dir() {
         (target, last_name(source))
     } else {
-        let name = target.file_name().ok_or_else(|| {
-            Error::new(ErrorCode::InvalidConfig, format!("{} is no place for a file", target.display()))
-        })?;
-        (target.parent().unwrap_or(Path::new(".")), Some(name.as_bytes()))
+        let (parent, name) = new_place(target)?;
+        (parent, Some(name))
     };
     let parent = HostDir::open(parent).map_err(what)?;
     match (stat.kind, name) {
@@ -41,6 +34,18 @@ pub(crate) async fn copy_out(files: &Files, source: &[u8], target: &Path, tally:
             format!("{} is no file or directory", String::from_utf8_lossy(source)),
         )),
     }
+}
+
+/// The directory and the name of a path that is to be written. A link there is not written through.
+pub(super) fn new_place(target: &Path) -> Result<(&Path, &[u8])> {
+    if target.is_symlink() {
+        let message = format!("{} is a symbolic link, and is not written through", target.display());
+        return Err(Error::new(ErrorCode::PermissionDenied, message).hint("name the file that it points at"));
+    }
+    let name = target
+        .file_name()
+        .ok_or_else(|| Error::new(ErrorCode::InvalidConfig, format!("{} is no place for a file", target.display())))?;
+    Ok((target.parent().unwrap_or(Path::new(".")), name.as_bytes()))
 }
 
 /// Copies a file to our standard output.
@@ -68,7 +73,10 @@ async fn copy_tree(files: &Files, path: Vec<u8>, into: HostDir, tally: &mut Tall
     copy_entries(files, &path, into, &mut waiting, tally).await?;
     while let Some(Waiting { path, parent, entry }) = waiting.pop() {
         match parent.make_dir(&entry.name, entry.stat.mode) {
-            Ok(dir) => copy_entries(files, &path, dir, &mut waiting, tally).await?,
+            Ok(dir) => match copy_entries(files, &path, dir, &mut waiting, tally).await {
+                Err(error) if is_about_the_file(&error) => tally.leave_out(&path, &error.to_string()),
+                done => done?,
+            },
             Err(error) => tally.leave_out(&path, &error.to_string()),
         }
     }
@@ -106,7 +114,8 @@ async fn copy_entries(
     Ok(())
 }
 
-fn is_about_the_file(error: &Error) -> bool {
+/// Whether the rest can still be copied.
+pub(super) fn is_about_the_file(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::NotFound | ErrorCode::PermissionDenied | ErrorCode::InvalidConfig)
 }
 

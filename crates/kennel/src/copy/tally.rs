@@ -10,6 +10,8 @@ pub(crate) struct Tally {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
     pub(crate) left_out: u64,
+    /// Copied, but not as they were.
+    pub(crate) damaged: u64,
     next_show: Option<Instant>,
     shown: bool,
 }
@@ -18,7 +20,7 @@ impl Tally {
     pub(crate) fn begin() -> Self {
         const QUIET: Duration = Duration::from_secs(1);
         let next_show = std::io::stderr().is_terminal().then(|| Instant::now() + QUIET);
-        Self { files: 0, bytes: 0, left_out: 0, next_show, shown: false }
+        Self { files: 0, bytes: 0, left_out: 0, damaged: 0, next_show, shown: false }
     }
 
     /// So many more bytes are copied.
@@ -39,6 +41,13 @@ impl Tally {
         self.clear();
         self.left_out += 1;
         report::warning(&format!("{} is left out: {why}", String::from_utf8_lossy(path)));
+    }
+
+    /// An entry is copied, but not as it was, and why.
+    pub(super) fn damage(&mut self, path: &[u8], why: &str) {
+        self.clear();
+        self.damaged += 1;
+        report::warning(&format!("{} is not whole: {why}", String::from_utf8_lossy(path)));
     }
 
     fn clear(&mut self) {

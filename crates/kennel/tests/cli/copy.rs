@@ -1,5 +1,7 @@
 //! `kennel cp`, both ways.
 
+mod archive;
+
 use crate::support::{Kennel, finish, on_every_provider};
 use rustix::fs::{CWD, FileType, Mode};
 use std::ffi::OsStr;
@@ -14,6 +16,8 @@ on_every_provider!(
     directories_with_all_in_them,
     what_cannot_be_copied_is_said,
     nothing_is_written_through_links,
+    another_user_does_all_of_it,
+    links_are_put_where_they_belong,
 );
 
 /// A directory inside that is this test's own: on `local` the inside is the host.
@@ -151,5 +155,52 @@ fn nothing_is_written_through_links(kennel: &Kennel) {
     let named = kennel.home.path().join("named").display().to_string();
     kennel.kennel(&["cp", &format!("{id}:{dir}/file"), &named]).fails(125);
     assert_eq!(std::fs::read(victim.join("file")).unwrap(), b"theirs");
+    clean(kennel, &id);
+}
+
+fn another_user_does_all_of_it(kennel: &Kennel) {
+    let (id, dir) = (kennel.sandbox(), inside(kennel));
+    let tree = kennel.home.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    symlink("nowhere", tree.join("link")).unwrap();
+    let make = format!("mkdir -p {dir}/closed; chmod 777 {dir}; chmod 700 {dir}/closed; echo x > {dir}/file");
+    kennel.kennel(&["exec", &id, "-c", &make]).ok();
+    let copy = |from: &str, to: &str| kennel.kennel(&["cp", "--user", "nobody", from, to]);
+    let into = copy(&tree.display().to_string(), &format!("{id}:{dir}/tree"));
+    if kennel.provider == "local" {
+        let stderr = into.fails(125);
+        assert!(stderr.contains("as another user"), "{stderr}");
+        return clean(kennel, &id);
+    }
+    into.ok();
+    assert_eq!(kennel.kennel(&["exec", &id, "--", "stat", "-c", "%U", &format!("{dir}/tree/link")]).ok(), "nobody");
+    // One directory that is not theirs to read does not spoil the rest.
+    let back = kennel.home.path().join("back");
+    let stderr = copy(&format!("{id}:{dir}"), &back.display().to_string()).fails(125);
+    assert!(stderr.contains("/closed is left out") && stderr.contains("1 of 3"), "{stderr}");
+    assert_eq!(std::fs::read(back.join("file")).unwrap(), b"x\n");
+    let archive = kennel.kennel(&["cp", "--user", "nobody", "--archive", &format!("{id}:{dir}"), "-"]);
+    assert!(archive.fails(125).contains("/closed is left out"));
+    clean(kennel, &id);
+}
+
+fn links_are_put_where_they_belong(kennel: &Kennel) {
+    let (id, dir) = (kennel.sandbox(), inside(kennel));
+    let tree = kennel.home.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    for name in [&b"file"[..], b"full", b"link", b"odd\n\xff"] {
+        symlink(OsStr::from_bytes(&[b"to \xfe ", name].concat()), tree.join(OsStr::from_bytes(name))).unwrap();
+    }
+    let make = format!("mkdir -p {dir}/full; echo x > {dir}/full/x; echo x > {dir}/file; ln -s full {dir}/link");
+    kennel.kennel(&["exec", &id, "-c", &make]).ok();
+    let stderr = kennel.kennel(&["cp", &format!("{}/.", tree.display()), &format!("{id}:{dir}")]).fails(125);
+    assert!(stderr.contains("/full is left out: there is a directory in its place"), "{stderr}");
+    let back = kennel.home.path().join("back");
+    kennel.kennel(&["cp", &format!("{id}:{dir}"), &back.display().to_string()]).ok();
+    for name in [&b"file"[..], b"link", b"odd\n\xff"] {
+        let text = std::fs::read_link(back.join(OsStr::from_bytes(name))).unwrap();
+        assert_eq!(text.as_os_str().as_bytes(), [b"to \xfe ", name].concat());
+    }
+    assert_eq!(std::fs::read_dir(back.join("full")).unwrap().count(), 1, "nothing was put into it");
     clean(kennel, &id);
 }

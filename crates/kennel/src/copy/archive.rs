@@ -1,0 +1,343 @@
+//! A tar archive as it is read: one entry after the other, from a file or a pipe.
+//!
+//! Any tar is understood: old, POSIX with its extended headers, GNU with its long names. What the archive says of itself
+//! is checked, and no memory is taken for it beyond a cap. Names come as they are written; whoever uses them judges them.
+
+use kennel_core::{Error, Result};
+use kennel_types::ErrorCode;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tar::Header;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader, ReadBuf};
+
+/// What an archive is made of.
+pub(super) const BLOCK: usize = 512;
+/// Longest extended header: far more than any path, and enough for the attributes of a file.
+const EXTENDED: u64 = 1024 * 1024;
+const BUFFER: usize = 128 * 1024;
+
+/// An archive that is being read.
+pub(super) struct Archive {
+    from: BufReader<Box<dyn AsyncRead + Unpin>>,
+    title: String,
+    target: String,
+    /// Bytes read so far.
+    at: u64,
+    /// Entries before the present one.
+    entries: u64,
+    /// What is left of the present entry, and what fills its last block.
+    content: u64,
+    filling: u64,
+    /// The present entry, for who asks where it broke.
+    name: Option<Vec<u8>>,
+    cut: bool,
+}
+
+/// One entry.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) name: Vec<u8>,
+    pub(super) kind: Kind,
+    pub(super) mode: u32,
+}
+
+/// What an entry is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A file; its content is to be read next.
+    File,
+    Directory,
+    /// A symbolic link, and its text.
+    Symlink(Vec<u8>),
+    /// Another name of an earlier entry.
+    HardLink(Vec<u8>),
+    /// Nothing that can be copied, and why.
+    Other(&'static str),
+}
+
+/// What extended headers say of the entry after them.
+#[derive(Default)]
+struct Extended {
+    name: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    size: Option<u64>,
+    sparse: bool,
+}
+
+impl Archive {
+    /// Nothing is read yet. The title is what messages call it, the target what the user typed as such.
+    pub(super) fn new(from: Box<dyn AsyncRead + Unpin>, title: String, target: String) -> Self {
+        let from = BufReader::with_capacity(BUFFER, from);
+        Self { from, title, target, at: 0, entries: 0, content: 0, filling: 0, name: None, cut: false }
+    }
+
+    /// The next entry; `None` at the end. Content that was not read is skipped.
+    pub(super) async fn next(&mut self) -> Result<Option<Entry>> {
+        self.skip(self.content + self.filling).await?;
+        (self.content, self.filling) = (0, 0);
+        if self.name.take().is_some() {
+            self.entries += 1;
+        }
+        let mut extended = Extended::default();
+        loop {
+            let block = self.block().await?;
+            if block.iter().all(|&byte| byte == 0) {
+                return self.end().await.map(|()| None);
+            }
+            let header = Header::from_byte_slice(&block);
+            if !header.cksum().is_ok_and(|sum| sum == sum_of(&block)) {
+                return Err(self.no_header());
+            }
+            let mut kind = header.as_old().linkflag[0];
+            match kind {
+                b'x' | b'X' => {
+                    let text = self.extended(header).await?;
+                    self.read_pax(&text, &mut extended)?;
+                }
+                b'L' => extended.name = Some(until_zero(&self.extended(header).await?).to_vec()),
+                b'K' => extended.link = Some(until_zero(&self.extended(header).await?).to_vec()),
+                // For all that follows, which is only ever a comment; and the name of the tape.
+                b'g' | b'V' => {
+                    let size = self.size(header)?;
+                    self.skip(size + filling(size)).await?;
+                }
+                _ => {
+                    let name = extended.name.unwrap_or_else(|| header.path_bytes().into_owned());
+                    if extended.sparse || kind == b'S' {
+                        let message = format!("{}: {} is stored as a sparse file", self.title, text(&name));
+                        return Err(
+                            Error::new(ErrorCode::InvalidConfig, message).hint("make the archive without --sparse")
+                        );
+                    }
+                    let link = || extended.link.unwrap_or_else(|| until_zero(&header.as_old().linkname).to_vec());
+                    if matches!(kind, b'0' | 0) && name.ends_with(b"/") {
+                        // Older than the letter for directories.
+                        kind = b'5';
+                    }
+                    let kind = match kind {
+                        b'0' | b'7' | 0 => Kind::File,
+                        b'1' => Kind::HardLink(link()),
+                        b'2' => Kind::Symlink(link()),
+                        b'3' | b'4' | b'6' => Kind::Other("it is a FIFO, socket or device"),
+                        b'5' | b'D' => Kind::Directory,
+                        _ => Kind::Other("nobody knows what it is"),
+                    };
+                    // Whatever their header says, those have no content.
+                    if !matches!(header.as_old().linkflag[0], b'1'..=b'6') {
+                        self.content = extended.size.map_or_else(|| self.size(header), Ok)?;
+                        self.filling = filling(self.content);
+                    }
+                    let usual = if kind == Kind::Directory { 0o755 } else { 0o644 };
+                    let mode = header.mode().unwrap_or(usual) & 0o777;
+                    self.name = Some(name.clone());
+                    return Ok(Some(Entry { name, kind, mode }));
+                }
+            }
+        }
+    }
+
+    /// The content of the present entry. Reading it fails where the archive ends too early.
+    pub(super) fn content(&mut self) -> Content<'_> {
+        Content(self)
+    }
+
+    /// The error for an archive that ended within the content, if it did.
+    pub(super) fn cut(&self) -> Option<Error> {
+        self.cut.then(|| self.ends_early())
+    }
+
+    /// Reads what is behind the end, so that whoever writes it can finish.
+    pub(super) async fn drain(&mut self) -> Result<()> {
+        while self.take(u64::MAX).await? > 0 {}
+        Ok(())
+    }
+
+    /// After a block of zeros: a second one, or nothing. More would be an archive whose middle was lost.
+    async fn end(&mut self) -> Result<()> {
+        let mut second = [0; BLOCK];
+        self.fill(&mut second).await?;
+        if second.iter().any(|&byte| byte != 0) { Err(self.no_header()) } else { Ok(()) }
+    }
+
+    async fn block(&mut self) -> Result<[u8; BLOCK]> {
+        let mut block = [0; BLOCK];
+        let count = self.fill(&mut block).await?;
+        if self.at == count as u64 {
+            self.refuse_compressed(&block)?;
+            if count == 0 {
+                return Err(Error::new(ErrorCode::InvalidConfig, format!("{} is empty, and no archive", self.title)));
+            }
+        }
+        if count < BLOCK { Err(self.ends_early()) } else { Ok(block) }
+    }
+
+    /// Reads until it is full or nothing comes any more; answers how much came.
+    async fn fill(&mut self, into: &mut [u8]) -> Result<usize> {
+        let mut count = 0;
+        while count < into.len() {
+            let bytes = self.from.fill_buf().await.map_err(|error| Error::io(format!("read {}", self.title), error))?;
+            if bytes.is_empty() {
+                break;
+            }
+            let take = bytes.len().min(into.len() - count);
+            into[count..count + take].copy_from_slice(&bytes[..take]);
+            self.consume(take);
+            count += take;
+        }
+        Ok(count)
+    }
+
+    /// Leaves out at most so much; answers how much. Nothing at the end.
+    async fn take(&mut self, most: u64) -> Result<u64> {
+        let bytes = self.from.fill_buf().await.map_err(|error| Error::io(format!("read {}", self.title), error))?;
+        let count = most.min(bytes.len() as u64);
+        self.consume(count as usize);
+        Ok(count)
+    }
+
+    async fn skip(&mut self, mut count: u64) -> Result<()> {
+        while count > 0 {
+            match self.take(count).await? {
+                0 => return Err(self.ends_early()),
+                taken => count -= taken,
+            }
+        }
+        Ok(())
+    }
+
+    fn consume(&mut self, count: usize) {
+        Pin::new(&mut self.from).consume(count);
+        self.at += count as u64;
+    }
+
+    fn size(&self, header: &Header) -> Result<u64> {
+        // As much as a file can have. Sums with it fit.
+        let size = header.entry_size().ok().filter(|&size| i64::try_from(size).is_ok());
+        size.ok_or_else(|| self.broken("a size is no number"))
+    }
+
+    /// The content of an extended header.
+    async fn extended(&mut self, header: &Header) -> Result<Vec<u8>> {
+        let size = self.size(header)?;
+        if size > EXTENDED {
+            return Err(self.broken("an extended header is too long"));
+        }
+        let mut content = vec![0; size as usize];
+        if self.fill(&mut content).await? < content.len() {
+            return Err(self.ends_early());
+        }
+        self.skip(filling(size)).await?;
+        Ok(content)
+    }
+
+    fn read_pax(&self, text: &[u8], extended: &mut Extended) -> Result<()> {
+        let broken = || self.broken("an extended header cannot be read");
+        let mut rest = text;
+        while let Some((key, value)) = pax_record(&mut rest).ok_or_else(broken)? {
+            match key {
+                b"path" => extended.name = Some(value.to_vec()),
+                b"linkpath" => extended.link = Some(value.to_vec()),
+                b"size" => {
+                    let size = std::str::from_utf8(value).ok().and_then(|size| size.parse::<i64>().ok());
+                    extended.size = Some(size.and_then(|size| u64::try_from(size).ok()).ok_or_else(broken)?);
+                }
+                _ if key.starts_with(b"GNU.sparse.") => extended.sparse = true,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse_compressed(&self, start: &[u8; BLOCK]) -> Result<()> {
+        const KINDS: [(&[u8], &str); 4] =
+            [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2")];
+        let Some((_, program)) = KINDS.iter().find(|(magic, _)| start.starts_with(magic)) else { return Ok(()) };
+        let message = format!("{} is compressed with {program}", self.title);
+        let file = if self.title == STANDARD_INPUT { "FILE" } else { &self.title };
+        Err(Error::new(ErrorCode::InvalidConfig, message)
+            .hint(format!("{program} -dc {file} | kennel cp --archive - {}", self.target)))
+    }
+
+    fn no_header(&self) -> Error {
+        if self.at == BLOCK as u64 {
+            return Error::new(ErrorCode::InvalidConfig, format!("{} is no tar archive", self.title));
+        }
+        self.broken("what should be the next entry is none")
+    }
+
+    fn broken(&self, why: &str) -> Error {
+        Error::new(ErrorCode::InvalidConfig, format!("{} is damaged: {why}, {}", self.title, self.so_far()))
+    }
+
+    fn ends_early(&self) -> Error {
+        let within = self.name.as_ref().map(|name| format!(", within {}", text(name))).unwrap_or_default();
+        Error::new(ErrorCode::InvalidConfig, format!("{} ends too early{within}, {}", self.title, self.so_far()))
+    }
+
+    fn so_far(&self) -> String {
+        let entries = if self.entries == 1 { "entry" } else { "entries" };
+        format!("after {} {entries} and {} bytes", self.entries, self.at)
+    }
+}
+
+/// What messages call our own standard input.
+pub(super) const STANDARD_INPUT: &str = "standard input";
+
+/// The content of one entry.
+pub(super) struct Content<'a>(&'a mut Archive);
+
+impl AsyncRead for Content<'_> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        let archive = &mut *self.get_mut().0;
+        if archive.content == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let bytes = ready!(Pin::new(&mut archive.from).poll_fill_buf(cx))?;
+        if bytes.is_empty() {
+            archive.cut = true;
+            return Poll::Ready(Err(std::io::ErrorKind::UnexpectedEof.into()));
+        }
+        let count = archive.content.min(bytes.len().min(into.remaining()) as u64) as usize;
+        into.put_slice(&bytes[..count]);
+        archive.content -= count as u64;
+        archive.consume(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// What fills the last block of so much content.
+pub(super) fn filling(size: u64) -> u64 {
+    (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64
+}
+
+/// The checksum of a header: all bytes, with its own place taken for spaces.
+fn sum_of(block: &[u8; BLOCK]) -> u32 {
+    let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
+    sum(&block[..148]) + 8 * u32::from(b' ') + sum(&block[156..])
+}
+
+/// Takes the first record, `LENGTH KEY=VALUE\n`, of an extended header; `Some(None)` at its end. A value may have
+/// anything in it, newlines too: only its length says where it ends.
+#[allow(clippy::option_option)] // not a record, no record, a record
+fn pax_record<'a>(rest: &mut &'a [u8]) -> Option<Option<(&'a [u8], &'a [u8])>> {
+    if rest.first().is_none_or(|&byte| byte == 0) {
+        return Some(None);
+    }
+    let space = rest.iter().position(|&byte| byte == b' ')?;
+    let length: usize = std::str::from_utf8(&rest[..space]).ok()?.parse().ok()?;
+    let record = rest.get(space + 1..length)?.strip_suffix(b"\n")?;
+    let equals = record.iter().position(|&byte| byte == b'=')?;
+    *rest = &rest[length..];
+    Some(Some((&record[..equals], &record[equals + 1..])))
+}
+
+fn until_zero(bytes: &[u8]) -> &[u8] {
+    bytes.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+fn text(name: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(name)
+}
+
+#[cfg(test)]
+mod tests;

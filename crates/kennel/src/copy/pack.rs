@@ -1,0 +1,280 @@
+//! What is inside, as a tar archive. It is written as it is read, and never held as a whole.
+//!
+//! Names and sizes are claims of the inside. A name that is none is left out. An entry gets as many bytes as its header
+//! promises, whatever becomes of the file meanwhile: what follows stays readable, and the damage is said. Bits like
+//! set-user-id stay behind, as in every copy: who unpacks it may be root.
+
+use super::archive::{BLOCK, filling};
+use super::host::{HostDir, NewFile, checked};
+use super::out::{is_about_the_file, new_place};
+use super::{Tally, join, last_name};
+use crate::output::{BROKEN_PIPE, Stream};
+use kennel_core::{Error, FileReader, Files, Result};
+use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat};
+use rustix::io::Errno;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use tar::{EntryType, Header};
+
+/// Entries of directories that are open at once. More is not read but made up.
+const OPEN: usize = 2_000_000;
+const PERMISSIONS: u32 = 0o777;
+
+/// Writes an archive of a file or directory to a file here, or to our standard output; answers the exit status.
+pub(crate) async fn pack(files: &Files, source: &[u8], target: Option<&Path>, tally: &mut Tally) -> Result<u8> {
+    let Some(target) = target else {
+        if std::io::stdout().is_terminal() {
+            let message = "an archive is nothing for a terminal";
+            return Err(Error::new(ErrorCode::InvalidConfig, message).hint("name a file, or pass it on: ... | tar tv"));
+        }
+        let mut sink = Sink::new(To::Stdout);
+        let done = pack_all(files, source, &mut sink, tally).await;
+        return if sink.reader_left { Ok(BROKEN_PIPE) } else { done.map(|()| 0) };
+    };
+    if target.is_dir() {
+        let message = format!("{} is a directory: an archive needs a file name", target.display());
+        return Err(Error::new(ErrorCode::InvalidConfig, message));
+    }
+    let what = |error| Error::io(format!("write {}", target.display()), error);
+    let (parent, name) = new_place(target)?;
+    let parent = HostDir::open(parent).map_err(what)?;
+    let mut sink = Sink::new(To::File(parent.new_file(name, 0o666).map_err(what)?));
+    pack_all(files, source, &mut sink, tally).await?;
+    if let To::File(file) = sink.to {
+        file.finish().map_err(what)?;
+    }
+    Ok(0)
+}
+
+async fn pack_all(files: &Files, source: &[u8], sink: &mut Sink<'_>, tally: &mut Tally) -> Result<()> {
+    // What the user named may be a link; what is below it is not followed.
+    let stat = files.stat(source, true).await?;
+    let name = last_name(source).unwrap_or(b".").to_vec();
+    match stat.kind {
+        FileKind::Directory => pack_tree(files, source, name, &stat, sink, tally).await?,
+        FileKind::File => {
+            let reader = files.open(source, 0, Some(stat.size.saturating_add(1))).await?;
+            pack_file(reader, source, &name, &stat, sink, tally).await?;
+        }
+        _ => {
+            let message = format!("{} is no file or directory", String::from_utf8_lossy(source));
+            return Err(Error::new(ErrorCode::Unsupported, message));
+        }
+    }
+    sink.zeros(2 * BLOCK as u64).await?;
+    sink.flush().await
+}
+
+/// A directory whose entries are being written.
+struct Level {
+    path: Vec<u8>,
+    name: Vec<u8>,
+    entries: std::vec::IntoIter<DirEntry>,
+}
+
+async fn pack_tree(
+    files: &Files,
+    path: &[u8],
+    name: Vec<u8>,
+    stat: &FileStat,
+    sink: &mut Sink<'_>,
+    tally: &mut Tally,
+) -> Result<()> {
+    let entries = files.list(path).await?.into_iter();
+    sink.write(&head(&directory(&name), EntryType::Directory, stat, 0, b"")).await?;
+    let mut levels = vec![Level { path: path.to_vec(), name, entries }];
+    while let Some(level) = levels.last_mut() {
+        let Some(DirEntry { name, stat }) = level.entries.next() else {
+            levels.pop();
+            continue;
+        };
+        if let Err(error) = checked(&name) {
+            tally.leave_out(&join(&level.path, &name), &error.to_string());
+            continue;
+        }
+        let (path, name) = (join(&level.path, &name), join(&level.name, &name));
+        match stat.kind {
+            FileKind::Directory => match files.list(&path).await {
+                Ok(entries) => {
+                    sink.write(&head(&directory(&name), EntryType::Directory, &stat, 0, b"")).await?;
+                    levels.push(Level { path, name, entries: entries.into_iter() });
+                    if levels.iter().map(|level| level.entries.len()).sum::<usize>() > OPEN {
+                        let message = format!("more than {OPEN} entries in directories within each other");
+                        return Err(Error::new(ErrorCode::LimitExceeded, message));
+                    }
+                }
+                Err(error) if is_about_the_file(&error) => tally.leave_out(&path, &error.to_string()),
+                Err(error) => return Err(error),
+            },
+            // Opened before anything is written of it: one that cannot be read is not in the archive.
+            FileKind::File => match files.open(&path, 0, Some(stat.size.saturating_add(1))).await {
+                Ok(reader) => pack_file(reader, &path, &name, &stat, sink, tally).await?,
+                Err(error) if is_about_the_file(&error) => tally.leave_out(&path, &error.to_string()),
+                Err(error) => return Err(error),
+            },
+            FileKind::Symlink => match stat.target.as_deref() {
+                Some(text) if !text.is_empty() && !text.contains(&0) => {
+                    sink.write(&head(&name, EntryType::Symlink, &stat, 0, text)).await?;
+                    tally.files += 1;
+                }
+                _ => tally.leave_out(&path, "it is a link to nothing"),
+            },
+            FileKind::Other => tally.leave_out(&path, "it is a FIFO, socket or device"),
+        }
+    }
+    Ok(())
+}
+
+/// Writes one file. One byte more than its size may be read, to see whether it grew.
+async fn pack_file(
+    mut reader: FileReader,
+    path: &[u8],
+    name: &[u8],
+    stat: &FileStat,
+    sink: &mut Sink<'_>,
+    tally: &mut Tally,
+) -> Result<()> {
+    if i64::try_from(stat.size).is_err() {
+        tally.leave_out(path, "no file is that large");
+        return Ok(());
+    }
+    sink.write(&head(name, EntryType::Regular, stat, stat.size, b"")).await?;
+    let mut left = stat.size;
+    loop {
+        match reader.chunk().await {
+            Ok(Some(mut bytes)) => {
+                let count = left.min(bytes.len() as u64) as usize;
+                let grew = count < bytes.len();
+                bytes.truncate(count);
+                sink.pass(bytes).await?;
+                tally.copied(count);
+                left -= count as u64;
+                if grew {
+                    tally.damage(path, "it grew while it was read, and its end is missing in the archive");
+                    break;
+                }
+            }
+            Ok(None) => {
+                if left > 0 {
+                    tally.damage(path, "it shrank while it was read, and has zeros at its end in the archive");
+                }
+                break;
+            }
+            Err(error) if is_about_the_file(&error) => {
+                tally.damage(path, &error.to_string());
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    sink.zeros(left + filling(stat.size)).await?;
+    tally.files += 1;
+    Ok(())
+}
+
+/// The name of a directory in an archive.
+fn directory(name: &[u8]) -> Vec<u8> {
+    [name, b"/"].concat()
+}
+
+/// The header of an entry, after those for a name or link text that is too long for it: the way of GNU tar, which all
+/// others read too, and which takes any bytes.
+pub(super) fn head(name: &[u8], kind: EntryType, stat: &FileStat, size: u64, link: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(BLOCK);
+    let mut header = Header::new_gnu();
+    put(&mut out, EntryType::GNULongLink, link, &mut header.as_old_mut().linkname);
+    put(&mut out, EntryType::GNULongName, name, &mut header.as_old_mut().name);
+    header.set_entry_type(kind);
+    header.set_mode(stat.mode & PERMISSIONS);
+    header.set_uid(stat.uid.into());
+    header.set_gid(stat.gid.into());
+    header.set_mtime(stat.modified_ms.div_euclid(1000).try_into().unwrap_or(0));
+    header.set_size(size);
+    header.set_cksum();
+    out.extend_from_slice(header.as_bytes());
+    out
+}
+
+/// Puts text into its field, and the whole of it before the header if the field is too short.
+fn put(out: &mut Vec<u8>, kind: EntryType, text: &[u8], field: &mut [u8; 100]) {
+    let fits = text.len().min(field.len());
+    field[..fits].copy_from_slice(&text[..fits]);
+    if text.len() > field.len() {
+        let mut header = Header::new_gnu();
+        header.as_old_mut().name[..13].copy_from_slice(b"././@LongLink");
+        header.set_entry_type(kind);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_size(text.len() as u64 + 1);
+        header.set_cksum();
+        out.extend_from_slice(header.as_bytes());
+        out.extend_from_slice(text);
+        out.push(0);
+        out.resize(out.len().next_multiple_of(BLOCK), 0);
+    }
+}
+
+/// As much as is held back, so that headers do not go one by one.
+const FULL: usize = 64 * 1024;
+
+/// Where an archive goes.
+struct Sink<'a> {
+    to: To<'a>,
+    buffer: Vec<u8>,
+    /// Nobody reads our standard output any more.
+    reader_left: bool,
+}
+
+enum To<'a> {
+    Stdout,
+    File(NewFile<'a>),
+}
+
+impl<'a> Sink<'a> {
+    fn new(to: To<'a>) -> Self {
+        Self { to, buffer: Vec::new(), reader_left: false }
+    }
+
+    /// Writes what need not be copied for that.
+    async fn pass(&mut self, bytes: Vec<u8>) -> Result<()> {
+        if bytes.len() < FULL / 4 {
+            return self.write(&bytes).await;
+        }
+        self.flush().await?;
+        self.send(bytes).await
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() < FULL { Ok(()) } else { self.flush().await }
+    }
+
+    async fn zeros(&mut self, mut count: u64) -> Result<()> {
+        const ZEROS: [u8; 16 * BLOCK] = [0; 16 * BLOCK];
+        while count > 0 {
+            let now = count.min(ZEROS.len() as u64);
+            self.write(&ZEROS[..now as usize]).await?;
+            count -= now;
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let bytes = std::mem::take(&mut self.buffer);
+        self.send(bytes).await
+    }
+
+    async fn send(&mut self, bytes: Vec<u8>) -> Result<()> {
+        match &mut self.to {
+            To::File(new) => new.file.write_all(&bytes).map_err(|error| Error::io("write the archive", error)),
+            To::Stdout => Stream::Stdout.write(bytes).await.map_err(|error| {
+                self.reader_left = error == Errno::PIPE;
+                Error::io("write to standard output", error)
+            }),
+        }
+    }
+}

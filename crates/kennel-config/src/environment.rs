@@ -51,6 +51,9 @@ fn variable(key: &KeyPath) -> String {
 /// The settings in the environment, and a warning for each variable that looks like one and is none. Paths are
 /// relative to `current`. An empty variable counts as not set.
 pub(crate) fn layer(environment: &Environment, current: &Path) -> Result<(Tree, Vec<Problem>), Error> {
+    if !environment.keys().any(|name| is_ours(name)) {
+        return Ok((Tree::default(), Vec::new()));
+    }
     let nowhere = Location::whole(Source::Variable("KENNEL_*".to_owned()));
     let mut root = Node { value: Value::Map(Vec::new()), at: nowhere };
     for variable in environment_variables() {
@@ -65,11 +68,14 @@ pub(crate) fn layer(environment: &Environment, current: &Path) -> Result<(Tree, 
     Error::unless_empty((tree, unknown(environment)), problems.0)
 }
 
+/// Whether a variable's name is that of a setting, or looks like one.
+pub fn is_ours(name: &str) -> bool {
+    ["KENNEL_SANDBOX_", "KENNEL_CONTAINER_", "KENNEL_AGENT_"].iter().any(|ours| name.starts_with(ours))
+}
+
 fn unknown(environment: &Environment) -> Vec<Problem> {
-    const OURS: [&str; 3] = ["KENNEL_SANDBOX_", "KENNEL_CONTAINER_", "KENNEL_AGENT_"];
     let all = environment_variables();
-    let strange =
-        |name: &&String| OURS.iter().any(|ours| name.starts_with(ours)) && all.iter().all(|one| one.name != **name);
+    let strange = |name: &&String| is_ours(name) && all.iter().all(|one| one.name != **name);
     let warn = |name: &String| {
         let near = all.iter().min_by_key(|one| strsim::damerau_levenshtein(&one.name, name))?;
         let close = strsim::damerau_levenshtein(&near.name, name) <= 3;

@@ -29,7 +29,7 @@ mod shape;
 mod tree;
 
 pub use edit::set;
-pub use environment::{EnvVar, Environment, environment_variables};
+pub use environment::{EnvVar, Environment, environment_variables, is_ours};
 pub use error::{Error, Problem, What};
 pub use grants::Grant;
 pub use key::{InvalidKey, KeyPath};

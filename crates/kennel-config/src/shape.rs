@@ -49,7 +49,9 @@ pub(crate) struct Field {
 impl Shape {
     /// The shape of the whole.
     pub(crate) fn root() -> &'static Self {
-        static ROOT: LazyLock<Shape> = LazyLock::new(|| Shape::of(&raw_schema()));
+        // The schema stays: to take it apart again would take as long as to make the shape.
+        static SCHEMA: LazyLock<Json> = LazyLock::new(raw_schema);
+        static ROOT: LazyLock<Shape> = LazyLock::new(|| Shape::of(&SCHEMA));
         &ROOT
     }
 
@@ -148,6 +150,10 @@ impl Shape {
 
 /// The field of that name in any spelling, and the unit of a bare number under it.
 pub(crate) fn find<'a>(fields: &'a [Field], name: &str) -> Option<(&'a Field, &'a str)> {
+    // Nearly always it is written as it is called.
+    if let Some(field) = fields.iter().find(|field| field.name == name) {
+        return Some((field, ""));
+    }
     let name = spelling(name);
     fields.iter().find_map(|field| {
         if spelling(&field.name) == name {

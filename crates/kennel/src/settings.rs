@@ -83,9 +83,8 @@ impl Around {
 
     /// Whether there is anything to read. To look is quick; to read is not.
     fn has_any(&self) -> bool {
-        let variables = ["KENNEL_SANDBOX_", "KENNEL_CONTAINER_", "KENNEL_AGENT_"];
-        let set = |name: &String| variables.iter().any(|ours| name.starts_with(ours));
-        self.environment.keys().any(set) || self.places().iter().any(|place| place.exists)
+        self.environment.keys().any(|name| kennel_config::is_ours(name))
+            || self.places().iter().any(|place| place.exists)
     }
 
     pub(crate) fn load(&self) -> Result<Loaded> {

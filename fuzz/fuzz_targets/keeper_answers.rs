@@ -106,6 +106,10 @@ impl Provider for Lying {
         Err(no())
     }
 
+    async fn rename(&self, _: &SandboxId, _: &str) -> Result<()> {
+        Ok(())
+    }
+
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
         let id = SandboxId::new(id_or_name).map_err(|_| no())?;
         Ok(SandboxInfo {

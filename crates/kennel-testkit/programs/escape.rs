@@ -10,6 +10,7 @@ use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+// SAFETY: as the C library declares them.
 unsafe extern "C" {
     fn syscall(number: i64, ...) -> i64;
     fn __errno_location() -> *mut i32;

@@ -239,10 +239,11 @@ fn the_same_codes_for_programs() {
     std::fs::write(kennel.home.path().join("state/local").join(&id).join("sandbox.json"), "{").unwrap();
     shelf.code(&["--provider", "local", "stop", "--json", &id]);
     std::fs::remove_dir_all(kennel.home.path().join("state/local")).unwrap();
-    // This one has no form for programs: who attaches is a person.
-    shelf.codes.insert("attach_failed".to_owned());
     let met: Vec<&str> = shelf.codes.iter().map(String::as_str).collect();
-    let mut expected: Vec<String> = kennel_types::ErrorCode::all().map(|code| code.to_string()).collect();
+    // Who attaches is a person, and there is no form for programs: `attach_failed` is among the words of the other test.
+    let for_programs = |code: &kennel_types::ErrorCode| *code != kennel_types::ErrorCode::AttachFailed;
+    let codes = kennel_types::ErrorCode::all().filter(for_programs);
+    let mut expected: Vec<String> = codes.map(|code| code.to_string()).collect();
     expected.sort();
     assert_eq!(met, expected);
 }

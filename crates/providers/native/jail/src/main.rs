@@ -102,15 +102,13 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
 
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("make a pipe: {error}"));
     let ((hand_out, hand_in), (up_out, up_in)) = (pipe()?, pipe()?);
-    let mut namespaces = libc::CLONE_NEWUSER
+    // But for the network's: see `walls::Own`.
+    let namespaces = libc::CLONE_NEWUSER
         | libc::CLONE_NEWPID
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS
         | libc::CLONE_NEWCGROUP;
-    if network == Network::None {
-        namespaces |= libc::CLONE_NEWNET;
-    }
     let inside = match sys::fork_into(namespaces) {
         Ok(Some(pid)) => Inside(pid),
         Ok(None) => walls::raise(network, &hand_out, &up_in),

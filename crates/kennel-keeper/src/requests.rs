@@ -10,9 +10,16 @@ use kennel_proto::{
 use rustix::event::epoll;
 use std::time::{Duration, Instant};
 
+/// Whether a user is the one that the keeper is itself, by number.
+fn is_myself(user: &str) -> bool {
+    let (uid, gid) = user.split_once(':').map_or((user, None), |(uid, gid)| (uid, Some(gid)));
+    uid.parse() == Ok(rustix::process::geteuid().as_raw())
+        && gid.is_none_or(|gid| gid.parse() == Ok(rustix::process::getegid().as_raw()))
+}
+
 impl Keeper {
     pub(crate) fn open(&mut self, id: u64, stream: u32, request: &Request) -> Result<(), Failure> {
-        if self.config.one_user && request.user().is_some() {
+        if self.config.one_user && request.user().is_some_and(|user| !is_myself(user)) {
             let message = "this sandbox cannot run anything as another user".into();
             return Err(Failure { kind: FailureKind::Unsupported, message });
         }

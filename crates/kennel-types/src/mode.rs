@@ -101,6 +101,8 @@ pub enum Support {
 pub enum Backing {
     /// The host's own root, with a private writable layer.
     HostOverlay,
+    /// The host's directories, with private layers over them. What belongs to its root cannot be changed, also not there.
+    HostParts,
     /// An image.
     Image,
     /// The host itself.
@@ -168,6 +170,54 @@ pub const MODES: &[Mode] = &[
         mounts: Support::Given,
         users: Support::Given,
         pause: Support::Given,
+        processes: Support::Given,
+    },
+    Mode {
+        name: "native, user, host",
+        provider: "native",
+        backing: Backing::HostParts,
+        ids: "root inside is the user, others are of the range given to it (subuid)",
+        workspace_files: "the user",
+        layers: &[
+            MountNamespace,
+            PidNamespace,
+            IpcNamespace,
+            UtsNamespace,
+            NetNamespace,
+            UserNamespace,
+            ReducedCapabilities,
+            NoNewPrivileges,
+            Seccomp,
+        ],
+        networks: &[NetworkMode::None, NetworkMode::Host],
+        limits: Support::Refused,
+        mounts: Support::Given,
+        users: Support::Given,
+        pause: Support::Refused,
+        processes: Support::Given,
+    },
+    Mode {
+        name: "native, user, host, one id",
+        provider: "native",
+        backing: Backing::HostParts,
+        ids: "root inside is the user, and there is nobody else",
+        workspace_files: "the user",
+        layers: &[
+            MountNamespace,
+            PidNamespace,
+            IpcNamespace,
+            UtsNamespace,
+            NetNamespace,
+            UserNamespace,
+            ReducedCapabilities,
+            NoNewPrivileges,
+            Seccomp,
+        ],
+        networks: &[NetworkMode::None, NetworkMode::Host],
+        limits: Support::Refused,
+        mounts: Support::Given,
+        users: Support::Refused,
+        pause: Support::Refused,
         processes: Support::Given,
     },
     Mode {

@@ -172,7 +172,7 @@ pub async fn no_other_sandbox_is_in_reach(stage: &Stage) {
     let state = stage.home().state();
     let shown = sh(&one, &format!("ls -A {}", state.display())).await;
     assert!(!shown.status.success() || shown.stdout.is_empty(), "the state directory shows {}", shown.stdout_text());
-    if stage.mode().backing == Backing::HostOverlay {
+    if matches!(stage.mode().backing, Backing::HostOverlay | Backing::HostParts) {
         let reads = sh(&one, &format!("find {} -type f", state.display())).await;
         assert_eq!(reads.stdout_text(), "", "files of the state directory");
     }

@@ -25,7 +25,7 @@ pub async fn dots_stay_inside(stage: &Stage) {
     match stage.mode().backing {
         Backing::Image | Backing::Memory => assert_eq!(code(files.read(way_out, 10).await), ErrorCode::NotFound),
         // The host's own files are what it shows; whether this one may be read is a matter of its owner.
-        Backing::Host | Backing::HostOverlay => {
+        Backing::Host | Backing::HostOverlay | Backing::HostParts => {
             let direct = files.read(secret.to_str().unwrap(), 10).await.map_err(|error| error.code());
             assert_eq!(files.read(way_out, 10).await.map_err(|error| error.code()), direct);
         }

@@ -2,7 +2,7 @@
 //!
 //! A directory that is covered looks empty or is not there; what is written to it goes to the sandbox's own layer.
 
-use kennel_jail::{Cover, CoverKind};
+use kennel_jail::{Cover, CoverKind, Part, PartKind};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,6 +20,7 @@ const PRIVATE: &[(&str, u32)] = &[
     ("boot", 0o700),
     ("etc/ssl/private", 0o700),
     ("etc/sudoers.d", 0o750),
+    ("var/mail", 0o755),
     ("workspace", 0o755),
 ];
 
@@ -30,17 +31,36 @@ const ABSENT: &[&str] =
 /// Files that root outside keeps from everyone, and that root inside would otherwise read.
 const SECRETS: &[&str] = &["etc/shadow-", "etc/gshadow-", "etc/sudoers", "etc/krb5.keytab", "etc/machine-id"];
 
+/// Directories that are another's or Kennel's own, without the leading slash, and the permissions of the empty ones that
+/// are there instead. `ours` are those in which Kennel keeps things.
+fn private(ours: &[&Path]) -> BTreeMap<PathBuf, u32> {
+    let mut all: BTreeMap<PathBuf, u32> = PRIVATE.iter().map(|(dir, mode)| (PathBuf::from(dir), *mode)).collect();
+    all.extend(homes().into_iter().map(|home| (home, 0o755)));
+    all.extend(ours.iter().map(|dir| (dir.strip_prefix("/").unwrap_or(dir).to_owned(), 0o700)));
+    all
+}
+
+/// The homes of people that lie elsewhere than homes do.
+fn homes() -> Vec<PathBuf> {
+    const FIRST_PERSON: u32 = 1000;
+    const NOBODY: u32 = 65534;
+    let accounts = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let homes = accounts.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let (uid, home) = (fields.get(2)?.parse::<u32>().ok()?, Path::new(fields.get(5)?).strip_prefix("/").ok()?);
+        let person = (FIRST_PERSON..NOBODY).contains(&uid);
+        // One that is the top of something is no home of anyone's alone.
+        let own = home.components().count() > 1 && !PRIVATE.iter().any(|(dir, _)| home.starts_with(dir));
+        (person && own && Path::new("/").join(home).is_dir()).then(|| home.to_owned())
+    });
+    homes.collect()
+}
+
 /// The cover, parents first. `ours` are the directories in which Kennel keeps things of its own.
 pub(crate) fn of(ours: &[&Path]) -> Vec<Cover> {
-    let mut covers = BTreeMap::new();
-    for (dir, mode) in PRIVATE {
-        covers.insert(PathBuf::from(dir), CoverKind::Empty(*mode));
-    }
+    let mut covers: BTreeMap<PathBuf, CoverKind> =
+        private(ours).into_iter().map(|(dir, mode)| (dir, CoverKind::Empty(mode))).collect();
     covers.extend(ABSENT.iter().map(|dir| (PathBuf::from(dir), CoverKind::Nothing)));
-    for dir in ours {
-        let inside = dir.strip_prefix("/").unwrap_or(dir);
-        covers.insert(inside.to_owned(), CoverKind::Empty(0o700));
-    }
     for file in SECRETS.iter().map(PathBuf::from).chain(host_keys()) {
         if Path::new("/").join(&file).symlink_metadata().is_ok() {
             covers.insert(file, CoverKind::Nothing);
@@ -52,6 +72,40 @@ pub(crate) fn of(ours: &[&Path]) -> Vec<Cover> {
         }
     }
     with_parents(&covers)
+}
+
+/// The host's root in parts, for a user who cannot have it as a whole, parents first. What that user cannot read it cannot
+/// read inside either: only what it could is left out.
+pub(crate) fn parts(ours: &[&Path]) -> Vec<Part> {
+    const KERNEL: [&str; 3] = ["dev", "proc", "sys"];
+    let private = private(ours);
+    let own = |path: &Path| private.get(path).map(|mode| PartKind::Own(*mode));
+    let mut parts = BTreeMap::new();
+    for entry in fs::read_dir("/").into_iter().flatten().flatten() {
+        let (Ok(name), Ok(kind)) = (entry.file_name().into_string(), entry.file_type()) else { continue };
+        if KERNEL.contains(&&*name) || ABSENT.contains(&&*name) {
+            continue;
+        }
+        if kind.is_symlink() {
+            if let Some(target) = fs::read_link(entry.path()).ok().and_then(|target| Some(target.to_str()?.to_owned()))
+            {
+                parts.insert(PathBuf::from(name), PartKind::Link(target));
+            }
+        } else if kind.is_dir() {
+            let mode = entry.metadata().map_or(0o755, |meta| meta.permissions().mode() & 0o7777);
+            let part = own(Path::new(&name)).unwrap_or(PartKind::Host(mode));
+            parts.insert(PathBuf::from(name), part);
+        }
+    }
+    for (path, mode) in &private {
+        let above = path.ancestors().skip(1).any(|dir| matches!(parts.get(dir), Some(PartKind::Own(_))));
+        let there = path.components().count() == 1
+            || Path::new("/").join(path).symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        if !above && there {
+            parts.insert(path.clone(), PartKind::Own(*mode));
+        }
+    }
+    parts.into_iter().filter_map(|(path, kind)| Some(Part { path: path.to_str()?.to_owned(), kind })).collect()
 }
 
 /// The keys by which this machine proves to others who it is.
@@ -103,6 +157,20 @@ mod tests {
     fn no_hash_is_left() {
         let text = "root:$y$j9T$abc:19000:0:99999:7:::\nann:!:1::::::\n";
         assert_eq!(without_passwords(text), "root:*:19000:0:99999:7:::\nann:*:1::::::\n");
+    }
+
+    #[test]
+    fn a_user_gets_the_system_and_no_homes() {
+        let parts = parts(&[Path::new("/usr/share")]);
+        let kind = |path: &str| parts.iter().find(|part| part.path == path).map(|part| &part.kind);
+        assert!(matches!(kind("usr"), Some(PartKind::Host(_))));
+        assert!(matches!(kind("home"), Some(PartKind::Own(_))));
+        assert!(matches!(kind("usr/share"), Some(PartKind::Own(0o700))), "Kennel's own, if it were there");
+        assert!(matches!(kind("var/tmp"), Some(PartKind::Own(0o1777))));
+        assert_eq!(kind("proc"), None);
+        assert!(!parts.iter().any(|part| part.path.starts_with("home/")));
+        let place = |path: &str| parts.iter().position(|part| part.path == path);
+        assert!(place("usr") < place("usr/share"));
     }
 
     #[test]

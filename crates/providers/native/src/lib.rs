@@ -4,12 +4,13 @@
 //! computed plan, because namespaces must not be made in a program with threads. The jail watches over its sandbox from
 //! outside as long as it runs, and any later process finds it by its directory.
 //!
-//! So far: as root, on the host's own root file system (the row `native, root, host` of the mode table).
+//! It works with the rights of whoever runs it: the host's root, or an ordinary user (see `rights`).
 
 mod cover;
 mod freeze;
 mod limits;
 mod plan;
+mod rights;
 mod trial;
 
 pub use kennel_jail::Trial;
@@ -19,11 +20,13 @@ use kennel_core::{
     Dialed, Error, EventStream, Helper, LogOptions, LogStream, Provider, Record, Records, RemoveOptions, Result, Told,
     connect_socket, follow_log, require, watch_records,
 };
-use kennel_jail::Network;
+use kennel_jail::{Base, CLEAR, Clear, Network, Rights};
 use kennel_keeper_bin::JAIL;
 use kennel_types::{
     Availability, Enforcement, ErrorCode, Mode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Stats, Status,
+    Support,
 };
+use rights::Maker;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -33,6 +36,7 @@ use std::time::Duration;
 pub struct Native {
     records: Records,
     programs: PathBuf,
+    maker: Maker,
     /// A jail that was started ahead, and the network that it has.
     ahead: Mutex<Option<(Network, Helper)>>,
 }
@@ -40,7 +44,7 @@ pub struct Native {
 impl Native {
     /// Keeps its sandboxes below `state` and the jail program in `programs`.
     pub fn new(state: PathBuf, programs: PathBuf) -> Self {
-        Self { records: Records::new("native", state), programs, ahead: Mutex::new(None) }
+        Self { records: Records::new("native", state), programs, maker: Maker::myself(), ahead: Mutex::new(None) }
     }
 
     /// Begins with what every sandbox needs, before it is known which: its namespaces are made while the caller goes on.
@@ -83,11 +87,35 @@ impl Native {
         };
         let dir = self.records.dir(&record.id);
         make_layers(&dir)?;
-        let mut plan = plan::of(record, &dir, &self.hidden(), cover::of(&self.ours()))?;
+        let base = match self.maker.rights {
+            Rights::Root => Base::Whole { lower: vec!["/".into()], cover: cover::of(&self.ours()) },
+            Rights::User => Base::Parts(cover::parts(&self.ours())),
+        };
+        let mut plan = plan::of(record, &self.maker, &dir, &self.hidden(), base)?;
         plan.keeper.host_fd = goes_on.then_some(0);
         let plan = minicbor::to_vec(&plan)
             .map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))?;
         jail.tell(&plan).await
+    }
+
+    /// Removes what an ordinary user's sandbox has put on disk: not all of it may be in that user's own reach.
+    async fn clear_layers(&self, id: &SandboxId) -> Result<()> {
+        if self.maker.rights == Rights::Root {
+            return Ok(());
+        }
+        for layer in LAYERS.map(|name| self.records.dir(id).join(name)) {
+            match std::fs::remove_dir_all(&layer) {
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+                _ => continue,
+            }
+            let Some(dir) = layer.to_str().map(ToOwned::to_owned) else { continue };
+            let failed = |reason| Error::new(ErrorCode::Internal, format!("remove {}: {reason}", layer.display()));
+            let clear = minicbor::to_vec(Clear { dir, ids: self.maker.ids.clone() })
+                .map_err(|error| failed(error.to_string()))?;
+            let jail = Helper::start(&self.program()?, &[OsStr::new(CLEAR)])?;
+            jail.tell(&clear).await?.answer().await?.map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// The sandbox as it is now.
@@ -101,6 +129,10 @@ impl Native {
 
     /// The sandbox, if it can stand still, and the number of its jail.
     fn jail_of(&self, id: &SandboxId) -> Result<(Record, i32)> {
+        if self.mode().pause == Support::Refused {
+            let what = "a pause to an ordinary user: it has no control group";
+            return Err(Error::unsupported("native", what).hint("kennel explain pause"));
+        }
         let record = self.records.find(id.as_str())?;
         if record.spec.tied {
             return Err(Error::is_tied(&record.name));
@@ -122,6 +154,9 @@ impl Native {
     }
 }
 
+/// Where a sandbox's own files are, in its directory.
+const LAYERS: [&str; 3] = ["upper", "work", "parts"];
+
 /// Nobody panics while holding a lock.
 const NO_PANIC: &str = "a lock is held for a moment only";
 
@@ -140,29 +175,27 @@ fn make_layers(dir: &Path) -> Result<()> {
 
 /// What is missing here, if anything.
 fn missing() -> Option<(&'static str, &'static str)> {
-    if let Some(missing) = not_allowed() {
-        return Some(missing);
-    }
     if !Path::new("/proc/self/ns/user").exists() {
         return Some(("this kernel has no user namespaces", "boot a kernel with CONFIG_USER_NS=y"));
     }
     None
 }
 
-fn not_allowed() -> Option<(&'static str, &'static str)> {
-    let root = rustix::process::geteuid().is_root();
-    (!root).then_some(("native sandboxes need root so far", "sudo kennel run -- COMMAND"))
-}
-
 #[async_trait]
 impl Provider for Native {
     fn mode(&self) -> &'static Mode {
-        Mode::named("native, root, host").expect("the table has a row for it")
+        self.maker.mode()
     }
 
     async fn probe(&self) -> Availability {
         if let Some((what, fix)) = missing() {
             return Availability { available: false, detail: what.into(), fix: Some(fix.into()) };
+        }
+        if self.maker.rights == Rights::User
+            && let Some(why) = self.refused()
+        {
+            let detail = format!("this kernel grants ordinary users no sandboxes: {why}");
+            return Availability { available: false, detail, fix: Some("kennel doctor".into()) };
         }
         let uname = rustix::system::uname();
         let detail = format!("Linux {}, {}", uname.release().to_string_lossy(), self.mode().name);
@@ -172,10 +205,7 @@ impl Provider for Native {
     async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
         let mode = self.mode();
         let network = require(mode, spec)?;
-        if let Some((what, fix)) = not_allowed() {
-            return Err(Error::new(ErrorCode::NotAvailable, what).hint(fix));
-        }
-        plan::check(spec, &self.ours())?;
+        plan::check(spec, &self.maker, &self.ours())?;
         let workdir = spec.workdir.clone().unwrap_or_else(|| plan::WORKSPACE.to_owned());
         let enforcement =
             Enforcement { mode: mode.name.to_owned(), layers: mode.layers_with(network), limits: spec.limits };
@@ -228,6 +258,7 @@ impl Provider for Native {
             self.stop(id, Duration::ZERO).await?;
         }
         limits::sweep(id).await;
+        self.clear_layers(id).await?;
         self.records.remove(&record)
     }
 

@@ -1,18 +1,15 @@
 //! From what was asked for to what the jail will do. No I/O but looking at what is there.
 
+use crate::rights::{FIRST_ID, Maker};
 use kennel_core::{Error, Record, Result};
-use kennel_jail::{Bind, Cgroup, Cover, IdMap, Network, Plan};
+use kennel_jail::{Base, Bind, Cgroup, IdMap, Ids, Network, Plan, Rights};
 use kennel_proto::{KeeperConfig, LogSink, Spawn};
-use kennel_types::{ErrorCode, Mount, NetworkMode, Owner, SandboxSpec};
+use kennel_types::{ErrorCode, Mount, NetworkMode, Owner, SandboxSpec, Support};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Where the workspace is inside.
 pub(crate) const WORKSPACE: &str = "/workspace";
-/// The first of the ids outside that users inside have. High, so that they are nobody's.
-pub(crate) const FIRST_ID: u32 = 100_000;
-/// How many.
-const IDS: u32 = 65_536;
 
 /// What root inside may do to what is inside: what packages need to be installed, and servers to be run.
 const CAPABILITIES: u64 = 1 << 0 // CHOWN
@@ -32,7 +29,7 @@ const CAPABILITIES: u64 = 1 << 0 // CHOWN
 const TAKEN: [&str; 4] = ["/", "/dev", "/proc", "/sys"];
 
 /// Refuses what cannot be carried out, before anything is made.
-pub(crate) fn check(spec: &SandboxSpec, ours: &[&Path]) -> Result<()> {
+pub(crate) fn check(spec: &SandboxSpec, maker: &Maker, ours: &[&Path]) -> Result<()> {
     if let Some(workspace) = &spec.workspace
         && !workspace.is_dir()
     {
@@ -70,11 +67,11 @@ pub(crate) fn check(spec: &SandboxSpec, ours: &[&Path]) -> Result<()> {
             ));
         }
     }
-    inside_user(spec).map(drop)
+    inside_user(spec, maker).map(drop)
 }
 
-/// The plan for a sandbox in `dir`, with `cover` over the host's root and `hidden` not to be seen in any mount.
-pub(crate) fn of(record: &Record, dir: &Path, hidden: &[&Path], cover: Vec<Cover>) -> Result<Plan> {
+/// The plan for a sandbox in `dir`, on `base`, with `hidden` not to be seen in any mount.
+pub(crate) fn of(record: &Record, maker: &Maker, dir: &Path, hidden: &[&Path], base: Base) -> Result<Plan> {
     let spec = &record.spec;
     let dir = dir
         .to_str()
@@ -83,19 +80,23 @@ pub(crate) fn of(record: &Record, dir: &Path, hidden: &[&Path], cover: Vec<Cover
     let owner = spec
         .owner
         .unwrap_or(Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() });
-    let user = inside_user(spec)?;
+    let user = inside_user(spec, maker)?;
     let workspace = spec.workspace.as_ref().map(|host| Mount {
         host: host.clone(),
         target: WORKSPACE.to_owned(),
         read_only: false,
     });
-    let binds = workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owner, user, hidden)).collect();
+    let owners = match maker.rights {
+        Rights::Root => owners(owner, user),
+        Rights::User => None,
+    };
+    let binds = workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owners.clone(), hidden)).collect();
     let limits = spec.limits;
     Ok(Plan {
         dir,
-        lower: vec!["/".into()],
-        cover,
-        ids: IdMap { inside: 0, outside: FIRST_ID, count: IDS },
+        base,
+        ids: maker.ids.clone(),
+        rights: maker.rights,
         binds,
         cgroup: (!limits.is_empty()).then(|| Cgroup {
             name: record.id.to_string(),
@@ -105,7 +106,7 @@ pub(crate) fn of(record: &Record, dir: &Path, hidden: &[&Path], cover: Vec<Cover
         }),
         hostname: record.name.clone(),
         capabilities: CAPABILITIES,
-        keeper: keeper_config(record),
+        keeper: keeper_config(record, maker),
         remove_dir: spec.tied,
         resolv_conf: match network(record.network) {
             Network::Host => std::fs::read("/etc/resolv.conf").ok().map(Into::into),
@@ -122,7 +123,7 @@ pub(crate) fn network(mode: NetworkMode) -> Network {
     }
 }
 
-fn keeper_config(record: &Record) -> KeeperConfig {
+fn keeper_config(record: &Record, maker: &Maker) -> KeeperConfig {
     let bytes = |text: &str| text.as_bytes().to_vec().into();
     let spec = &record.spec;
     KeeperConfig {
@@ -134,6 +135,7 @@ fn keeper_config(record: &Record) -> KeeperConfig {
         user: Some(spec.user.clone().unwrap_or_else(|| "0".into())),
         main: spec.command.as_ref().map(|argv| Spawn::main(argv)),
         log: LogSink::Nowhere,
+        one_user: maker.mode().users == Support::Refused,
         memory_limit: spec.limits.memory.map(|size| size.0),
         ..KeeperConfig::default()
     }
@@ -141,9 +143,13 @@ fn keeper_config(record: &Record) -> KeeperConfig {
 
 /// Shows the owner's files as those of the user inside. Root's own go through the sandbox's map: all of them keep their
 /// owners, and what root inside makes is root's outside.
-fn bind(mount: &Mount, owner: Owner, user: u32, hidden: &[&Path]) -> Bind {
-    let one = |disk, inside: u32| IdMap { inside: disk, outside: FIRST_ID + inside, count: 1 };
+fn owners(owner: Owner, user: u32) -> Option<Ids> {
+    let one = |disk, inside: u32| vec![IdMap { inside: disk, outside: FIRST_ID + inside, count: 1 }];
     let plain = owner.uid == 0 && owner.gid == 0 && user == 0;
+    (!plain).then(|| Ids { users: one(owner.uid, user), groups: one(owner.gid, user) })
+}
+
+fn bind(mount: &Mount, owners: Option<Ids>, hidden: &[&Path]) -> Bind {
     // A sandbox that sees another's socket could talk to its keeper.
     let host = real(&mount.host);
     let hide = hidden.iter().filter_map(|dir| {
@@ -155,7 +161,7 @@ fn bind(mount: &Mount, owner: Owner, user: u32, hidden: &[&Path]) -> Bind {
         host: mount.host.as_os_str().as_bytes().to_vec().into(),
         target: mount.target.as_bytes().to_vec().into(),
         read_only: mount.read_only,
-        owners: (!plain).then(|| (one(owner.uid, user), one(owner.gid, user))),
+        owners,
     }
 }
 
@@ -165,7 +171,7 @@ fn real(path: &Path) -> PathBuf {
 }
 
 /// The number of the user that commands run as. Names are the host's: its `/etc/passwd` is what is inside.
-fn inside_user(spec: &SandboxSpec) -> Result<u32> {
+fn inside_user(spec: &SandboxSpec, maker: &Maker) -> Result<u32> {
     let Some(user) = &spec.user else { return Ok(0) };
     let name = user.split(':').next().unwrap_or_default();
     let uid = name.parse().ok().or_else(|| {
@@ -174,7 +180,11 @@ fn inside_user(spec: &SandboxSpec) -> Result<u32> {
         entry.split(':').nth(2)?.parse().ok()
     });
     match uid {
-        Some(uid) if uid < IDS => Ok(uid),
+        Some(uid) if maker.has(uid) => Ok(uid),
+        Some(uid) if maker.rights == Rights::User => {
+            let message = format!("there can be no user {uid} inside: you have too few ids to give");
+            Err(Error::new(ErrorCode::Unsupported, message).hint("kennel doctor"))
+        }
         _ => Err(Error::new(ErrorCode::InvalidConfig, format!("there is no user {user:?}"))),
     }
 }

@@ -15,6 +15,11 @@ impl Native {
         let told = command.output().map_err(failed)?;
         minicbor::decode(&told.stdout).map_err(|error| failed(std::io::Error::other(error)))
     }
+
+    /// Why the kernel gives this user no namespaces, if it does not.
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.try_kernel().map_or_else(|error| Some(error.to_string()), |trial| trial.user_namespace.err())
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! Tries what the kernel grants to whoever started us. A kernel that has something may still refuse it to this user.
 
 use crate::{ids, sys};
-use kennel_jail::{IdMap, Trial};
+use kennel_jail::{IdMap, Ids, Trial};
 use rustix::io::Errno;
-use std::fs;
 
 /// Tries everything. This process is of no use for anything else afterwards.
 pub(crate) fn the_kernel() -> Trial {
@@ -19,11 +18,10 @@ fn landlock() -> Result<u32, String> {
 }
 
 fn user_namespace() -> Result<(), String> {
-    let one = |outside| IdMap { inside: 0, outside, count: 1 };
+    let one = |outside| vec![IdMap { inside: 0, outside, count: 1 }];
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     sys::move_into(libc::CLONE_NEWUSER).map_err(|error| format!("make one: {error}"))?;
-    fs::write("/proc/self/setgroups", "deny").map_err(|error| format!("give up groups in it: {error}"))?;
-    ids::map(std::process::id() as i32, &one(user), &one(group))?;
+    ids::map_as_user(std::process::id() as i32, &Ids { users: one(user), groups: one(group) })?;
     // There are hardened systems that let anyone make one, and nobody do anything in it.
     sys::move_into(libc::CLONE_NEWNS).map_err(|error| format!("make a mount namespace in it: {error}"))
 }

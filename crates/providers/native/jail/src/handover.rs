@@ -1,6 +1,8 @@
 //! What the process outside hands to the one inside, once there is a plan and its mounts are made.
 
+use kennel_jail::{Base, Bind};
 use kennel_proto::KeeperConfig;
+use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 use rustix::fd::OwnedFd;
 
@@ -22,9 +24,27 @@ pub(crate) struct Handover {
     /// The keeper's socket.
     #[n(4)]
     pub(crate) listener: i32,
-    /// See `rootfs::Mounts::numbers`.
+    /// What its root is made of.
     #[n(5)]
-    pub(crate) mounts: Vec<i32>,
+    pub(crate) root: Root,
+}
+
+/// What the root of the one inside is made of.
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum Root {
+    /// Mounts that the host's root has made: see `rootfs::Mounts::numbers`.
+    #[n(0)]
+    Made(#[n(0)] Vec<i32>),
+    /// It makes them itself.
+    #[n(1)]
+    ToBeMade {
+        #[n(0)]
+        base: Base,
+        #[n(1)]
+        binds: Vec<Bind>,
+        #[n(2)]
+        resolv_conf: Option<ByteVec>,
+    },
 }
 
 impl Handover {

@@ -6,5 +6,5 @@
 mod plan;
 mod trial;
 
-pub use plan::{Bind, Cgroup, Cover, CoverKind, IdMap, Network, Plan};
+pub use plan::{Base, Bind, CLEAR, Cgroup, Clear, Cover, CoverKind, IdMap, Ids, Network, Part, PartKind, Plan, Rights};
 pub use trial::{TRY, Trial};

@@ -17,8 +17,10 @@
 
 mod attempt;
 mod cgroup;
+mod clear;
 mod handover;
 mod ids;
+mod parts;
 mod rootfs;
 mod sys;
 #[cfg(test)]
@@ -26,8 +28,8 @@ mod sys;
 mod syscalls;
 mod walls;
 
-use handover::Handover;
-use kennel_jail::{Network, Plan, TRY};
+use handover::{Handover, Root};
+use kennel_jail::{CLEAR, Ids, Network, Plan, Rights, TRY};
 use kennel_keeper::place::{self, Place};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -37,10 +39,17 @@ use rustix::process::{Pid, WaitOptions};
 /// `/proc/self/maps`) is time on the way to every sandbox, and nothing of it is used.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn main() -> libc::c_int {
-    if std::env::args().nth(1).as_deref() == Some(TRY) {
-        let trial = minicbor::to_vec(attempt::the_kernel()).unwrap_or_default();
-        place::write_all(rustix::stdio::stdout(), &trial);
-        return 0;
+    match std::env::args().nth(1).as_deref() {
+        Some(TRY) => {
+            let trial = minicbor::to_vec(attempt::the_kernel()).unwrap_or_default();
+            place::write_all(rustix::stdio::stdout(), &trial);
+            return 0;
+        }
+        Some(CLEAR) => {
+            place::answer(clear::as_told().as_ref().map(drop).map_err(|error| &**error), false);
+            return 0;
+        }
+        _ => {}
     }
     let mut heard = Heard::default();
     match start(&mut heard) {
@@ -62,18 +71,18 @@ pub extern "C" fn main() -> libc::c_int {
 struct Heard {
     /// The one who started us waits for the keeper, not for us.
     goes_on: bool,
-    /// The directory, if it goes with the sandbox.
-    dir: Option<String>,
+    /// The directory, if it goes with the sandbox, and whose it is.
+    dir: Option<(String, Rights, Ids)>,
 }
 
 impl Heard {
     /// Removes the directory if nobody wants it any more. Whoever gave the sandbox up while we were putting things there
     /// could not.
     fn clear_away(&self) {
-        if let Some(dir) = &self.dir
+        if let Some((dir, rights, ids)) = &self.dir
             && !std::path::Path::new(dir).join("sandbox.json").exists()
         {
-            let _ = std::fs::remove_dir_all(dir);
+            let _ = clear::remove(dir, *rights, ids);
         }
     }
 }
@@ -98,7 +107,8 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     rustix::process::umask(rustix::fs::Mode::empty());
     let argument = std::env::args().nth(1);
     let network = Network::ALL.into_iter().find(|network| argument.as_deref() == Some(network.argument()));
-    let network = network.ok_or("usage: kennel-jail none|host, told the plan on standard input; or kennel-jail try")?;
+    let network =
+        network.ok_or("usage: kennel-jail none|host, told the plan on standard input; or kennel-jail try|clear")?;
 
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("make a pipe: {error}"));
     let ((hand_out, hand_in), (up_out, up_in)) = (pipe()?, pipe()?);
@@ -121,7 +131,8 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
         .map_err(|error| format!("wait for the one inside: {error}"))?;
 
     let mut plan: Plan = minicbor::decode(&place::hear()?).map_err(|error| format!("read the plan: {error}"))?;
-    *heard = Heard { goes_on: plan.keeper.host_fd.is_some(), dir: plan.remove_dir.then(|| plan.dir.clone()) };
+    let dir = plan.remove_dir.then(|| (plan.dir.clone(), plan.rights, plan.ids.clone()));
+    *heard = Heard { goes_on: plan.keeper.host_fd.is_some(), dir };
     place::keep_host(&mut plan.keeper)?;
     let place = Place::take(&plan.dir, &mut plan.keeper)?;
     let group = plan.cgroup.as_ref().map(cgroup::Group::make).transpose()?;
@@ -150,21 +161,19 @@ impl Drop for Inside {
 }
 
 impl Watch {
-    /// Does for the one inside what only the host's root can, and waits until its walls stand.
+    /// Does for the one inside what it cannot do itself, and waits until its walls stand.
     fn help_up(&self, hand: &OwnedFd, up_in: OwnedFd, up: &OwnedFd) -> Result<(), String> {
         if let Some(group) = &self.group {
             group.add(self.inside.0)?;
         }
-        ids::map(self.inside.0, &self.plan.ids, &self.plan.ids)?;
-        let namespace = ids::namespace_of(self.inside.0)?;
-        let made = rootfs::build(&self.plan, &namespace)?;
+        let (root, _made) = self.root()?;
         Handover {
             dir: self.plan.dir.clone(),
             hostname: self.plan.hostname.clone(),
             capabilities: self.plan.capabilities,
             keeper: self.plan.keeper.clone(),
             listener: self.place.listener.as_raw_fd(),
-            mounts: made.numbers(),
+            root,
         }
         .send(hand);
         // The table is shared until the walls stand: nothing may be closed before that.
@@ -180,6 +189,23 @@ impl Watch {
         Ok(())
     }
 
+    /// Maps its ids, and makes of its root what must be made outside.
+    fn root(&self) -> Result<(Root, Option<rootfs::Mounts>), String> {
+        let (plan, inside) = (&self.plan, self.inside.0);
+        match plan.rights {
+            Rights::Root => {
+                ids::map(inside, &plan.ids)?;
+                let made = rootfs::build(plan, &ids::namespace_of(inside)?)?;
+                Ok((Root::Made(made.numbers()), Some(made)))
+            }
+            Rights::User => {
+                ids::map_as_user(inside, &plan.ids)?;
+                let (base, binds, resolv_conf) = (plan.base.clone(), plan.binds.clone(), plan.resolv_conf.clone());
+                Ok((Root::ToBeMade { base, binds, resolv_conf }, None))
+            }
+        }
+    }
+
     /// Waits for the sandbox to end and clears away what only we can.
     fn until_the_end(self) {
         // Only what the lock and the exit code need stays open: no mount is held by us.
@@ -193,7 +219,7 @@ impl Watch {
         drop(self.group);
         if self.plan.remove_dir {
             let _ = rustix::process::chdir("/");
-            let _ = std::fs::remove_dir_all(&self.plan.dir);
+            let _ = clear::remove(&self.plan.dir, self.plan.rights, &self.plan.ids);
         }
         // The descriptors that were closed by number must not be closed again by their owners.
         kennel_keeper::sys::exit_now(0)

@@ -10,12 +10,12 @@ pub struct Plan {
     /// The sandbox's directory (see `kennel_core::Records`).
     #[n(0)]
     pub dir: String,
-    /// Read-only directories below the root, topmost first. Their ids are shifted by [`Plan::ids`].
+    /// What is below the sandbox's own layer.
     #[n(1)]
-    pub lower: Vec<String>,
+    pub base: Base,
     /// The sandbox's users as the host sees them.
     #[n(2)]
-    pub ids: IdMap,
+    pub ids: Ids,
     /// The host's paths shown inside.
     #[n(3)]
     pub binds: Vec<Bind>,
@@ -37,9 +37,88 @@ pub struct Plan {
     /// Content of `/etc/resolv.conf` inside, if it is to be another than below.
     #[n(9)]
     pub resolv_conf: Option<ByteVec>,
-    /// What lies over the layers below, in order: parents first.
+    /// Whose rights it is made with.
     #[n(10)]
-    pub cover: Vec<Cover>,
+    pub rights: Rights,
+}
+
+/// Whose rights a sandbox is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Rights {
+    /// The host's root. Mounts are made outside, and ids are shifted.
+    #[n(0)]
+    Root,
+    /// An ordinary user's. Mounts are made inside, where that user is root.
+    #[n(1)]
+    User,
+}
+
+/// What is below a sandbox's own layer.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Base {
+    /// One root: read-only directories, topmost first, and what lies over them, parents first.
+    #[n(0)]
+    Whole {
+        /// The directories.
+        #[n(0)]
+        lower: Vec<String>,
+        /// What lies over them.
+        #[n(1)]
+        cover: Vec<Cover>,
+    },
+    /// The host's root, put together part by part, parents first: an ordinary user cannot have it as a whole.
+    #[n(1)]
+    Parts(#[n(0)] Vec<Part>),
+}
+
+/// A part of a root.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Part {
+    /// Where, without a leading slash.
+    #[n(0)]
+    pub path: String,
+    /// What.
+    #[n(1)]
+    pub kind: PartKind,
+}
+
+/// What a part of a root is.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum PartKind {
+    /// The host's directory of the same path, with a private layer over it. If that cannot be, to be read only.
+    #[n(0)]
+    Host(#[n(0)] u32),
+    /// A directory of the sandbox's own.
+    #[n(1)]
+    Own(#[n(0)] u32),
+    /// A link.
+    #[n(2)]
+    Link(#[n(0)] String),
+}
+
+/// How users and groups inside meet those outside. The first of each is root's.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Ids {
+    /// Users.
+    #[n(0)]
+    pub users: Vec<IdMap>,
+    /// Groups.
+    #[n(1)]
+    pub groups: Vec<IdMap>,
+}
+
+impl Ids {
+    /// The same range of both.
+    pub fn range(inside: u32, outside: u32, count: u32) -> Self {
+        let map = vec![IdMap { inside, outside, count }];
+        Self { users: map.clone(), groups: map }
+    }
+
+    /// Root inside, as the host sees it.
+    pub fn root(&self) -> (u32, u32) {
+        let first = |maps: &[IdMap]| maps.first().map_or(u32::MAX, |map| map.outside);
+        (first(&self.users), first(&self.groups))
+    }
 }
 
 /// Something that lies over what is below it, and hides it.
@@ -96,10 +175,10 @@ pub struct Bind {
     /// Whether it can only be read.
     #[n(2)]
     pub read_only: bool,
-    /// How the files' owners on disk (`inside`) are shown to the kernel (`outside`): users, groups. Without it, as the
+    /// How the files' owners on disk (`inside`) are shown to the kernel (`outside`). Without it, as the
     /// sandbox's own ids are shifted.
     #[n(3)]
-    pub owners: Option<(IdMap, IdMap)>,
+    pub owners: Option<Ids>,
     /// Directories in it, relative to it, that must not be seen inside: Kennel's own.
     #[n(4)]
     pub hide: Vec<ByteVec>,
@@ -142,4 +221,18 @@ pub struct Cgroup {
     /// Processes and threads.
     #[n(3)]
     pub pids: Option<u32>,
+}
+
+/// The argument that makes the jail remove a directory, and do nothing else.
+pub const CLEAR: &str = "clear";
+
+/// A directory to be removed with the rights of a sandbox's users, who may have shut it against everyone else.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Clear {
+    /// The directory.
+    #[n(0)]
+    pub dir: String,
+    /// The users.
+    #[n(1)]
+    pub ids: Ids,
 }

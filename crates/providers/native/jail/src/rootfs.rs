@@ -2,8 +2,8 @@
 //! inside puts them in their places.
 
 use crate::{ids, sys};
-use kennel_jail::{Cover, CoverKind, Plan};
-use rustix::fd::{AsRawFd, OwnedFd};
+use kennel_jail::{Base, Bind, Cover, CoverKind, Ids, Plan};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
@@ -18,7 +18,7 @@ pub(crate) struct Mounts {
 }
 
 /// Name, major and minor number.
-const DEVICES: [(&str, u32, u32); 6] =
+pub(crate) const DEVICES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
 const LINKS: [(&str, &str); 5] = [
@@ -34,58 +34,73 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Mounts, String> 
     let root = overlay(plan, namespace)?;
     let dev = devices(plan)?;
     for place in ["dev", "proc", "sys", "tmp"] {
-        make_place(&root, place.as_bytes(), true, plan)?;
+        make_place(&root, place.as_bytes(), true, Some(&plan.ids))?;
     }
     if let Some(text) = &plan.resolv_conf {
         write_resolv_conf(&root, text)?;
     }
     let mut binds = Vec::new();
     for bind in &plan.binds {
-        let shown = String::from_utf8_lossy(&bind.host);
-        let step = |what: &str, error: Errno| format!("mount {shown}: {what}: {error}");
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-        // Whoever named it has looked: there was no link in it then.
-        let (path, by) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS);
-        let place = rustix::fs::openat2(CWD, &bind.host[..], path, Mode::empty(), by);
-        let place = place.map_err(|error| step("open", error))?;
-        let flags = flags | OpenTreeFlags::AT_EMPTY_PATH;
-        let mount = rustix::mount::open_tree(&place, "", flags).map_err(|error| step("open", error))?;
-        match &bind.owners {
-            Some((users, groups)) => sys::shift_ids(&mount, &ids::namespace(users, groups)?, true),
-            None => sys::shift_ids(&mount, namespace, true),
-        }
-        .map_err(|error| step("show its files as those of the user inside", error))?;
-        let mut attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
-        if bind.read_only {
-            attributes |= libc::MOUNT_ATTR_RDONLY;
-        }
-        sys::set_mount_flags(&mount, attributes, true).map_err(|error| step("set its flags", error))?;
-        let stat = rustix::fs::fstat(&mount).map_err(|error| step("look at it", error))?;
-        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        // Looked up before the mount is anywhere: nobody inside can have a hand in it.
-        let mut hidden = Vec::new();
-        for path in &bind.hide {
-            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-            match rustix::fs::openat2(&mount, &path[..], OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
-                Ok(place) => hidden.push((empty().map_err(|error| step("hide what is Kennel's own", error))?, place)),
-                Err(Errno::NOENT) => {}
-                Err(error) => return Err(step("hide what is Kennel's own", error)),
-            }
-        }
-        binds.push((mount, make_place(&root, &bind.target, is_dir, plan)?));
-        binds.append(&mut hidden);
+        let shown = show(bind, |mount| match &bind.owners {
+            Some(owners) => sys::shift_ids(mount, &ids::namespace(owners)?, true).map_err(|error| error.to_string()),
+            None => sys::shift_ids(mount, namespace, true).map_err(|error| error.to_string()),
+        })?;
+        binds.push((shown.mount, make_place(&root, &bind.target, shown.is_dir, Some(&plan.ids))?));
+        binds.extend(shown.hidden);
     }
     Ok(Mounts { root, dev, binds })
+}
+
+/// A host path to be shown inside, attached nowhere yet.
+pub(crate) struct Shown {
+    pub(crate) mount: OwnedFd,
+    pub(crate) is_dir: bool,
+    /// What lies over places in it that are not to be seen.
+    pub(crate) hidden: Vec<(OwnedFd, OwnedFd)>,
+}
+
+/// Makes a host path ready to be shown inside, with its owners changed by `shift`.
+pub(crate) fn show(bind: &Bind, shift: impl FnOnce(&OwnedFd) -> Result<(), String>) -> Result<Shown, String> {
+    let shown = String::from_utf8_lossy(&bind.host);
+    let step = |what: &str, error: Errno| format!("mount {shown}: {what}: {error}");
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    // Whoever named it has looked: there was no link in it then.
+    let (path, by) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS);
+    let place = rustix::fs::openat2(CWD, &bind.host[..], path, Mode::empty(), by);
+    let place = place.map_err(|error| step("open", error))?;
+    let flags = flags | OpenTreeFlags::AT_EMPTY_PATH;
+    let mount = rustix::mount::open_tree(&place, "", flags).map_err(|error| step("open", error))?;
+    shift(&mount).map_err(|error| format!("mount {shown}: show its files as those of the user inside: {error}"))?;
+    let mut attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    if bind.read_only {
+        attributes |= libc::MOUNT_ATTR_RDONLY;
+    }
+    sys::set_mount_flags(&mount, attributes, true).map_err(|error| step("set its flags", error))?;
+    let stat = rustix::fs::fstat(&mount).map_err(|error| step("look at it", error))?;
+    let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    // Looked up before the mount is anywhere: nobody inside can have a hand in it.
+    let mut hidden = Vec::new();
+    for path in &bind.hide {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match rustix::fs::openat2(&mount, &path[..], OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            Ok(place) => hidden.push((empty().map_err(|error| step("hide what is Kennel's own", error))?, place)),
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(step("hide what is Kennel's own", error)),
+        }
+    }
+    Ok(Shown { mount, is_dir, hidden })
 }
 
 /// The layers below, the sandbox's own on top.
 fn overlay(plan: &Plan, namespace: &OwnedFd) -> Result<OwnedFd, String> {
     // The top layer's own directory is what `/` looks like inside.
-    let owner = (Uid::from_raw(plan.ids.outside), Gid::from_raw(plan.ids.outside));
+    let Base::Whole { lower, cover: over } = &plan.base else { return Err("root needs no parts".into()) };
+    let root = plan.ids.root();
+    let owner = (Uid::from_raw(root.0), Gid::from_raw(root.1));
     rustix::fs::chown("upper", Some(owner.0), Some(owner.1)).map_err(|error| format!("give away upper: {error}"))?;
     rustix::fs::chmod("upper", Mode::from_raw_mode(0o755)).map_err(|error| format!("open upper: {error}"))?;
-    let mut layers = vec![cover(plan)?];
-    for lower in &plan.lower {
+    let mut layers = vec![cover(over, root)?];
+    for lower in lower {
         let step = |what: &str, error: Errno| format!("layer {lower}: {what}: {error}");
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let layer = rustix::mount::open_tree(CWD, lower, flags).map_err(|error| step("open", error))?;
@@ -107,14 +122,14 @@ fn overlay(plan: &Plan, namespace: &OwnedFd) -> Result<OwnedFd, String> {
 }
 
 /// The layer that hides what is the host's alone. In memory: it is small, and must not lie within a layer below it.
-fn cover(plan: &Plan) -> Result<OwnedFd, String> {
-    let id = plan.ids.outside.to_string();
-    let options = [("mode", "0755"), ("size", "4194304"), ("uid", &*id), ("gid", &*id)];
+fn cover(cover: &[Cover], (user, group): (u32, u32)) -> Result<OwnedFd, String> {
+    let (uid, gid) = (user.to_string(), group.to_string());
+    let options = [("mode", "0755"), ("size", "4194304"), ("uid", &*uid), ("gid", &*gid)];
     let layer = filesystem("tmpfs", &options, MountAttrFlags::empty())
         .map_err(|error| format!("make the covering layer: {error}"))?;
     // What is made belongs to root inside.
-    let _owner = sys::FilesOf::become_owner(plan.ids.outside);
-    for Cover { path, kind } in &plan.cover {
+    let _owner = sys::FilesOf::become_owner(user);
+    for Cover { path, kind } in cover {
         let put = || {
             match kind {
                 CoverKind::Through(mode) => rustix::fs::mkdirat(&layer, path, Mode::from_raw_mode(*mode))?,
@@ -191,8 +206,9 @@ fn attach(layers: &[OwnedFd]) -> Result<Vec<String>, Errno> {
 /// A `/dev` with the few devices that every program may have. Made here: inside, no device can be made.
 fn devices(plan: &Plan) -> Result<OwnedFd, String> {
     let failed = |what: &str, error: Errno| format!("make /dev: {what}: {error}");
-    let id = plan.ids.outside.to_string();
-    let options = [("mode", "0755"), ("size", "65536"), ("nr_inodes", "64"), ("uid", &*id), ("gid", &*id)];
+    let (user, group) = plan.ids.root();
+    let (uid, gid) = (user.to_string(), group.to_string());
+    let options = [("mode", "0755"), ("size", "65536"), ("nr_inodes", "64"), ("uid", &*uid), ("gid", &*gid)];
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let dev = filesystem("tmpfs", &options, attributes).map_err(|error| failed("mount", error))?;
     for (name, major, minor) in DEVICES {
@@ -200,17 +216,23 @@ fn devices(plan: &Plan) -> Result<OwnedFd, String> {
         rustix::fs::mknodat(&dev, name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), number)
             .map_err(|error| failed(name, error))?;
     }
-    for (name, target) in LINKS {
-        rustix::fs::symlinkat(target, &dev, name).map_err(|error| failed(name, error))?;
-    }
-    for name in ["pts", "shm"] {
-        rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755)).map_err(|error| failed(name, error))?;
-    }
+    furnish(&dev).map_err(|(name, error)| failed(name, error))?;
     Ok(dev)
 }
 
+/// What is in a `/dev` beside the devices.
+pub(crate) fn furnish(dev: &OwnedFd) -> Result<(), (&'static str, Errno)> {
+    for (name, target) in LINKS {
+        rustix::fs::symlinkat(target, dev, name).map_err(|error| (name, error))?;
+    }
+    for name in ["pts", "shm"] {
+        rustix::fs::mkdirat(dev, name, Mode::from_raw_mode(0o755)).map_err(|error| (name, error))?;
+    }
+    Ok(())
+}
+
 /// A directory with nothing in it, and nothing to be put into it.
-fn empty() -> Result<OwnedFd, Errno> {
+pub(crate) fn empty() -> Result<OwnedFd, Errno> {
     let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID;
     filesystem("tmpfs", &[("mode", "0555"), ("size", "4096"), ("nr_inodes", "2")], attributes)
 }
@@ -228,12 +250,12 @@ pub(crate) fn filesystem(kind: &str, options: &[(&str, &str)], flags: MountAttrF
 const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
 /// A directory or file in the sandbox's root to mount onto, made if it is not there. The root may hold what a sandbox
-/// left in it: links lead to places inside only.
-fn make_place(root: &OwnedFd, target: &[u8], is_dir: bool, plan: &Plan) -> Result<OwnedFd, String> {
+/// left in it: links lead to places inside only. What is made belongs to root inside; whoever is that need not say so.
+pub(crate) fn make_place(root: impl AsFd, target: &[u8], is_dir: bool, owner: Option<&Ids>) -> Result<OwnedFd, String> {
+    let root = root.as_fd();
     let shown = String::from_utf8_lossy(target);
     let failed = |error: Errno| format!("make the place {shown} to mount at: {error}");
     let open = |path: &[u8]| rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE);
-    let owner = (Uid::from_raw(plan.ids.outside), Gid::from_raw(plan.ids.outside));
     let mut parent = open(b".").map_err(failed)?;
     let names: Vec<&[u8]> =
         target.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
@@ -252,8 +274,10 @@ fn make_place(root: &OwnedFd, target: &[u8], is_dir: bool, plan: &Plan) -> Resul
                     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
                     rustix::fs::openat(&parent, *name, flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
                 }
-                rustix::fs::chownat(&parent, *name, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW)
-                    .map_err(failed)?;
+                if let Some((user, group)) = owner.map(Ids::root) {
+                    let owner = (Some(Uid::from_raw(user)), Some(Gid::from_raw(group)));
+                    rustix::fs::chownat(&parent, *name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+                }
                 open(&path)
             }
             found => found,
@@ -264,7 +288,7 @@ fn make_place(root: &OwnedFd, target: &[u8], is_dir: bool, plan: &Plan) -> Resul
 }
 
 /// The host's own is often a link into a directory that is not there inside.
-fn write_resolv_conf(root: &OwnedFd, text: &[u8]) -> Result<(), String> {
+pub(crate) fn write_resolv_conf(root: impl AsFd, text: &[u8]) -> Result<(), String> {
     const NAME: &CStr = c"resolv.conf";
     let failed = |error: Errno| format!("write /etc/resolv.conf: {error}");
     let etc =

@@ -4,9 +4,9 @@
 //! its parent, who hands over the mounts that need the host's root. When the walls stand it has the few capabilities of
 //! the plan, a filter on system calls, and no descriptor but the keeper's own.
 
-use crate::handover::Handover;
+use crate::handover::{Handover, Root};
 use crate::rootfs::filesystem;
-use crate::sys;
+use crate::{parts, sys};
 use kennel_jail::Network;
 use kennel_proto::{KeeperConfig, LogSink};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -32,11 +32,11 @@ pub(crate) fn raise(network: Network, hand: &OwnedFd, up: &OwnedFd) -> ! {
     tell(up, b".");
     // While the parent waits for the plan.
     let own = Own::make(network);
-    let Some(Handover { dir, hostname, capabilities, keeper, listener, mounts }) = Handover::receive(hand) else {
+    let Some(Handover { dir, hostname, capabilities, keeper, listener, root }) = Handover::receive(hand) else {
         kennel_keeper::sys::exit_now(125)
     };
     let result = own
-        .and_then(|own| mount_all(&dir, &mounts, &own))
+        .and_then(|own| mount_all(&dir, &root, &own))
         .and_then(|()| name(&hostname))
         .and_then(|()| keep_only(listener, &keeper, up))
         .and_then(|listener| give_up_rights(capabilities).map(|()| listener));
@@ -91,56 +91,85 @@ impl Own {
         let proc = filesystem("proc", &[], NO_EFFECTS).map_err(step("mount /proc"))?;
         Ok(Self { proc, sysfs, pts, shm })
     }
+
+    /// Puts them in their places, and shuts what of the kernel is not for a sandbox.
+    fn attach(&self, root: BorrowedFd<'_>) -> Result<(), String> {
+        attach(self.pts.as_fd(), root, "dev/pts")?;
+        attach(self.shm.as_fd(), root, "dev/shm")?;
+        attach(self.proc.as_fd(), root, "proc")?;
+        if let Some(sysfs) = &self.sysfs {
+            attach(sysfs.as_fd(), root, "sys")?;
+        }
+        for file in MASKED {
+            if rustix::fs::statat(root, file, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+                attach(copy(root, "dev/null")?.as_fd(), root, file)?;
+            }
+        }
+        for dir in READ_ONLY {
+            match open_tree(root, dir, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC) {
+                Ok(copy) => {
+                    let flags = libc::MOUNT_ATTR_RDONLY
+                        | libc::MOUNT_ATTR_NOSUID
+                        | libc::MOUNT_ATTR_NODEV
+                        | libc::MOUNT_ATTR_NOEXEC;
+                    sys::set_mount_flags(&copy, flags, false)
+                        .map_err(|error| format!("make /{dir} read-only: {error}"))?;
+                    attach(copy.as_fd(), root, dir)?;
+                }
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(format!("make /{dir} read-only: {error}")),
+            }
+        }
+        Ok(())
+    }
 }
 
-fn mount_all(dir: &str, numbers: &[i32], own: &Own) -> Result<(), String> {
+fn mount_all(dir: &str, root: &Root, own: &Own) -> Result<(), String> {
     let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
-    let [root, dev, binds @ ..] = numbers else { return Err("too few mounts".into()) };
-    let (root, dev) = (kennel_keeper::sys::borrow(*root), kennel_keeper::sys::borrow(*dev));
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(step("keep mounts private"))?;
-    let from = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    // Any place would do, and nobody looks here.
-    move_mount(root, "", CWD, dir, from).map_err(step("attach the root"))?;
-    let put = |mount: BorrowedFd<'_>, at: &str| {
-        move_mount(mount, "", root, at, from).map_err(|error| format!("mount /{at}: {error}"))
-    };
-    put(dev, "dev")?;
-    put(own.pts.as_fd(), "dev/pts")?;
-    put(own.shm.as_fd(), "dev/shm")?;
-    put(own.proc.as_fd(), "proc")?;
-    if let Some(sysfs) = &own.sysfs {
-        put(sysfs.as_fd(), "sys")?;
-    }
-    for file in MASKED {
-        if rustix::fs::statat(root, file, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-            put(copy(root, "dev/null")?.as_fd(), file)?;
-        }
-    }
-    for dir in READ_ONLY {
-        match open_tree(root, dir, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC) {
-            Ok(copy) => {
-                let flags = libc::MOUNT_ATTR_RDONLY
-                    | libc::MOUNT_ATTR_NOSUID
-                    | libc::MOUNT_ATTR_NODEV
-                    | libc::MOUNT_ATTR_NOEXEC;
-                sys::set_mount_flags(&copy, flags, false).map_err(|error| format!("make /{dir} read-only: {error}"))?;
-                put(copy.as_fd(), dir)?;
+    let made;
+    let root = match root {
+        Root::Made(numbers) => {
+            let [root, dev, binds @ ..] = &numbers[..] else { return Err("too few mounts".into()) };
+            let (root, dev) = (kennel_keeper::sys::borrow(*root), kennel_keeper::sys::borrow(*dev));
+            // Any place would do, and nobody looks here.
+            attach(root, CWD, dir)?;
+            attach(dev, root, "dev")?;
+            own.attach(root)?;
+            for pair in binds.as_chunks::<2>().0 {
+                let [mount, place] = pair.map(kennel_keeper::sys::borrow);
+                attach_at(mount, place)?;
             }
-            Err(Errno::NOENT) => {}
-            Err(error) => return Err(format!("make /{dir} read-only: {error}")),
+            root
         }
-    }
-    for pair in binds.as_chunks::<2>().0 {
-        let [mount, place] = pair.map(kennel_keeper::sys::borrow);
-        let flags = from | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        move_mount(mount, "", place, "", flags).map_err(step("attach a mount"))?;
-    }
+        Root::ToBeMade { base, binds, resolv_conf } => {
+            rustix::process::chdir(dir).map_err(step("enter the sandbox's directory"))?;
+            made = parts::root(base)?;
+            attach(made.as_fd(), CWD, dir)?;
+            parts::fill(made.as_fd(), base, resolv_conf.as_deref().map(|text| &text[..]))?;
+            own.attach(made.as_fd())?;
+            parts::bind(made.as_fd(), binds)?;
+            made.as_fd()
+        }
+    };
     rustix::process::fchdir(root).map_err(step("enter the root"))?;
     // The new root on top of the old one, then the old one away: no directory inside is needed for it.
     rustix::process::pivot_root(".", ".").map_err(step("make it the root"))?;
     unmount(".", UnmountFlags::DETACH).map_err(step("let go of the host's root"))?;
     rustix::process::chdir("/").map_err(step("enter the root"))
+}
+
+/// Puts a mount in its place.
+pub(crate) fn attach(mount: BorrowedFd<'_>, dir: BorrowedFd<'_>, at: &str) -> Result<(), String> {
+    move_mount(mount, "", dir, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .map_err(|error| format!("mount /{at}: {error}"))
+}
+
+/// The same, where the place is held already.
+pub(crate) fn attach_at(mount: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), String> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(mount, "", place, "", flags).map_err(|error| format!("attach a mount: {error}"))
 }
 
 fn copy(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, String> {
@@ -167,7 +196,11 @@ fn keep_only(listener: i32, keeper: &KeeperConfig, up: &OwnedFd) -> Result<Owned
 /// Root inside with the plan's capabilities, and with the system calls of the list, from here on for ever.
 fn give_up_rights(capabilities: u64) -> Result<(), String> {
     let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
-    kennel_keeper::sys::become_user(0, 0, &[]).map_err(step("become root inside"))?;
+    match kennel_keeper::sys::become_user(0, 0, &[]) {
+        // The only user of its namespace is root already, and may not change its groups: they are those of who started us.
+        Err(Errno::PERM) if rustix::process::geteuid().is_root() && rustix::process::getegid().is_root() => {}
+        done => done.map_err(step("become root inside"))?,
+    }
     kennel_keeper::sys::limit_bounding_set(capabilities).map_err(step("limit capabilities"))?;
     let set = CapabilitySet::from_bits_retain(capabilities);
     let sets = CapabilitySets { effective: set, permitted: set, inheritable: CapabilitySet::empty() };

@@ -1,0 +1,162 @@
+//! The root of a sandbox that an ordinary user makes, by the one inside: there, that user is root.
+//!
+//! The kernel shows it the host's root only as it is, so it is put together from the host's directories one by one, each
+//! with a layer of its own. What it cannot put a layer over is there to be read.
+
+use crate::rootfs::{self, DEVICES};
+use crate::sys;
+use crate::walls::{attach, attach_at};
+use kennel_jail::{Base, Bind, Part, PartKind};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, open_tree};
+
+const NO_EFFECTS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NODEV.union(MountAttrFlags::MOUNT_ATTR_NOSUID);
+const NO_EFFECTS_BITS: u64 = libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOSUID;
+/// Where the layers of parts are, in the sandbox's directory.
+const LAYERS: &str = "parts";
+
+/// The root, attached nowhere. The working directory is the sandbox's.
+pub(crate) fn root(base: &Base) -> Result<OwnedFd, String> {
+    rustix::fs::chmod("upper", Mode::from_raw_mode(0o755)).map_err(|error| format!("open upper: {error}"))?;
+    match base {
+        Base::Whole { lower, .. } => {
+            let lower: Vec<&str> = lower.iter().map(String::as_str).collect();
+            overlay(&lower, "upper", "work").map_err(|error| format!("overlay: {error}"))
+        }
+        Base::Parts(_) => {
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+            let root = open_tree(CWD, "upper", flags).map_err(|error| format!("open upper: {error}"))?;
+            sys::set_mount_flags(&root, NO_EFFECTS_BITS, false).map_err(|error| format!("shut upper: {error}"))?;
+            Ok(root)
+        }
+    }
+}
+
+/// Puts the parts into the root, and the devices, and the places that the kernel's file systems go to.
+pub(crate) fn fill(root: BorrowedFd<'_>, base: &Base, resolv_conf: Option<&[u8]>) -> Result<(), String> {
+    if let Base::Parts(parts) = base {
+        for part in parts {
+            put(root, part).map_err(|error| format!("/{}: {error}", part.path))?;
+        }
+    }
+    for place in ["dev", "proc", "sys", "tmp"] {
+        rootfs::make_place(root, place.as_bytes(), true, None)?;
+    }
+    devices(root)?;
+    resolv_conf.map_or(Ok(()), |text| rootfs::write_resolv_conf(root, text))
+}
+
+/// Shows the host's paths.
+pub(crate) fn bind(root: BorrowedFd<'_>, binds: &[Bind]) -> Result<(), String> {
+    for bind in binds {
+        // The user is the same, inside and outside.
+        let shown = rootfs::show(bind, |_| Ok(()))?;
+        let place = rootfs::make_place(root, &bind.target, shown.is_dir, None)?;
+        attach_at(shown.mount.as_fd(), place.as_fd())?;
+        for (mount, place) in &shown.hidden {
+            attach_at(mount.as_fd(), place.as_fd())?;
+        }
+    }
+    Ok(())
+}
+
+fn put(root: BorrowedFd<'_>, Part { path, kind }: &Part) -> Result<(), String> {
+    let text = |error: Errno| error.to_string();
+    let make = |mode: u32| match rustix::fs::mkdirat(root, path, Mode::from_raw_mode(mode)) {
+        // From an earlier life, or a part of what is there already.
+        Err(Errno::EXIST) => Ok(false),
+        done => done.map(|()| true),
+    };
+    match kind {
+        PartKind::Link(target) => match rustix::fs::symlinkat(target, root, path) {
+            Err(Errno::EXIST) => Ok(()),
+            done => done.map_err(text),
+        },
+        PartKind::Host(mode) => {
+            make(0o755).map_err(text)?;
+            attach_at(host(path, *mode)?.as_fd(), place(root, path).map_err(text)?.as_fd())
+        }
+        PartKind::Own(mode) if !path.contains('/') => {
+            make(*mode).map_err(text)?;
+            Ok(())
+        }
+        // Within a part of the host's: over what is there.
+        PartKind::Own(mode) => {
+            let Ok(place) = place(root, path) else { return Ok(()) };
+            let dir = layer_dir(path, "own", *mode)?;
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+            let own = open_tree(CWD, &*dir, flags).map_err(text)?;
+            sys::set_mount_flags(&own, NO_EFFECTS_BITS, false).map_err(text)?;
+            attach_at(own.as_fd(), place.as_fd())
+        }
+    }
+}
+
+/// A directory in the root, not by way of a link.
+fn place(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(root, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve)
+}
+
+/// The host's directory with a layer over it, or to be read only.
+fn host(path: &str, mode: u32) -> Result<OwnedFd, String> {
+    let lower = format!("/{path}");
+    let (upper, work) = (layer_dir(path, "upper", mode)?, layer_dir(path, "work", 0o700)?);
+    if let Ok(made) = overlay(&[&lower], &upper, &work) {
+        return Ok(made);
+    }
+    // There are other mounts in it, or its file system cannot be below another.
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let copy = open_tree(CWD, &*lower, flags).map_err(|error| format!("copy: {error}"))?;
+    let flags = NO_EFFECTS_BITS | libc::MOUNT_ATTR_RDONLY;
+    sys::set_mount_flags(&copy, flags, true).map_err(|error| format!("make it read-only: {error}"))?;
+    Ok(copy)
+}
+
+/// A directory for a part's layer, on disk.
+fn layer_dir(path: &str, name: &str, mode: u32) -> Result<String, String> {
+    let dir = format!("{LAYERS}/{}/{name}", path.replace('/', "+"));
+    std::fs::create_dir_all(&dir).map_err(|error| format!("make {dir}: {error}"))?;
+    rustix::fs::chmod(&*dir, Mode::from_raw_mode(mode)).map_err(|error| format!("make {dir}: {error}"))?;
+    Ok(dir)
+}
+
+/// Layers that keep their marks where an ordinary user may.
+fn overlay(lower: &[&str], upper: &str, work: &str) -> Result<OwnedFd, Errno> {
+    let layers = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(&layers, key, value);
+    if lower.iter().try_for_each(|layer| set("lowerdir+", layer)).is_err() {
+        // Kernels before 6.7 take all in one.
+        if lower.iter().any(|layer| layer.contains([':', '\\'])) {
+            return Err(Errno::INVAL);
+        }
+        set("lowerdir", &lower.join(":"))?;
+    }
+    set("upperdir", upper)?;
+    set("workdir", work)?;
+    rustix::mount::fsconfig_set_flag(&layers, "userxattr")?;
+    rustix::mount::fsconfig_create(&layers)?;
+    rustix::mount::fsmount(&layers, FsMountFlags::FSMOUNT_CLOEXEC, NO_EFFECTS)
+}
+
+/// A `/dev` with the host's own devices in it: no user can make any.
+fn devices(root: BorrowedFd<'_>) -> Result<(), String> {
+    let failed = |what: &str, error: Errno| format!("make /dev: {what}: {error}");
+    let options = [("mode", "0755"), ("size", "65536"), ("nr_inodes", "64")];
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let dev = rootfs::filesystem("tmpfs", &options, attributes).map_err(|error| failed("mount", error))?;
+    rootfs::furnish(&dev).map_err(|(name, error)| failed(name, error))?;
+    attach(dev.as_fd(), root, "dev")?;
+    for (name, ..) in DEVICES {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        rustix::fs::openat(&dev, name, flags, Mode::from_raw_mode(0o666)).map_err(|error| failed(name, error))?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let device = open_tree(CWD, &*format!("/dev/{name}"), flags).map_err(|error| failed(name, error))?;
+        let flags = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
+        sys::set_mount_flags(&device, flags, false).map_err(|error| failed(name, error))?;
+        attach(device.as_fd(), dev.as_fd(), name)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! Whose rights sandboxes are made with: the host's root's, or an ordinary user's.
+
+use kennel_jail::{IdMap, Ids, Rights};
+use kennel_types::Mode;
+use std::path::Path;
+
+/// The first of the ids outside that users inside have, as root. High, so that they are nobody's.
+pub(crate) const FIRST_ID: u32 = 100_000;
+/// How many.
+const IDS: u32 = 65_536;
+
+/// Whoever makes the sandboxes, and the users there can be inside.
+#[derive(Clone, Debug)]
+pub(crate) struct Maker {
+    pub(crate) rights: Rights,
+    pub(crate) ids: Ids,
+}
+
+impl Maker {
+    /// Whoever runs this program.
+    pub(crate) fn myself() -> Self {
+        let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+        if user.is_root() {
+            return Self { rights: Rights::Root, ids: Ids::range(0, FIRST_ID, IDS) };
+        }
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let programs = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"].iter().all(|program| Path::new(program).exists());
+        let given = |path: &str| {
+            let name = name_of(&read("/etc/passwd"), user.as_raw());
+            programs.then(|| range_of(&read(path), &name?, user.as_raw())).flatten()
+        };
+        let mut ids = Ids::range(0, 0, 1);
+        ids.users[0].outside = user.as_raw();
+        ids.groups[0].outside = group.as_raw();
+        if let (Some(users), Some(groups)) = (given("/etc/subuid"), given("/etc/subgid")) {
+            ids.users.push(users);
+            ids.groups.push(groups);
+        }
+        Self { rights: Rights::User, ids }
+    }
+
+    /// The row of the mode table.
+    pub(crate) fn mode(&self) -> &'static Mode {
+        let name = match self.rights {
+            Rights::Root => "native, root, host",
+            Rights::User if self.ids.users.len() > 1 => "native, user, host",
+            Rights::User => "native, user, host, one id",
+        };
+        Mode::named(name).expect("the table has a row for it")
+    }
+
+    /// Whether there can be a user of that number inside.
+    pub(crate) fn has(&self, user: u32) -> bool {
+        self.ids.users.iter().any(|map| (map.inside..map.inside + map.count).contains(&user))
+    }
+}
+
+fn name_of(passwd: &str, uid: u32) -> Option<String> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    })
+}
+
+/// The first range that a user was given, as the users inside from 1 on.
+fn range_of(file: &str, name: &str, uid: u32) -> Option<IdMap> {
+    file.lines().find_map(|line| {
+        let [who, first, count] = line.split(':').collect::<Vec<_>>()[..] else { return None };
+        let (outside, count): (u32, u32) = (first.trim().parse().ok()?, count.trim().parse().ok()?);
+        let mine = who == name || who.parse() == Ok(uid);
+        (mine && count > 0 && outside.checked_add(count).is_some()).then(|| IdMap {
+            inside: 1,
+            outside,
+            count: count.min(IDS),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_found_by_name_and_by_number() {
+        let file = "ann:100000:65536\n1001:200000:1000\nbroken\nbob:4294967295:10\nbob:300000:5\n";
+        assert_eq!(range_of(file, "ann", 1000), Some(IdMap { inside: 1, outside: 100_000, count: 65_536 }));
+        assert_eq!(range_of(file, "eve", 1001), Some(IdMap { inside: 1, outside: 200_000, count: 1000 }));
+        assert_eq!(range_of(file, "bob", 1002), Some(IdMap { inside: 1, outside: 300_000, count: 5 }));
+        assert_eq!(range_of(file, "eve", 1), None);
+    }
+
+    #[test]
+    fn a_name_is_found_by_its_number() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\nann:x:1000:1000::/home/ann:/bin/sh\n";
+        assert_eq!(name_of(passwd, 1000).as_deref(), Some("ann"));
+        assert_eq!(name_of(passwd, 1), None);
+    }
+}

@@ -1,4 +1,5 @@
-//! Ways out, each tried for real, by root inside. All must be refused, or lead nowhere but inside.
+//! Ways out, each tried for real, by root inside. All must be refused, or lead nowhere but inside. Once where the host's
+//! root made the sandbox, once where an ordinary user did, whose own files and processes are then what is attacked.
 //!
 //! The attacks are in the kit's program `escape`; its numbers of system calls are those of x86-64.
 
@@ -6,26 +7,46 @@
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
-use kennel_testkit::{Home, programs};
+use kennel_testkit::{Home, NOBODYS_ID, become_ordinary_user, programs};
 use kennel_types::{ExecSpec, NetworkMode, SandboxSpec};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
+
+/// Whose rights the sandbox is made with.
+#[derive(Clone, Copy)]
+enum Maker {
+    Root,
+    User,
+}
 
 /// How many attacks there are: one that is not carried out is no proof.
 const ATTACKS: usize = 37;
 
-async fn attacked(network: NetworkMode) -> Vec<String> {
-    let home = Home::new();
-    let program = home.workspace().join("escape");
+async fn attacked(network: NetworkMode, made_by: Maker) -> Vec<String> {
+    // The compiler is root's.
+    let compiled = tempfile::tempdir().unwrap();
+    let program = compiled.path().join("escape");
     programs::compile(programs::ESCAPE, &program);
+    let program = std::fs::read(program).unwrap();
+    if let Maker::User = made_by {
+        become_ordinary_user(NOBODYS_ID);
+    }
+    let home = Home::new();
+    std::fs::write(home.workspace().join("escape"), program).unwrap();
+    std::fs::set_permissions(home.workspace().join("escape"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let programs = match made_by {
+        Maker::Root => home.programs(),
+        Maker::User => home.path().join("programs"),
+    };
     let secret = home.path().join("secret");
     std::fs::write(&secret, "of the host").unwrap();
     let name = home.mark();
     let _listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
     let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
 
-    let native: Arc<dyn Provider> = Arc::new(Native::new(home.state(), home.programs()));
+    let native: Arc<dyn Provider> = Arc::new(Native::new(home.state(), programs.clone()));
     let spec = SandboxSpec { workspace: Some(home.workspace()), network: Some(network), ..SandboxSpec::default() };
     let sandbox = Sandbox::create(native, &spec).await.unwrap();
     sandbox.start().await.unwrap();
@@ -41,14 +62,22 @@ async fn attacked(network: NetworkMode) -> Vec<String> {
     assert!(child.try_wait().unwrap().is_none(), "a process of the host was ended");
     child.kill().unwrap();
     child.wait().unwrap();
-    let jail = kennel_keeper_bin::JAIL.install(&home.programs()).unwrap();
+    let jail = kennel_keeper_bin::JAIL.install(&programs).unwrap();
     assert!(std::fs::read(jail).unwrap() == kennel_keeper_bin::JAIL.bytes(), "the jail's program was changed");
     output.stdout_text().lines().map(ToOwned::to_owned).collect()
 }
 
 #[tokio::test]
 async fn no_attack_gets_out() {
-    let told = attacked(NetworkMode::None).await;
+    none_gets_out(&attacked(NetworkMode::None, Maker::Root).await);
+}
+
+#[tokio::test]
+async fn no_attack_gets_out_of_an_ordinary_users() {
+    none_gets_out(&attacked(NetworkMode::None, Maker::User).await);
+}
+
+fn none_gets_out(told: &[String]) {
     let escaped: Vec<&String> = told.iter().filter(|line| !line.contains(": held: ")).collect();
     assert!(escaped.is_empty(), "{escaped:#?}");
     assert_eq!(told.len(), ATTACKS, "{told:#?}");
@@ -57,7 +86,15 @@ async fn no_attack_gets_out() {
 /// The host's network was asked for: sockets that have no file are of the network, and so in reach. Nothing else is.
 #[tokio::test]
 async fn on_the_hosts_network_no_other_attack_gets_out() {
-    let told = attacked(NetworkMode::Host).await;
+    only_sockets_are_reached(&attacked(NetworkMode::Host, Maker::Root).await);
+}
+
+#[tokio::test]
+async fn on_the_hosts_network_no_other_attack_gets_out_of_an_ordinary_users() {
+    only_sockets_are_reached(&attacked(NetworkMode::Host, Maker::User).await);
+}
+
+fn only_sockets_are_reached(told: &[String]) {
     let escaped: Vec<&String> = told.iter().filter(|line| !line.contains(": held: ")).collect();
     assert!(escaped.iter().all(|line| line.starts_with("abstract sockets of the host: ")), "{escaped:#?}");
     assert_eq!(told.len(), ATTACKS, "{told:#?}");

@@ -22,6 +22,7 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     package("iptables", "iptables"),
     package("busybox", "busybox-static"),
     package("docker-registry", "docker-registry"),
+    package("newuidmap", "uidmap"),
 ];
 
 /// What is measured beside us.
@@ -79,6 +80,32 @@ impl Machine {
             // The lists may be old, or not there at all.
             if !apt_get(&["update"])? || !apt(&missing)? {
                 bail!("apt-get could not install {names}");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Machine {
+    /// Makes an ordinary user with ids of its own to give away, for the tests that are one.
+    pub(crate) fn make_tester(&mut self) -> Result<()> {
+        const NAME: &str = "kennel-tester";
+        let has = |path: &str| {
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            text.lines().any(|line| line.split(':').next() == Some(NAME))
+        };
+        if has("/etc/passwd") && has("/etc/subuid") && has("/etc/subgid") {
+            return Ok(());
+        }
+        if !self.root {
+            return self.leave_out("sandboxes of users with ids to give", "only root can make such a user");
+        }
+        if !has("/etc/passwd") && !works("useradd", &["--system", "--no-create-home", "--user-group", NAME]) {
+            bail!("useradd could not make the user {NAME}");
+        }
+        for (path, flag) in [("/etc/subuid", "--add-subuids"), ("/etc/subgid", "--add-subgids")] {
+            if !has(path) && !works("usermod", &[flag, "1000000000-1000065535", NAME]) {
+                bail!("usermod could not give {NAME} a range in {path}");
             }
         }
         Ok(())

@@ -27,6 +27,7 @@ impl Test {
     pub(crate) fn run(&self) -> Result<bool> {
         let mut machine = Machine::here();
         machine.install(FOR_TESTS)?;
+        machine.make_tester()?;
         let engine = Engine::get(&mut machine)?;
         let mut runner = Runner::find(&mut machine, engine.as_ref())?;
         let mut stages = Stages::default();
@@ -79,7 +80,7 @@ impl<'a> Runner<'a> {
             machine.leave_out("the time limit on each test, and each test in a process of its own", why)?;
         }
         if !machine.root {
-            machine.leave_out("everything on native", "it needs root so far")?;
+            machine.leave_out("everything on native", "its tests play root and ordinary users, which only root can")?;
         }
         Ok(Self { nextest, engine, root: machine.root, tally: Tally::default() })
     }
@@ -98,9 +99,9 @@ impl<'a> Runner<'a> {
     /// The contract suite on every provider.
     fn contract(&mut self, stages: &mut Stages, name: &str) -> Result<()> {
         let mut command = if self.nextest {
-            cargo(&["nextest", "run", "--no-fail-fast", "--test", "contract"])
+            cargo(&["nextest", "run", "--no-fail-fast", "--test", "contract*"])
         } else {
-            cargo(&["test", "--no-fail-fast", "--test", "contract"])
+            cargo(&["test", "--no-fail-fast", "--test", "contract*"])
         };
         for package in CONTRACT.into_iter().filter(|package| !self.is_left_out(package)) {
             command.args(["--package", package]);

@@ -19,5 +19,5 @@ mod wire;
 pub use eventually::{eventually, within, within_blocking};
 pub use home::Home;
 pub use stage::{Stage, Subject, check};
-pub use tester::{NOBODYS_ID, become_ordinary_user};
+pub use tester::{NOBODYS_IDS, become_ordinary_user, testers_ids};
 pub use wire::Wire;

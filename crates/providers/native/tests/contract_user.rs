@@ -2,7 +2,7 @@
 
 use kennel_core::Provider;
 use kennel_native::Native;
-use kennel_testkit::{Home, NOBODYS_ID, Subject, become_ordinary_user};
+use kennel_testkit::{Home, NOBODYS_IDS, Subject, become_ordinary_user};
 use std::sync::Arc;
 
 struct Rootless {
@@ -11,7 +11,7 @@ struct Rootless {
 
 impl Rootless {
     fn new() -> Self {
-        become_ordinary_user(NOBODYS_ID);
+        become_ordinary_user(NOBODYS_IDS);
         Self { home: Home::new() }
     }
 }

@@ -7,7 +7,7 @@
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
-use kennel_testkit::{Home, NOBODYS_ID, become_ordinary_user, programs};
+use kennel_testkit::{Home, NOBODYS_IDS, become_ordinary_user, programs};
 use kennel_types::{ExecSpec, NetworkMode, SandboxSpec};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,7 @@ async fn attacked(network: NetworkMode, made_by: Maker) -> Vec<String> {
     programs::compile(programs::ESCAPE, &program);
     let program = std::fs::read(program).unwrap();
     if let Maker::User = made_by {
-        become_ordinary_user(NOBODYS_ID);
+        become_ordinary_user(NOBODYS_IDS);
     }
     let home = Home::new();
     std::fs::write(home.workspace().join("escape"), program).unwrap();

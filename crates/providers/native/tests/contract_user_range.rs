@@ -1,0 +1,29 @@
+//! The contract, on the kernel's own namespaces, made by an ordinary user who was given ids to give to others.
+
+use kennel_core::Provider;
+use kennel_native::Native;
+use kennel_testkit::{Home, Subject, become_ordinary_user, testers_ids};
+use std::sync::Arc;
+
+struct Rootless {
+    home: Home,
+}
+
+impl Rootless {
+    fn new() -> Self {
+        become_ordinary_user(testers_ids());
+        Self { home: Home::new() }
+    }
+}
+
+impl Subject for Rootless {
+    fn home(&self) -> &Home {
+        &self.home
+    }
+
+    fn open(&self) -> Arc<dyn Provider> {
+        Arc::new(Native::new(self.home.state(), self.home.path().join("programs")))
+    }
+}
+
+kennel_testkit::contract_suite!(Rootless::new());

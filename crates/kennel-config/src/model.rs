@@ -77,7 +77,7 @@ pub struct SandboxSection {
     /// How long one command of an agent's tool may take.
     #[schemars(extend("x-aliases" = {"commandTimeoutMs": "ms"}))]
     pub command_timeout: Time,
-    /// How long a sandbox may take to start.
+    /// How long a sandbox may take to start; one that takes longer is ended.
     #[schemars(extend("x-aliases" = {"startupTimeoutSeconds": "s"}))]
     pub startup_timeout: Time,
     /// Whether a sandbox is removed when its main process ends.
@@ -85,7 +85,7 @@ pub struct SandboxSection {
     /// How long a sandbox may be without a command before it stops; for ever if not given.
     #[schemars(with = "Time", extend("x-aliases" = {"idleTimeoutMinutes": "m"}))]
     pub idle_timeout: Option<Time>,
-    /// What the names of containers begin with.
+    /// What the names of containers begin with; `native` and `local` make none.
     #[schemars(with = "Name", extend("x-aliases" = {"containerPrefix": ""}))]
     pub name_prefix: String,
     /// Virtual machines, for the `vm` provider.

@@ -4,12 +4,14 @@
 
 use crate::{Error, Result};
 use kennel_types::ErrorCode;
+use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use std::ffi::OsStr;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -41,7 +43,7 @@ impl Helper {
 
     /// Tells it what to do. It is reaped when it ends.
     pub async fn tell(self, what: &[u8]) -> Result<Told> {
-        reap_later(self.pid);
+        let process = reap_later(self.pid);
         let failed = |error| Error::io(format!("talk to {}", self.program.display()), error);
         let mut line = UnixStream::from_std(self.line).map_err(failed)?;
         let length = u32::try_from(what.len())
@@ -53,7 +55,7 @@ impl Helper {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
             done => done.map_err(failed)?,
         }
-        Ok(Told { program: self.program, line })
+        Ok(Told { program: self.program, line, process })
     }
 }
 
@@ -62,6 +64,20 @@ impl Helper {
 pub struct Told {
     program: PathBuf,
     line: UnixStream,
+    process: Process,
+}
+
+/// Its process, whatever becomes of it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Process(Option<Arc<AsyncFd<OwnedFd>>>);
+
+impl Process {
+    /// Kills it. One that has ended is fine.
+    pub(crate) fn kill(&self) {
+        if let Some(process) = &self.0 {
+            let _ = rustix::process::pidfd_send_signal(process.get_ref(), Signal::KILL);
+        }
+    }
 }
 
 impl Told {
@@ -76,6 +92,11 @@ impl Told {
         let said = String::from_utf8_lossy(&answer);
         let reason = said.strip_prefix("error ").unwrap_or("it ended without a word");
         Ok(Err(crate::printable(reason)))
+    }
+
+    /// Its process.
+    pub(crate) fn process(&self) -> Process {
+        self.process.clone()
     }
 
     /// The line to it, where it does not answer but goes on as someone else.
@@ -100,13 +121,16 @@ fn spawn(command: &mut Command) -> std::io::Result<Child> {
 }
 
 /// Takes the child's status when it ends, so that no zombie stays in a program that lives long.
-fn reap_later(pid: u32) {
-    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
-    let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK) else { return };
+fn reap_later(pid: u32) -> Process {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Process(None) };
+    let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK) else { return Process(None) };
     #[allow(deprecated)] // its successor needs `unsafe`; an `OwnedFd` that nobody else holds is what both ask for
-    let Ok(pidfd) = AsyncFd::new(pidfd) else { return };
+    let Ok(pidfd) = AsyncFd::new(pidfd) else { return Process(None) };
+    let pidfd = Arc::new(pidfd);
+    let process = Process(Some(pidfd.clone()));
     tokio::spawn(async move {
         let _ = pidfd.readable().await;
         let _ = rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
     });
+    process
 }

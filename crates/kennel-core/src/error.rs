@@ -1,6 +1,7 @@
 //! The one error of the library: a code of the table in `kennel-types`, what was attempted on what, and what to do next.
 
 use kennel_types::ErrorCode;
+use std::time::Duration;
 
 /// A result of the library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -64,6 +65,13 @@ impl Error {
     /// A sandbox that could not be started.
     pub fn not_started(name: impl std::fmt::Display, reason: impl std::fmt::Display) -> Self {
         Self::new(ErrorCode::StartFailed, format!("start sandbox {name}: {reason}"))
+    }
+
+    /// A start that took longer than it may. `what` is what was attempted.
+    pub fn too_slow(what: impl std::fmt::Display, within: Duration) -> Self {
+        let more = within.as_secs().saturating_mul(2).max(30);
+        Self::new(ErrorCode::StartFailed, format!("{what}: it took longer than {within:?}"))
+            .hint(format!("kennel config set sandbox.startupTimeout {more}s; it counts for new sandboxes"))
     }
 
     /// A sandbox that does not run.

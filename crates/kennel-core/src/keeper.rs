@@ -23,7 +23,7 @@ use stream::StreamState;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 
-/// How long a keeper may take to answer the hello.
+/// How long a keeper that runs may take to answer the hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// How long the reason for its end may take to arrive.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -86,17 +86,50 @@ struct State {
 struct Closed {
     code: ErrorCode,
     message: String,
+    hint: Option<String>,
 }
 
 impl Closed {
     fn error(&self) -> Error {
-        Error::new(self.code, self.message.clone())
+        let error = Error::new(self.code, self.message.clone());
+        match &self.hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
     }
 }
 
 impl From<Error> for Closed {
     fn from(error: Error) -> Self {
-        Self { code: error.code(), message: error.to_string() }
+        Self { code: error.code(), message: error.to_string(), hint: error.next_step().map(ToOwned::to_owned) }
+    }
+}
+
+/// How long an answer to the hello is waited for.
+#[derive(Clone, Copy)]
+enum Patience {
+    /// Of a keeper that runs.
+    Running,
+    /// Of one that is just starting: so long as a start may take.
+    Starting(Duration),
+}
+
+impl Patience {
+    fn within(self) -> Duration {
+        match self {
+            Self::Running => HELLO_WITHIN,
+            Self::Starting(within) => within,
+        }
+    }
+
+    /// The error when it is over.
+    fn over(self) -> Error {
+        match self {
+            Self::Running => {
+                Error::new(ErrorCode::Timeout, format!("the keeper did not answer within {HELLO_WITHIN:?}"))
+            }
+            Self::Starting(within) => Error::too_slow("start the sandbox", within),
+        }
     }
 }
 
@@ -116,13 +149,22 @@ fn lost(reason: impl std::fmt::Display) -> Error {
 impl Keeper {
     /// Says hello on a dialled stream, and goes on without waiting for the answer.
     pub fn greet(dialed: Dialed) -> Self {
+        Self::hello(dialed, Patience::Running)
+    }
+
+    /// The same to a keeper that is just starting, and may take so long for that.
+    pub fn greet_starting(dialed: Dialed, within: Duration) -> Self {
+        Self::hello(dialed, Patience::Starting(within))
+    }
+
+    fn hello(dialed: Dialed, patience: Patience) -> Self {
         let hello = Hello { generation: GENERATION, token: dialed.token.map(Into::into), owner: dialed.owner };
         let mut state = State::default();
         encode(&Frame { stream: 0, body: Body::Hello(hello) }, &mut state.outgoing);
         let shared = Arc::new(Shared { state: Mutex::new(state), outgoing: Notify::new(), turned: Notify::new() });
         let (reader, writer) = tokio::io::split(dialed.stream);
         let tasks = [
-            tokio::spawn(read(reader, shared.clone())).abort_handle(),
+            tokio::spawn(read(reader, shared.clone(), patience)).abort_handle(),
             tokio::spawn(write(writer, shared.clone())).abort_handle(),
         ];
         Self { link: Arc::new(Link { shared, tasks }) }
@@ -130,9 +172,17 @@ impl Keeper {
 
     /// Says hello on a dialled stream and waits for the answer.
     pub async fn connect(dialed: Dialed) -> Result<Self> {
-        let keeper = Self::greet(dialed);
-        keeper.welcome().await?;
-        Ok(keeper)
+        Self::greet(dialed).welcomed().await
+    }
+
+    /// The same with a keeper that is just starting, and may take so long for that.
+    pub async fn connect_starting(dialed: Dialed, within: Duration) -> Result<Self> {
+        Self::greet_starting(dialed, within).welcomed().await
+    }
+
+    async fn welcomed(self) -> Result<Self> {
+        self.welcome().await?;
+        Ok(self)
     }
 
     /// What the keeper said of itself, once it has.
@@ -230,8 +280,8 @@ fn failed(failure: &Failure) -> Error {
 
 /// Puts what arrives where its stream finds it, until the connection ends. Then it holds the line: a keeper that has
 /// hung up takes its walls down once we have too, and whoever waited for it is on its way by then.
-async fn read(mut reader: ReadHalf<Box<dyn ByteStream>>, shared: Arc<Shared>) {
-    let reason = match serve(&mut reader, &shared).await {
+async fn read(mut reader: ReadHalf<Box<dyn ByteStream>>, shared: Arc<Shared>, patience: Patience) {
+    let reason = match serve(&mut reader, &shared, patience).await {
         Err(reason) => reason,
         Ok(never) => match never {},
     };
@@ -242,12 +292,13 @@ async fn read(mut reader: ReadHalf<Box<dyn ByteStream>>, shared: Arc<Shared>) {
 async fn serve(
     reader: &mut ReadHalf<Box<dyn ByteStream>>,
     shared: &Shared,
+    patience: Patience,
 ) -> std::result::Result<std::convert::Infallible, Error> {
     let mut decoder = Decoder::new();
     let mut buffer = vec![0; READ];
-    let welcome = tokio::time::timeout(HELLO_WITHIN, welcome(reader, &mut decoder, &mut buffer))
+    let welcome = tokio::time::timeout(patience.within(), welcome(reader, &mut decoder, &mut buffer))
         .await
-        .map_err(|_| Error::new(ErrorCode::Timeout, format!("the keeper did not answer within {HELLO_WITHIN:?}")))??;
+        .map_err(|_| patience.over())??;
     lock(shared).welcome = Some(Arc::new(welcome));
     shared.turned.notify_waiters();
     loop {

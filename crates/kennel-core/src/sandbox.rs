@@ -2,7 +2,7 @@
 
 use crate::{Error, Exec, Files, Keeper, LogOptions, LogStream, Output, Position, Provider, RemoveOptions, Result};
 use kennel_proto::{Outcome, ProcessInfo, Request};
-use kennel_types::{ErrorCode, ExecSpec, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, TermSize};
+use kennel_types::{ErrorCode, ExecSpec, STARTUP, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, TermSize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,24 +11,26 @@ use std::time::Duration;
 pub struct Sandbox {
     provider: Arc<dyn Provider>,
     info: Arc<SandboxInfo>,
+    /// How long a launch may take.
+    startup: Duration,
     keeper: Arc<tokio::sync::Mutex<Option<Keeper>>>,
 }
 
 impl Sandbox {
-    fn new(provider: Arc<dyn Provider>, info: SandboxInfo) -> Self {
-        Self { provider, info: Arc::new(info), keeper: Arc::default() }
+    fn new(provider: Arc<dyn Provider>, info: SandboxInfo, startup: Duration) -> Self {
+        Self { provider, info: Arc::new(info), startup, keeper: Arc::default() }
     }
 
     /// Makes a sandbox; it does not run yet.
     pub async fn create(provider: Arc<dyn Provider>, spec: &SandboxSpec) -> Result<Self> {
         let info = provider.create(spec).await?;
-        Ok(Self::new(provider, info))
+        Ok(Self::new(provider, info, spec.startup()))
     }
 
     /// The sandbox of that id or name.
     pub async fn find(provider: Arc<dyn Provider>, id_or_name: &str) -> Result<Self> {
         let info = provider.get(id_or_name).await?;
-        Ok(Self::new(provider, info))
+        Ok(Self::new(provider, info, STARTUP))
     }
 
     /// Its id.
@@ -65,7 +67,8 @@ impl Sandbox {
     /// way at once. What went wrong shows at the first use. The quickest way into a sandbox that is used by its maker.
     pub async fn launch(&self) -> Result<Keeper> {
         let mut keeper = self.keeper.lock().await;
-        Ok(keeper.insert(Keeper::greet(self.provider.launch(self.id()).await?)).clone())
+        let dialed = self.provider.launch(self.id()).await?;
+        Ok(keeper.insert(Keeper::greet_starting(dialed, self.startup)).clone())
     }
 
     /// Ends everything in it.

@@ -20,6 +20,6 @@ pub use id::{InvalidId, SandboxId};
 pub use mode::{Backing, Layer, MODES, Mode, Support};
 pub use quantity::{ByteSize, InvalidQuantity, format_bytes, parse_cpus, parse_duration};
 pub use sandbox::{
-    Availability, Enforcement, Limits, Mount, NetworkMode, Owner, Pull, SandboxInfo, SandboxSpec, Status,
+    Availability, Enforcement, Limits, Mount, NetworkMode, Owner, Pull, STARTUP, SandboxInfo, SandboxSpec, Status,
 };
 pub use stats::Stats;

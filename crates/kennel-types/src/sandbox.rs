@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Everything a sandbox is asked to be.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -39,7 +40,19 @@ pub struct SandboxSpec {
     pub tied: bool,
     /// Seconds without a command or connection after which it stops by itself.
     pub idle_seconds: Option<u64>,
+    /// Milliseconds that a start may take; see [`Self::startup`].
+    pub startup_ms: Option<u64>,
 }
+
+impl SandboxSpec {
+    /// How long a start may take: ten seconds if nothing else is said.
+    pub fn startup(&self) -> Duration {
+        self.startup_ms.map_or(STARTUP, Duration::from_millis)
+    }
+}
+
+/// How long a start may take.
+pub const STARTUP: Duration = Duration::from_secs(10);
 
 /// A user outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -6,6 +6,7 @@ use crate::places::Places;
 use crate::{environment, report};
 use kennel_config::{OnUnavailable, SandboxSection};
 use kennel_core::{Error, Provider, Result, Sandbox, printable};
+use kennel_docker::NamePrefix;
 use kennel_types::{Backing, ErrorCode, MODES, Mode, NetworkMode, SandboxId, SandboxInfo};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,7 +56,12 @@ impl ProviderName {
         MODES.iter().find(|mode| mode.provider == self.as_str()).expect("every provider has a row in the table")
     }
 
+    /// For what is there already: names of containers may begin with anything.
     pub(crate) fn make(self) -> Result<Arc<dyn Provider>> {
+        self.make_with(NamePrefix::default())
+    }
+
+    fn make_with(self, name_prefix: NamePrefix) -> Result<Arc<dyn Provider>> {
         let places = Places::find()?;
         let (state, programs) = (places.provider_state(self.as_str()), places.programs());
         Ok(match self {
@@ -66,6 +72,7 @@ impl ProviderName {
                 program_dir: programs,
                 socket: docker_socket()?,
                 installation: places.installation()?,
+                name_prefix,
             })),
         })
     }
@@ -105,11 +112,11 @@ impl Providers {
         }
     }
 
-    /// One of them, made once if it has begun already.
-    fn make(&self, name: ProviderName) -> Result<Arc<dyn Provider>> {
+    /// One of them for a new sandbox, made once if it has begun already.
+    fn make(&self, name: ProviderName, settings: &SandboxSection) -> Result<Arc<dyn Provider>> {
         match &self.native {
             Some(native) if name == ProviderName::Native => Ok(native.clone()),
-            _ => name.make(),
+            _ => name.make_with(NamePrefix::new(settings.name_prefix.as_str())?),
         }
     }
 
@@ -117,15 +124,15 @@ impl Providers {
     /// works, else Docker. Never `local` by itself.
     pub(crate) async fn for_new(&self, settings: &SandboxSection, image: Option<&str>) -> Result<Arc<dyn Provider>> {
         if let Some(named) = self.named {
-            return self.make(named);
+            return self.make(named, settings);
         }
         if !settings.enabled {
             report::warning("sandbox.enabled is false: the command runs without a sandbox");
-            return self.make(ProviderName::Local);
+            return self.make(ProviderName::Local, settings);
         }
         let found = match ProviderName::set(settings.provider)? {
-            Some(named) => self.make(named),
-            None => self.detected(image).await,
+            Some(named) => self.make(named, settings),
+            None => self.detected(settings, image).await,
         };
         if settings.on_unavailable == OnUnavailable::Error {
             return found;
@@ -142,11 +149,11 @@ impl Providers {
             Err(error) => return Err(error),
         };
         report::warning(&format!("{reason}: the command runs without a sandbox, as sandbox.onUnavailable says"));
-        self.make(ProviderName::Local)
+        self.make(ProviderName::Local, settings)
     }
 
-    async fn detected(&self, image: Option<&str>) -> Result<Arc<dyn Provider>> {
-        let native = self.make(ProviderName::Native)?;
+    async fn detected(&self, settings: &SandboxSection, image: Option<&str>) -> Result<Arc<dyn Provider>> {
+        let native = self.make(ProviderName::Native, settings)?;
         let reason = if image.is_some() && native.mode().backing != Backing::Image {
             "it runs no images".to_owned()
         } else {
@@ -161,7 +168,7 @@ impl Providers {
             if image.is_none() {
                 report::note(&format!("native is not available: {reason}; using docker"));
             }
-            return ProviderName::Docker.make();
+            return self.make(ProviderName::Docker, settings);
         }
         Err(Error::new(
             ErrorCode::NotAvailable,

@@ -10,9 +10,6 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Settings of sandboxes that are known and checked, and not in force in this version.
-const NOT_YET: [&str; 2] = ["sandbox.startupTimeout", "sandbox.namePrefix"];
-
 /// What a new sandbox is, where the command line does not say otherwise.
 pub(crate) struct Settings {
     pub(crate) sandbox: SandboxSection,
@@ -35,13 +32,7 @@ impl Settings {
         for path in sandbox.volumes.iter_mut().map(|volume| &mut volume.host).chain(&mut sandbox.workspace) {
             *path = paths.of(path);
         }
-        let settings = Self { sandbox, layered: Some(loaded.layered) };
-        for key in NOT_YET {
-            if settings.said(key, ()).is_some() {
-                report::warning(&format!("{key} is set, and nothing goes by it yet"));
-            }
-        }
-        Ok(settings)
+        Ok(Self { sandbox, layered: Some(loaded.layered) })
     }
 
     /// A setting that someone has made; `None` where the built-in one counts.

@@ -4,7 +4,7 @@
 use super::sample::succeed;
 use anyhow::{Context, Result, bail};
 use kennel_core::{Provider, RemoveOptions, Sandbox};
-use kennel_docker::{Docker, DockerOptions};
+use kennel_docker::{Docker, DockerOptions, NamePrefix};
 use kennel_native::Native;
 use kennel_testkit::{docker as engine, host, within_blocking};
 use kennel_types::{ErrorCode, NetworkMode, SandboxSpec};
@@ -55,6 +55,7 @@ impl Arena {
                 program_dir: programs.clone(),
                 socket: socket.clone(),
                 installation,
+                name_prefix: NamePrefix::default(),
             };
             let provider: Arc<dyn Provider> = Arc::new(Docker::new(options));
             Containers { image: engine::image_on(&socket), socket, provider }

@@ -1,7 +1,7 @@
 //! Whether a sandbox on disk runs, who keeps it alive, and how it begins and ends.
 
 use super::{Record, Records, Starting};
-use crate::{Dialed, Error, LogOptions, Result};
+use crate::{Dialed, Error, LogOptions, Result, Told};
 use futures_util::StreamExt;
 use kennel_types::{ErrorCode, SandboxId};
 use rustix::fs::FlockOperation;
@@ -61,15 +61,33 @@ impl Records {
         Ok(())
     }
 
+    /// Waits until one that was just told to start has done so, main process and all. One that takes longer than it may
+    /// is ended: half started is not started. `line` is one to its keeper.
+    pub async fn confirm(&self, record: &Record, told: Told, line: impl Future<Output = Result<Dialed>>) -> Result<()> {
+        const ENDS_WITHIN: Duration = Duration::from_secs(1);
+        let (within, process) = (record.spec.startup(), told.process());
+        let started = async {
+            told.answer().await?.map_err(|reason| Error::not_started(&record.name, reason))?;
+            self.confirm_main(record, line.await).await
+        };
+        if let Ok(done) = tokio::time::timeout(within, started).await {
+            return done;
+        }
+        process.kill();
+        // One that the kernel holds on to is not waited for: that would be the very thing that must not be.
+        let _ = tokio::time::timeout(ENDS_WITHIN, self.wait_until_ended(&record.id)).await;
+        Err(Error::too_slow(format!("start sandbox {}", record.name), within))
+    }
+
     /// Makes sure that the main process of one that was just started runs, or ran: its keeper answers from then on. One
     /// that could not be started has said why, as the last thing in its log.
-    pub async fn confirm_main(&self, record: &Record, dialed: Result<Dialed>) -> Result<()> {
+    async fn confirm_main(&self, record: &Record, dialed: Result<Dialed>) -> Result<()> {
         // Who is connected to a tied one is its owner, and would end it by leaving.
         if record.spec.command.is_none() || record.spec.tied {
             return Ok(());
         }
         if let Ok(dialed) = dialed
-            && crate::Keeper::connect(dialed).await.is_ok()
+            && crate::Keeper::connect_starting(dialed, record.spec.startup()).await.is_ok()
         {
             return Ok(());
         }

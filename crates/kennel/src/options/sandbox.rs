@@ -103,6 +103,7 @@ impl SandboxOptions {
             owner: sudo_owner().filter(|_| mode.mounts == Support::Given),
             tied: false,
             idle_seconds: set.idle_timeout.map(|time| time.0.as_secs().max(1)),
+            startup_ms: Some(set.startup_timeout.0.as_millis().try_into().unwrap_or(u64::MAX)),
         })
     }
 

@@ -122,6 +122,8 @@ fn what_is_said_when_it_goes_wrong() {
     let settings = |text: &str| std::fs::write(kennel.here().join("kennel.toml"), text).unwrap();
     settings("[sandbox]\nmemroy = \"1g\"\nnetwork = \"wifi\"\n");
     shelf.put(&["run", "--", "true"]);
+    settings("[sandbox]\nnamePrefix = \"my dog\"\nstartupTimeout = \"soon\"\n");
+    shelf.put(&["run", "--", "true"]);
     settings("[sandbox]\nnetwork = \"host\"\nenv = { TOKEN = \"${HOME}\" }\n");
     shelf.put(&["run", "--", "true"]);
     settings("[sandbox]\nimage = \"${NOT_SET_ANYWHERE}\"\n");

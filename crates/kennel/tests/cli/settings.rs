@@ -2,6 +2,7 @@
 //! only when the user says so.
 
 use crate::support::{Finished, Kennel, finish};
+use kennel_testkit::{docker, programs};
 use std::process::{Command, Stdio};
 
 fn kennel() -> Kennel {
@@ -87,11 +88,63 @@ fn what_is_wrong_in_them_stops_it() {
         let stderr = call(&kennel, &["run", "--", "true"], &[]).fails(125);
         assert!(stderr.contains(said), "{text}: {stderr}");
     }
-    project(&kennel, "[sandbox]\nstartupTimeout = \"20s\"\n");
-    let done = call(&kennel, &["run", "--", "true"], &[]);
-    assert!(done.status == 0 && done.stderr.contains("nothing goes by it yet"), "{done:?}");
     let stderr = call(&kennel, &["run", "--profile", "dev", "--", "true"], &[]).fails(125);
     assert!(stderr.contains("no profiles yet"), "{stderr}");
+}
+
+#[test]
+fn a_start_takes_no_longer_than_is_set() {
+    let kennel = kennel();
+    project(&kennel, "[sandbox]\nstartupTimeout = \"20s\"\n");
+    let done = call(&kennel, &["run", "--", "true"], &[]);
+    assert_eq!((done.status, done.stderr.as_str()), (0, ""), "it is in force: {done:?}");
+    // From now on nothing that is started here says a word. It ends when nobody is on the line any more.
+    let programs = kennel.home.path().join("data/programs");
+    let mut programs = std::fs::read_dir(programs).unwrap().map(|entry| entry.unwrap().path());
+    programs::replace(&programs.next().expect("the jail is there"), "exec cat \"$0\" -");
+    let short = [("KENNEL_SANDBOX_STARTUP_TIMEOUT", "200ms")];
+    for (words, what) in
+        [(&["run", "--", "true"][..], "the sandbox"), (&["create", "--start", "--name", "box"], "sandbox box")]
+    {
+        let stderr = call(&kennel, words, &short).fails(125);
+        assert!(stderr.contains(&format!("kennel: start {what}: it took longer than 200ms\n")), "{stderr}");
+        assert!(stderr.contains("try: kennel config set sandbox.startupTimeout 30s"), "{stderr}");
+        assert!(kennel.is_gone(), "{words:?}");
+    }
+    let told = call(&kennel, &["run", "--json", "--", "true"], &short);
+    assert_eq!((told.status, told.json()["error"]["code"].as_str()), (125, Some("start_failed")), "{told:?}");
+    // What was set when it was made counts whenever it is started.
+    let id = call(&kennel, &["create"], &short).ok();
+    let told = call(&kennel, &["start", "--json", &id], &[]);
+    assert_eq!((told.status, told.json()[0]["error"]["code"].as_str()), (125, Some("start_failed")), "{told:?}");
+    assert_eq!(call(&kennel, &["ls", "-q"], &[]).ok(), "", "half started is not started");
+}
+
+#[test]
+fn names_of_containers_begin_as_is_set() {
+    let kennel = Kennel::on("docker");
+    let name = format!("box-{}", kennel.home.mark().to_lowercase());
+    user(&kennel, "[sandbox]\nnamePrefix = \"dog-\"\n");
+    let done = kennel.kennel(&["create", "--start", "--name", &name]);
+    assert_eq!((done.text(), done.stderr.as_str()), (format!("{name}\n"), ""));
+    let label = format!("label=kennel.name={name}");
+    let container = docker::docker(&docker::socket(), &["ps", "--filter", &label, "--format", "{{.Names}}"]);
+    assert_eq!(container, format!("dog-{name}"));
+    // Whoever comes later need not know.
+    for text in ["", "[sandbox]\nnamePrefix = \"cat-\"\n"] {
+        user(&kennel, text);
+        assert_eq!(kennel.kennel(&["ls", "--format", "name"]).ok(), name);
+        assert_eq!(kennel.kennel(&["exec", &name, "--", "echo", "hi"]).ok(), "hi");
+        assert!(kennel.kennel(&["create", "--name", &name]).fails(125).contains("is taken"));
+    }
+    kennel.kennel(&["rm", "--force", &name]).ok();
+    // What cannot be is an error with its place; where there are no containers, it is no one's business.
+    user(&kennel, "[sandbox]\nnamePrefix = \"-dog\"\n");
+    let stderr = kennel.kennel(&["create"]).fails(125);
+    assert!(stderr.contains("config.toml:2:14: sandbox.namePrefix: expected a name: "), "{stderr}");
+    user(&kennel, "[sandbox]\nnamePrefix = \"dog-\"\n");
+    let native = call(&kennel, &["--provider", "native", "run", "--", "echo", "hi"], &[]);
+    assert_eq!((native.text().as_str(), native.stderr.as_str()), ("hi\n", ""));
 }
 
 #[test]

@@ -53,6 +53,11 @@ impl Docker {
         run_dir: &Path,
     ) -> Result<SandboxInfo> {
         let api = self.engine.api().await?;
+        // Held until it is made: of two who want one name, one gets it.
+        let _free = match &spec.name {
+            Some(name) => Some(self.free_name(name).await?),
+            None => None,
+        };
         let keeper = kennel_keeper_bin::KEEPER.install(&self.program_dir).map_err(|error| {
             Error::io(format!("put the keeper's program into {}", self.program_dir.display()), error)
         })?;
@@ -62,6 +67,7 @@ impl Docker {
         let facts = Facts {
             id,
             installation: &self.installation,
+            prefix: &self.prefix,
             network,
             image,
             owner: spec.owner.unwrap_or_else(caller),

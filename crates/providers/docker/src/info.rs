@@ -3,12 +3,14 @@
 
 use crate::labels;
 use crate::mounts::WORKSPACE;
-use crate::plan::{CAPABILITIES, CONTAINER_PREFIX};
+use crate::names::{self, NamePrefix};
+use crate::plan::CAPABILITIES;
 use bollard::models::{ContainerInspectResponse, ContainerState, ContainerStateStatusEnum, HostConfig};
 use kennel_core::Error;
-use kennel_types::{ByteSize, Enforcement, Layer, Limits, Mode, NetworkMode, SandboxId, SandboxInfo, Status};
+use kennel_types::{ByteSize, Enforcement, Layer, Limits, Mode, NetworkMode, STARTUP, SandboxId, SandboxInfo, Status};
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A container that is a sandbox of this installation.
 #[derive(Clone, Debug)]
@@ -21,6 +23,10 @@ pub(crate) struct Container {
     pub(crate) tied: bool,
     /// Whether a main process starts with it.
     pub(crate) main: bool,
+    /// How long a start may take.
+    pub(crate) startup: Duration,
+    /// What its name begins with.
+    pub(crate) prefix: NamePrefix,
     /// The sandbox.
     pub(crate) info: SandboxInfo,
 }
@@ -35,9 +41,7 @@ impl Container {
         let host = inspected.host_config.unwrap_or_default();
         let status = status(&state);
         let info = SandboxInfo {
-            name: name(inspected.name.as_deref())
-                .or_else(|| labels.get(labels::NAME).cloned())
-                .unwrap_or_else(|| id.to_string()),
+            name: names::sandbox(inspected.name.as_deref(), &labels).unwrap_or_else(|| id.to_string()),
             provider: mode.provider.into(),
             status,
             created_ms: labels.get(labels::CREATED).and_then(|text| text.parse().ok()).unwrap_or_default(),
@@ -56,6 +60,8 @@ impl Container {
             pid: state.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 0),
             tied: host.auto_remove.unwrap_or(false),
             main: labels.get(labels::MAIN).is_some_and(|text| text == "true"),
+            startup: startup(&labels),
+            prefix: NamePrefix::of(&labels),
             info,
         })
     }
@@ -88,9 +94,8 @@ fn status(state: &ContainerState) -> Status {
     }
 }
 
-/// The sandbox's name, as the engine calls its container: that can be changed. `None` if someone else changed it.
-fn name(container: Option<&str>) -> Option<String> {
-    container?.trim_start_matches('/').strip_prefix(CONTAINER_PREFIX).map(ToOwned::to_owned)
+fn startup(labels: &HashMap<String, String>) -> Duration {
+    labels.get(labels::STARTUP).and_then(|text| text.parse().ok()).map_or(STARTUP, Duration::from_millis)
 }
 
 fn network(host: &HostConfig) -> NetworkMode {
@@ -170,6 +175,7 @@ mod tests {
                 "Image": "busybox",
                 "Labels": {
                     "kennel.id": "abc", "kennel.name": "box", "kennel.installation": "here", "kennel.main": "true",
+                    "kennel.startup-ms": "1500", "kennel.name-prefix": "kennel-",
                     "kennel.created-ms": "17", "kennel.image-command": "[\"sh\"]", "kennel.workdir": "/srv", "a": "b",
                 },
             },
@@ -193,6 +199,7 @@ mod tests {
     fn a_running_container_is_read_whole() {
         let found = read(&serde_json::json!({"Status": "running", "Pid": 42, "ExitCode": 0}), &hardened());
         assert_eq!((found.pid, found.tied, found.main, found.engine_id.as_str()), (Some(42), true, true, "0123"));
+        assert_eq!((found.startup, found.prefix), (Duration::from_millis(1500), NamePrefix::default()));
         let info = found.info;
         assert_eq!((info.id.as_str(), info.name.as_str(), info.created_ms), ("abc", "renamed", 17));
         assert_eq!((info.status, info.exit_code), (Status::Running, None));

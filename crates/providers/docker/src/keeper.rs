@@ -13,9 +13,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 
-/// How long a keeper may take to listen after its container was started.
-pub(crate) const START_WITHIN: Duration = Duration::from_secs(10);
-
 /// Why a keeper was not reached.
 pub(crate) enum Missed {
     /// Its container does not run; as it was last seen, or gone.
@@ -38,7 +35,7 @@ impl Docker {
         within: Duration,
     ) -> Result<(UnixStream, Container), Missed> {
         let socket = self.run_dirs.of(container.id()).join(SOCKET);
-        let until = Instant::now() + within;
+        let until = Instant::now().checked_add(within);
         let mut pause = Duration::from_millis(1);
         loop {
             let container = match self.inspect(&container.engine_id).await? {
@@ -53,7 +50,7 @@ impl Docker {
                 },
                 None => Error::stopped(&container.info.name),
             };
-            if Instant::now() >= until {
+            if until.is_some_and(|until| Instant::now() >= until) {
                 let name = &container.info.name;
                 let message = format!("the keeper of sandbox {name} did not answer within {within:?}");
                 return Err(Error::new(ErrorCode::Timeout, message).caused_by(error).into());
@@ -66,7 +63,16 @@ impl Docker {
 
 /// Says hello, as someone who does not own the sandbox.
 pub(crate) async fn greet(stream: UnixStream) -> Result<Keeper> {
-    Keeper::connect(Dialed { stream: Box::new(stream), token: None, owner: false }).await
+    Keeper::connect(unowned(stream)).await
+}
+
+/// The same to a keeper that is just starting, and may take so long for that.
+pub(crate) async fn greet_starting(stream: UnixStream, within: Duration) -> Result<Keeper> {
+    Keeper::connect_starting(unowned(stream), within).await
+}
+
+fn unowned(stream: UnixStream) -> Dialed {
+    Dialed { stream: Box::new(stream), token: None, owner: false }
 }
 
 /// Asks the keeper to end everything.
@@ -81,7 +87,10 @@ pub(crate) async fn shut_down(stream: UnixStream, grace: Duration) -> Result<()>
 }
 
 /// Tells one socket from the one that takes its place after the next start.
-pub(crate) fn socket_mark(socket: &Path) -> Option<(u64, i64, i64)> {
+pub(crate) type SocketMark = (u64, i64, i64);
+
+/// That of the socket which is there now.
+pub(crate) fn socket_mark(socket: &Path) -> Option<SocketMark> {
     let meta = socket.symlink_metadata().ok()?;
     Some((meta.ino(), meta.ctime(), meta.ctime_nsec()))
 }

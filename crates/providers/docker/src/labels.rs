@@ -10,6 +10,8 @@ pub(crate) const KENNEL: &str = "kennel";
 pub(crate) const ID: &str = "kennel.id";
 /// The sandbox's name.
 pub(crate) const NAME: &str = "kennel.name";
+/// What its container's name begins with.
+pub(crate) const PREFIX: &str = "kennel.name-prefix";
 /// The session it belongs to.
 pub(crate) const SESSION: &str = "kennel.session";
 /// The installation that made it. Others' sandboxes on the same engine are not ours to see or touch.
@@ -24,6 +26,9 @@ pub(crate) const WORKDIR: &str = "kennel.workdir";
 pub(crate) const IMAGE_COMMAND: &str = "kennel.image-command";
 /// Whether a main process starts with it.
 pub(crate) const MAIN: &str = "kennel.main";
+
+/// How many milliseconds a start may take.
+pub(crate) const STARTUP: &str = "kennel.startup-ms";
 
 /// Refuses labels that would pass for ours.
 pub(crate) fn check(labels: &BTreeMap<String, String>) -> Result<()> {

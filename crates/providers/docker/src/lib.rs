@@ -10,6 +10,7 @@ mod info;
 mod keeper;
 mod labels;
 mod mounts;
+mod names;
 mod plan;
 mod provider;
 mod pull;
@@ -17,10 +18,12 @@ mod rundir;
 mod streams;
 
 pub use engine::{Dialer, UnixDialer};
+pub use names::NamePrefix;
 
 use crate::engine::{Engine, status};
 use crate::info::Container;
 use crate::rundir::RunDirs;
+use bollard::models::ContainerSummary;
 use bollard::query_parameters::ListContainersOptionsBuilder;
 use kennel_core::{Error, Result};
 use kennel_types::{Mode, SandboxId};
@@ -39,6 +42,8 @@ pub struct DockerOptions {
     pub socket: PathBuf,
     /// Whose sandboxes these are: those of other installations on the same engine are neither seen nor touched.
     pub installation: String,
+    /// What the names of new containers begin with. Those that were made with another are found all the same.
+    pub name_prefix: NamePrefix,
 }
 
 /// The provider.
@@ -47,6 +52,7 @@ pub struct Docker {
     run_dirs: RunDirs,
     program_dir: PathBuf,
     installation: String,
+    prefix: NamePrefix,
     mode: &'static Mode,
     /// Sandboxes seen before. The engine never gives an id twice, so this can be out of date but not wrong.
     seen: Mutex<HashMap<SandboxId, Seen>>,
@@ -77,6 +83,7 @@ impl Docker {
             run_dirs: RunDirs::new(options.state_dir),
             program_dir: options.program_dir,
             installation: options.installation,
+            prefix: options.name_prefix,
             mode: Mode::named("docker, root").expect("the mode table has a row for Docker"),
             seen: Mutex::default(),
         }
@@ -93,13 +100,17 @@ impl Docker {
 
     /// The engine's ids of our containers that carry this label, or all of ours.
     async fn listed(&self, label: Option<(&str, &str)>) -> Result<Vec<String>> {
+        Ok(self.summaries(label).await?.into_iter().filter_map(|summary| summary.id).collect())
+    }
+
+    /// The same with all that a list tells of them.
+    async fn summaries(&self, label: Option<(&str, &str)>) -> Result<Vec<ContainerSummary>> {
         let mut wanted = vec![format!("{}={}", labels::INSTALLATION, self.installation)];
         wanted.extend(label.map(|(key, value)| format!("{key}={value}")));
         let filters = HashMap::from([("label", wanted)]);
         let query = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
         let found = self.engine.api().await?.list_containers(Some(query)).await;
-        let found = found.map_err(|error| self.engine.error("list the sandboxes", error))?;
-        Ok(found.into_iter().filter_map(|summary| summary.id).collect())
+        found.map_err(|error| self.engine.error("list the sandboxes", error))
     }
 
     /// The sandbox of that id.
@@ -111,11 +122,7 @@ impl Docker {
             return Ok(Some(container));
         }
         self.seen().remove(id);
-        self.by_label(labels::ID, id.as_str()).await
-    }
-
-    async fn by_label(&self, key: &str, value: &str) -> Result<Option<Container>> {
-        for engine_id in self.listed(Some((key, value))).await? {
+        for engine_id in self.listed(Some((labels::ID, id.as_str()))).await? {
             if let Some(container) = self.inspect(&engine_id).await? {
                 self.seen().insert(container.id().clone(), Seen { engine_id, made_here: false, held: None });
                 return Ok(Some(container));

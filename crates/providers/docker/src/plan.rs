@@ -6,6 +6,7 @@
 
 use crate::labels;
 use crate::mounts::{OURS, WORKSPACE, own_mount};
+use crate::names::NamePrefix;
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, ImageConfig, Mount, RestartPolicy,
     RestartPolicyNameEnum,
@@ -30,6 +31,7 @@ const OWNER_WITHIN_MS: u64 = 10_000;
 pub(crate) struct Facts<'a> {
     pub(crate) id: &'a SandboxId,
     pub(crate) installation: &'a str,
+    pub(crate) prefix: &'a NamePrefix,
     pub(crate) network: NetworkMode,
     pub(crate) image: &'a ImageConfig,
     /// To whom workspace files belong.
@@ -62,6 +64,7 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
         User::Owner(owner) if spec.workdir.is_none() && spec.workspace.is_none() => Some(owner),
         _ => None,
     };
+    let container = facts.prefix.container(name);
     let body = ContainerCreateBody {
         image: spec.image.clone(),
         hostname: Some(name.to_owned()),
@@ -78,15 +81,7 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
         host_config: Some(host_config(spec, facts)?),
         ..ContainerCreateBody::default()
     };
-    Ok(Plan { container: container_name(name), body, give_workdir })
-}
-
-/// What the names of our containers begin with.
-pub(crate) const CONTAINER_PREFIX: &str = "kennel-";
-
-/// The container of the sandbox of that name.
-pub(crate) fn container_name(name: &str) -> String {
-    format!("{CONTAINER_PREFIX}{name}")
+    Ok(Plan { container, body, give_workdir })
 }
 
 fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
@@ -209,19 +204,21 @@ fn is_below(path: &str, target: Option<&str>) -> bool {
 
 fn all_labels(spec: &SandboxSpec, name: &str, workdir: &str, facts: &Facts<'_>) -> Result<HashMap<String, String>> {
     let mut all: HashMap<String, String> = spec.labels.clone().into_iter().collect();
+    // All of them are written, whatever they say: an image's own labels are merged in where there is none of ours.
     let mut set = |key: &str, value: String| all.insert(key.into(), value);
     set(labels::KENNEL, "true".into());
     set(labels::ID, facts.id.to_string());
     set(labels::NAME, name.into());
+    set(labels::PREFIX, facts.prefix.as_str().into());
     set(labels::SESSION, name.into());
     set(labels::INSTALLATION, facts.installation.into());
     set(labels::OWNER, format!("{}:{}", facts.owner.uid, facts.owner.gid));
     set(labels::CREATED, facts.created_ms.to_string());
     set(labels::WORKDIR, workdir.into());
     set(labels::MAIN, spec.command.is_some().to_string());
+    set(labels::STARTUP, spec.startup().as_millis().to_string());
     let own_command: Vec<&String> =
         facts.image.entrypoint.iter().flatten().chain(facts.image.cmd.iter().flatten()).collect();
-    // Written even if empty: an image's own labels are merged in where there is none of ours.
     let json = serde_json::to_string(&own_command)
         .map_err(|error| Error::new(ErrorCode::Internal, format!("write the image's command: {error}")))?;
     set(labels::IMAGE_COMMAND, json);
@@ -232,11 +229,15 @@ fn all_labels(spec: &SandboxSpec, name: &str, workdir: &str, facts: &Facts<'_>) 
 mod tests {
     use super::*;
     use kennel_types::{ByteSize, Limits};
+    use std::sync::LazyLock;
+
+    static PREFIX: LazyLock<NamePrefix> = LazyLock::new(NamePrefix::default);
 
     fn facts<'a>(id: &'a SandboxId, image: &'a ImageConfig, uid: u32) -> Facts<'a> {
         Facts {
             id,
             installation: "here",
+            prefix: &PREFIX,
             network: NetworkMode::None,
             image,
             owner: Owner { uid, gid: uid },
@@ -370,9 +371,11 @@ mod tests {
                 "kennel.image-command=[\"/agent\",\"--serve\"]",
                 "kennel.installation=here",
                 "kennel.main=true",
+                "kennel.name-prefix=kennel-",
                 "kennel.name=box",
                 "kennel.owner=1000:1000",
                 "kennel.session=box",
+                "kennel.startup-ms=10000",
                 "kennel.workdir=/workspace",
                 "kennel=true",
                 "team=a",

@@ -2,18 +2,20 @@
 
 use crate::engine::status;
 use crate::info::Container;
-use crate::keeper::{Missed, START_WITHIN, greet, shut_down, socket_mark};
-use crate::{Docker, create, labels, plan, streams};
+use crate::keeper::{Missed, SocketMark, greet_starting, shut_down, socket_mark};
+use crate::{Docker, create, plan, streams};
 use bollard::query_parameters::{
     RemoveContainerOptionsBuilder, RenameContainerOptionsBuilder, StopContainerOptionsBuilder,
     WaitContainerOptionsBuilder,
 };
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::future::FusedFuture;
+use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use kennel_core::{
     Dialed, Error, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result, check_name,
 };
 use kennel_types::{Availability, ErrorCode, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec, Status};
 use std::path::Path;
+use std::pin::pin;
 use std::time::Duration;
 
 /// How long a keeper that is to stop may take to be reached; then the engine has to do without it.
@@ -63,39 +65,26 @@ impl Provider for Docker {
         if container.is_paused() {
             return Err(container.not_running());
         }
-        let name = &container.info.name;
-        let socket = self.run_dirs.of(id).join(plan::SOCKET);
-        let before = socket_mark(&socket);
-        if !container.is_running() {
-            self.run_dirs.make(id)?;
-            if let Err(error) = self.engine.api().await?.start_container(&container.engine_id, None).await {
-                return Err(self.start_error(&container, error).await);
-            }
-        }
-        let missed = match self.reach(&container, START_WITHIN).await {
-            Ok((stream, _)) => match greet(stream).await {
-                Ok(_) => return Ok(()),
-                // It hung up; whether it has ended is for the engine to say.
-                Err(_) if self.ended(&container).await? => {
-                    Missed::Ended(self.inspect(&container.engine_id).await?.map(Box::new))
-                }
-                Err(error) => Missed::Failed(error),
-            },
-            Err(missed) => missed,
+        let before = socket_mark(&self.run_dirs.of(id).join(plan::SOCKET));
+        let mut begun = pin!(self.begin(&container).fuse());
+        let up = async {
+            begun.as_mut().await?;
+            self.confirm(&container, before).await
         };
-        match missed {
-            Missed::Failed(error) if error.code() == ErrorCode::Timeout => {
-                Err(Error::new(ErrorCode::StartFailed, format!("start sandbox {name}: {error}")))
-            }
-            Missed::Failed(error) => Err(error),
-            // The keeper listens before it starts the main process: one that ended before we could ask did run.
-            Missed::Ended(now)
-                if container.main && socket_mark(&socket) != before && self.ran(&container, now.as_deref()).await =>
-            {
-                Ok(())
-            }
-            Missed::Ended(now) => Err(self.ended_early(&container, now.as_deref()).await),
+        if let Ok(done) = tokio::time::timeout(container.startup, up).await {
+            return done;
         }
+        if !container.is_running() {
+            // Half started is not started. An engine that is still at it is let finish: what does not run yet cannot be
+            // ended. What cannot be ended now is seen as what it is, and can be ended by name.
+            if !begun.is_terminated() {
+                let _ = tokio::time::timeout(SLACK, begun).await;
+            }
+            let query = StopContainerOptionsBuilder::default().t(0).build();
+            let stop = self.engine.api().await?.stop_container(&container.engine_id, Some(query));
+            let _ = tokio::time::timeout(SLACK, stop).await;
+        }
+        Err(Error::too_slow(format!("start sandbox {}", container.info.name), container.startup))
     }
 
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
@@ -190,9 +179,11 @@ impl Provider for Docker {
         if container.info.name == name {
             return Ok(());
         }
-        let query = RenameContainerOptionsBuilder::default().name(&plan::container_name(name)).build();
+        let _free = self.free_name(name).await?;
+        let new = container.prefix.container(name);
+        let query = RenameContainerOptionsBuilder::default().name(&new).build();
         match self.engine.api().await?.rename_container(&container.engine_id, query).await {
-            Err(error) if status(&error) == Some(409) => Err(create::taken(name, &plan::container_name(name))),
+            Err(error) if status(&error) == Some(409) => Err(create::taken(name, &new)),
             done => done.map_err(|error| self.engine.error(format!("rename sandbox {}", container.info.name), error)),
         }
     }
@@ -202,11 +193,7 @@ impl Provider for Docker {
         let id = SandboxId::new(id_or_name).map_err(|_| none())?;
         let found = match self.by_id(&id).await? {
             Some(container) => Some(container),
-            None => match self.inspect(&plan::container_name(id_or_name)).await? {
-                Some(container) => Some(container),
-                // Someone may have renamed the container behind our back.
-                None => self.by_label(labels::NAME, id_or_name).await?.filter(|found| found.info.name == id_or_name),
-            },
+            None => self.by_name(id_or_name).await?,
         };
         Ok(found.ok_or_else(none)?.info)
     }
@@ -220,7 +207,7 @@ impl Provider for Docker {
         if !container.is_running() {
             return Err(container.not_running());
         }
-        match self.reach(&container, START_WITHIN).await {
+        match self.reach(&container, container.startup).await {
             Ok((stream, container)) => {
                 let made_here = self.seen().get(id).is_some_and(|seen| seen.made_here);
                 Ok(Dialed { stream: Box::new(stream), token: None, owner: container.tied && made_here })
@@ -249,6 +236,44 @@ impl Provider for Docker {
 }
 
 impl Docker {
+    /// Lets the engine start a container, unless it runs.
+    async fn begin(&self, container: &Container) -> Result<()> {
+        if container.is_running() {
+            return Ok(());
+        }
+        self.run_dirs.make(container.id())?;
+        match self.engine.api().await?.start_container(&container.engine_id, None).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.start_error(container, error).await),
+        }
+    }
+
+    /// Waits until the keeper of one that was just started has answered. `before` tells the socket of an earlier life.
+    async fn confirm(&self, container: &Container, before: Option<SocketMark>) -> Result<()> {
+        let socket = self.run_dirs.of(container.id()).join(plan::SOCKET);
+        let missed = match self.reach(container, container.startup).await {
+            Ok((stream, _)) => match greet_starting(stream, container.startup).await {
+                Ok(_) => return Ok(()),
+                // It hung up; whether it has ended is for the engine to say.
+                Err(_) if self.ended(container).await? => {
+                    Missed::Ended(self.inspect(&container.engine_id).await?.map(Box::new))
+                }
+                Err(error) => Missed::Failed(error),
+            },
+            Err(missed) => missed,
+        };
+        match missed {
+            Missed::Failed(error) => Err(error),
+            // The keeper listens before it starts the main process: one that ended before we could ask did run.
+            Missed::Ended(now)
+                if container.main && socket_mark(&socket) != before && self.ran(container, now.as_deref()).await =>
+            {
+                Ok(())
+            }
+            Missed::Ended(now) => Err(self.ended_early(container, now.as_deref()).await),
+        }
+    }
+
     /// All our containers. What those that are gone left on disk is removed on the way.
     pub(crate) async fn all(&self) -> Result<Vec<Container>> {
         let settled = self.run_dirs.settled();

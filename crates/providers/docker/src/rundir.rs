@@ -65,6 +65,21 @@ impl RunDirs {
         open_dir(&self.of(id)).is_ok_and(|dir| rustix::fs::flock(&dir, FlockOperation::NonBlockingLockShared).is_err())
     }
 
+    /// Waits for others who give names to sandboxes, and then is the only one, as long as the answer is held.
+    pub(crate) async fn lock(&self) -> Result<File> {
+        let root = self.root.clone();
+        let failed = |error: std::io::Error| Error::io(format!("lock {}", self.root.display()), error);
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&root);
+        let dir = made.and_then(|()| open_dir(&root)).map_err(failed)?;
+        if rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(dir);
+        }
+        let waited = tokio::task::spawn_blocking(move || {
+            rustix::io::retry_on_intr(|| rustix::fs::flock(&dir, FlockOperation::LockExclusive)).map(|()| dir)
+        });
+        waited.await.map_err(std::io::Error::other).and_then(|locked| Ok(locked?)).map_err(failed)
+    }
+
     /// Removes the directory of a sandbox that is gone; answers whether there was one.
     pub(crate) fn remove(&self, id: &SandboxId) -> Result<bool> {
         let path = self.of(id);

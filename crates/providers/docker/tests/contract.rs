@@ -1,7 +1,7 @@
 //! The contract, on a Docker engine.
 
 use kennel_core::Provider;
-use kennel_docker::{Docker, DockerOptions};
+use kennel_docker::{Docker, DockerOptions, NamePrefix};
 use kennel_testkit::{Home, Subject, docker};
 use kennel_types::SandboxSpec;
 use std::path::PathBuf;
@@ -32,6 +32,7 @@ impl Subject for Containers {
             program_dir: self.home.programs(),
             socket: self.socket.clone(),
             installation: self.home.mark(),
+            name_prefix: NamePrefix::default(),
         }))
     }
 

@@ -3,9 +3,9 @@
 
 use futures_util::TryStreamExt;
 use kennel_core::{LogChunk, LogOptions, Provider, RemoveOptions, Sandbox};
-use kennel_docker::{Docker, DockerOptions};
+use kennel_docker::{Docker, DockerOptions, NamePrefix};
 use kennel_testkit::registry::Registry;
-use kennel_testkit::{Home, docker};
+use kennel_testkit::{Home, docker, programs};
 use kennel_types::{ErrorCode, ExecSpec, Mount, NetworkMode, Owner, Pull, SandboxSpec, Status};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -26,13 +26,28 @@ impl Fixture {
         let home = Home::new();
         let socket = docker::socket();
         let image = docker::image_on(&socket);
-        let provider = Arc::new(Docker::new(DockerOptions {
+        let provider = Arc::new(Self::open(&home, &socket, NamePrefix::default()));
+        Self { home, provider, socket, image }
+    }
+
+    fn open(home: &Home, socket: &Path, name_prefix: NamePrefix) -> Docker {
+        Docker::new(DockerOptions {
             state_dir: home.state(),
             program_dir: home.path().join("programs"),
-            socket: socket.clone(),
+            socket: socket.to_owned(),
             installation: home.mark(),
-        }));
-        Self { home, provider, socket, image }
+            name_prefix,
+        })
+    }
+
+    /// The same installation, with another prefix for new containers.
+    fn with_prefix(&self, prefix: &str) -> Arc<Docker> {
+        Arc::new(Self::open(&self.home, &self.socket, NamePrefix::new(prefix).unwrap()))
+    }
+
+    /// A name that no other test gives: the engine is shared.
+    fn name(&self, word: &str) -> String {
+        format!("{word}-{}", self.home.mark().to_lowercase())
     }
 
     fn spec(&self) -> SandboxSpec {
@@ -78,6 +93,7 @@ async fn an_engine_that_is_not_there_is_told_with_what_to_do() {
             program_dir: home.path().join("programs"),
             socket: socket.to_owned(),
             installation: "x".into(),
+            name_prefix: NamePrefix::default(),
         })
     };
     let error = provider(&socket).list().await.unwrap_err();
@@ -106,6 +122,7 @@ async fn an_engine_that_talks_nonsense_is_an_error() {
         program_dir: home.path().join("programs"),
         socket,
         installation: "x".into(),
+        name_prefix: NamePrefix::default(),
     });
     assert_eq!(provider.list().await.unwrap_err().code(), ErrorCode::NotAvailable);
     answer.await.unwrap();
@@ -304,5 +321,77 @@ async fn stopping_goes_on_without_the_keepers_help() {
     assert_eq!(sandbox.inspect().await.unwrap().status, Status::Stopped);
     sandbox.start().await.unwrap();
     assert_eq!(run(&sandbox, "echo well again").await, "well again");
+    fixture.clean().await;
+}
+
+#[tokio::test]
+async fn a_container_is_found_whatever_its_name_begins_with() {
+    let fixture = Fixture::new();
+    let (dogs, cats) = (fixture.with_prefix("dog-"), fixture.with_prefix("Cat_"));
+    let named = |word: &str| SandboxSpec { name: Some(fixture.name(word)), ..fixture.spec() };
+    let container = |id: &str| fixture.docker(&["inspect", "--format", "{{.Name}}", id]);
+    let sandbox = Sandbox::create(dogs.clone(), &named("box")).await.unwrap();
+    sandbox.start().await.unwrap();
+    let listed = fixture.docker(&["ps", "-q", "--filter", &format!("label=kennel.id={}", sandbox.id())]);
+    assert_eq!(container(listed.trim()).trim(), format!("/dog-{}", fixture.name("box")));
+    // Whoever comes later, with the same prefix or another, finds it by its id and by its name, and can talk to it.
+    for provider in [fixture.provider.clone(), cats.clone(), fixture.with_prefix("dog-")] {
+        for text in [sandbox.id().as_str(), &fixture.name("box")] {
+            let found = Sandbox::find(provider.clone(), text).await.unwrap();
+            assert_eq!((found.id(), &found.info().name), (sandbox.id(), &fixture.name("box")));
+            assert_eq!(run(&found, "echo hello").await, "hello");
+        }
+        assert_eq!(provider.list().await.unwrap().len(), 1);
+        let dog = format!("dog-{}", fixture.name("box"));
+        assert_eq!(provider.get(&dog).await.unwrap_err().code(), ErrorCode::NotFound, "that is no sandbox's name");
+    }
+    // Another's hand changes the name, and leaves the prefix that it has.
+    cats.rename(sandbox.id(), &fixture.name("crate")).await.unwrap();
+    assert_eq!(container(listed.trim()).trim(), format!("/dog-{}", fixture.name("crate")));
+    assert_eq!(fixture.provider.get(&fixture.name("crate")).await.unwrap().id, *sandbox.id());
+    assert_eq!(dogs.get(&fixture.name("box")).await.unwrap_err().code(), ErrorCode::NotFound);
+    // A name is one sandbox's, whatever its container's begins with.
+    let error = cats.create(&named("crate")).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::AlreadyExists, "{error}");
+    assert!(error.to_string().contains(&format!("there is a container dog-{}", fixture.name("crate"))), "{error}");
+    let other = cats.create(&named("other")).await.unwrap();
+    let error = cats.rename(&other.id, &fixture.name("crate")).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::AlreadyExists, "{error}");
+    fixture.clean().await;
+}
+
+#[tokio::test]
+async fn one_name_is_given_once_whatever_the_prefix() {
+    let fixture = Fixture::new();
+    let spec = SandboxSpec { name: Some(fixture.name("only-one")), ..fixture.spec() };
+    for _ in 0..3 {
+        let providers = ["a-", "b-", "c-", "d-"].map(|prefix| fixture.with_prefix(prefix));
+        let attempts = futures_util::future::join_all(providers.iter().map(|provider| provider.create(&spec))).await;
+        let (made, refused): (Vec<_>, Vec<_>) = attempts.into_iter().partition(Result::is_ok);
+        assert_eq!(made.len(), 1, "{made:?}");
+        for error in refused.into_iter().map(Result::unwrap_err) {
+            assert_eq!(error.code(), ErrorCode::AlreadyExists, "{error}");
+        }
+        assert_eq!(fixture.provider.list().await.unwrap().len(), 1);
+        fixture.clean().await;
+    }
+}
+
+#[tokio::test]
+async fn a_keeper_that_never_says_a_word_is_given_up() {
+    let fixture = Fixture::new();
+    let program = kennel_keeper_bin::KEEPER.install(&fixture.home.path().join("programs")).unwrap();
+    programs::replace(&program, "exec tail -f \"$0\"");
+    // Shorter than the engine takes itself, and longer.
+    for millis in [1, 2000] {
+        let spec = SandboxSpec { startup_ms: Some(millis), ..fixture.spec() };
+        let sandbox = Sandbox::create(fixture.provider.clone(), &spec).await.unwrap();
+        let error = sandbox.start().await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::StartFailed, "{error}");
+        let within = Duration::from_millis(millis);
+        assert_eq!(error.to_string(), format!("start sandbox {}: it took longer than {within:?}", sandbox.id()));
+        assert!(error.next_step().unwrap().contains("sandbox.startupTimeout"), "{error:?}");
+        assert_eq!(sandbox.inspect().await.unwrap().status, Status::Stopped, "half started is not started");
+    }
     fixture.clean().await;
 }

@@ -134,9 +134,7 @@ impl Provider for Local {
             return Ok(());
         }
         let (keeper, _) = self.begin(&record, false).await?;
-        let answer = keeper.answer().await?;
-        answer.map_err(|reason| Error::not_started(&record.name, reason))?;
-        self.records.confirm_main(&record, self.line(id).await).await
+        self.records.confirm(&record, keeper, self.line(id)).await
     }
 
     async fn launch(&self, id: &SandboxId) -> Result<Dialed> {

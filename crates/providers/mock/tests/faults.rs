@@ -75,6 +75,24 @@ async fn a_keeper_that_never_answers_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_launch_that_never_answers_takes_no_longer_than_it_may() {
+    let mock = Mock::new();
+    // Shorter and longer than any other patience.
+    for seconds in [1, 50] {
+        let spec = SandboxSpec { startup_ms: Some(seconds * 1000), ..SandboxSpec::default() };
+        let sandbox = Sandbox::create(Arc::new(mock.clone()), &spec).await.unwrap();
+        mock.fault(Fault::NeverAnswers);
+        let began = tokio::time::Instant::now();
+        let error = in_time(async { sandbox.launch().await?.welcome().await }).await.err().unwrap();
+        assert_eq!(error.code(), ErrorCode::StartFailed, "{error}");
+        assert_eq!(error.to_string(), format!("start the sandbox: it took longer than {seconds}s"));
+        assert!(error.next_step().unwrap().contains("sandbox.startupTimeout"), "{error:?}");
+        // Time stands still but for this: nothing is measured here.
+        assert_eq!(began.elapsed().as_secs(), seconds);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_keeper_that_hangs_up_is_told_at_every_frame() {
     let mock = Mock::new();
     let sandbox = running(&mock).await;

@@ -219,9 +219,8 @@ impl Provider for Native {
         if self.records.is_running(id) {
             return if freeze::is_frozen(id) { Err(Error::paused(&record.name)) } else { Ok(()) };
         }
-        let answer = self.begin(&record, false).await?.answer().await?;
-        answer.map_err(|reason| Error::not_started(&record.name, reason))?;
-        self.records.confirm_main(&record, self.line(id).await).await
+        let jail = self.begin(&record, false).await?;
+        self.records.confirm(&record, jail, self.line(id)).await
     }
 
     async fn launch(&self, id: &SandboxId) -> Result<Dialed> {

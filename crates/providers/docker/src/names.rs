@@ -1,0 +1,129 @@
+//! What containers are called: a prefix that is the user's choice, and the sandbox's name.
+//!
+//! The engine sees to it that no two containers have one name. That no two sandboxes have, whatever their containers'
+//! names begin with, is ours to see to: whoever gives a name holds the lock of the installation meanwhile.
+
+use crate::info::Container;
+use crate::{Docker, Seen, create, labels};
+use kennel_core::{Error, Result};
+use kennel_types::ErrorCode;
+use std::collections::HashMap;
+
+/// What the names of containers begin with: letters, digits, dots, dashes and underscores, a letter or digit first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamePrefix(String);
+
+impl Default for NamePrefix {
+    fn default() -> Self {
+        Self("kennel-".to_owned())
+    }
+}
+
+impl NamePrefix {
+    /// Refuses what no name of a container can begin with.
+    pub fn new(text: impl Into<String>) -> Result<Self> {
+        let text = text.into();
+        let plain = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
+        if text.len() <= 100 && text.starts_with(|first: char| first.is_ascii_alphanumeric()) && text.chars().all(plain)
+        {
+            return Ok(Self(text));
+        }
+        let message = format!("no container's name can begin with {text:?}");
+        Err(Error::new(ErrorCode::InvalidConfig, message)
+            .hint("use letters, digits, dots, dashes and underscores, a letter or digit first"))
+    }
+
+    /// The one that a container was made with.
+    pub(crate) fn of(labels: &HashMap<String, String>) -> Self {
+        // Anybody on the engine can write labels.
+        labels.get(labels::PREFIX).and_then(|text| Self::new(text.as_str()).ok()).unwrap_or_default()
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The container of the sandbox of that name.
+    pub(crate) fn container(&self, name: &str) -> String {
+        format!("{}{name}", self.0)
+    }
+}
+
+/// The sandbox's name, as the engine calls its container: that can be changed. If someone else changed it, the one that
+/// it was made with.
+pub(crate) fn sandbox(container: Option<&str>, labels: &HashMap<String, String>) -> Option<String> {
+    let container = container.unwrap_or_default().trim_start_matches('/');
+    let name = container.strip_prefix(NamePrefix::of(labels).as_str()).filter(|name| !name.is_empty());
+    name.map(ToOwned::to_owned).or_else(|| labels.get(labels::NAME).cloned())
+}
+
+impl Docker {
+    /// The sandbox of that name, whatever its container's begins with.
+    pub(crate) async fn by_name(&self, name: &str) -> Result<Option<Container>> {
+        // Nearly always it begins as those do that are made here.
+        let found = self.inspect(&self.prefix.container(name)).await?;
+        if let Some(container) = found.filter(|found| found.info.name == name) {
+            return Ok(Some(container));
+        }
+        let Some((engine_id, _)) = self.holder(name).await? else { return Ok(None) };
+        let found = self.inspect(&engine_id).await?;
+        if let Some(container) = &found {
+            let seen = Seen { engine_id, made_here: false, held: None };
+            self.seen().entry(container.id().clone()).or_insert(seen);
+        }
+        Ok(found)
+    }
+
+    /// Makes sure that no sandbox has this name, and that none gets it as long as the answer is held.
+    pub(crate) async fn free_name(&self, name: &str) -> Result<std::fs::File> {
+        let lock = self.run_dirs.lock().await?;
+        match self.holder(name).await? {
+            Some((_, container)) => Err(create::taken(name, &container)),
+            None => Ok(lock),
+        }
+    }
+
+    /// The engine's id and name of the container of the sandbox of that name.
+    async fn holder(&self, name: &str) -> Result<Option<(String, String)>> {
+        let containers = self.summaries(None).await?;
+        Ok(containers.into_iter().find_map(|summary| {
+            let container = summary.names.unwrap_or_default().into_iter().next().unwrap_or_default();
+            let named = sandbox(Some(&container), &summary.labels.unwrap_or_default())?;
+            (named == name).then_some((summary.id?, container.trim_start_matches('/').to_owned()))
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_what_a_name_can_begin_with() {
+        for good in ["kennel-", "a", "0", "Coding_Agent.", &"x".repeat(100)] {
+            assert!(NamePrefix::new(good).is_ok(), "{good:?}");
+        }
+        for bad in ["", "-a", "_a", ".a", "a/b", "../", "a b", "é", "a\0", &"x".repeat(101)] {
+            assert_eq!(NamePrefix::new(bad).unwrap_err().code(), ErrorCode::InvalidConfig, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_the_containers_without_its_own_prefix() {
+        let labels = |prefix: Option<&str>| {
+            let mut labels = HashMap::from([(labels::NAME.to_owned(), "made".to_owned())]);
+            labels.extend(prefix.map(|prefix| (labels::PREFIX.to_owned(), prefix.to_owned())));
+            labels
+        };
+        let name = |container: &str, prefix: Option<&str>| sandbox(Some(container), &labels(prefix)).unwrap();
+        assert_eq!(name("/dog-box", Some("dog-")), "box");
+        assert_eq!(name("/kennel-box", None), "box");
+        assert_eq!(name("/kennel-box", Some("ken")), "nel-box");
+        // Someone else's name for it, or someone else's label.
+        assert_eq!(name("/kennel-box", Some("dog-")), "made");
+        assert_eq!(name("/dog-", Some("dog-")), "made");
+        assert_eq!(name("/kennel-box", Some("../")), "box");
+        assert_eq!(sandbox(None, &labels(None)).unwrap(), "made");
+        assert_eq!(sandbox(None, &HashMap::new()), None);
+    }
+}

@@ -1,0 +1,56 @@
+//! A start that takes longer than it may: it is given up, and nothing of it goes on.
+
+use kennel_core::{Provider, RemoveOptions, Sandbox};
+use kennel_keeper_bin::JAIL;
+use kennel_native::Native;
+use kennel_testkit::{Home, host, programs, within};
+use kennel_types::{ErrorCode, ExecSpec, SandboxSpec, Status};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[tokio::test]
+async fn a_jail_that_never_says_a_word_is_given_up() {
+    let home = Home::new();
+    let dir = home.path().join("programs");
+    let provider: Arc<dyn Provider> = Arc::new(Native::new(home.state(), dir.clone()));
+    let program = JAIL.install(&dir).unwrap();
+    // It hears nothing, not even that nobody is on the line any more.
+    let real = programs::replace(&program, "exec tail -f \"$0\"");
+    let spec = SandboxSpec { startup_ms: Some(200), ..SandboxSpec::default() };
+    let sandbox = Sandbox::create(provider, &spec).await.unwrap();
+    let error = sandbox.start().await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::StartFailed, "{error}");
+    assert_eq!(error.to_string(), format!("start sandbox {}: it took longer than 200ms", sandbox.id()));
+    assert!(error.next_step().unwrap().contains("sandbox.startupTimeout"), "{error:?}");
+    let gone = within(Duration::from_secs(10), async || host::processes(&home.mark()).is_empty()).await;
+    assert!(gone, "{:?}", host::leftovers(&home.mark(), &[], &home.state()));
+    assert_ne!(sandbox.inspect().await.unwrap().status, Status::Running);
+    // It was not the sandbox's fault: with more time, or a better day, it starts.
+    programs::put(&program, &real);
+    let patient = SandboxSpec { startup_ms: None, ..spec };
+    let patient = Sandbox::create(sandbox.provider().clone(), &patient).await.unwrap();
+    patient.start().await.unwrap();
+    assert!(patient.run(&ExecSpec::argv(["true"]), None, 100).await.unwrap().status.success());
+    for sandbox in [sandbox, patient] {
+        sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn its_maker_waits_no_longer_either() {
+    let home = Home::new();
+    let dir = home.path().join("programs");
+    let provider: Arc<dyn Provider> = Arc::new(Native::new(home.state(), dir.clone()));
+    programs::replace(&JAIL.install(&dir).unwrap(), "exec cat \"$0\" -");
+    let spec = SandboxSpec { startup_ms: Some(200), tied: true, ..SandboxSpec::default() };
+    let sandbox = Sandbox::create(provider, &spec).await.unwrap();
+    let keeper = sandbox.launch().await.unwrap();
+    let error = sandbox.exec(&ExecSpec::argv(["true"])).await.err().unwrap();
+    assert_eq!(error.code(), ErrorCode::StartFailed, "{error}");
+    assert_eq!(error.to_string(), "start the sandbox: it took longer than 200ms");
+    assert!(error.next_step().unwrap().contains("sandbox.startupTimeout"), "{error:?}");
+    drop(keeper);
+    sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
+    let gone = within(Duration::from_secs(10), async || host::processes(&home.mark()).is_empty()).await;
+    assert!(gone, "{:?}", host::leftovers(&home.mark(), &[], &home.state()));
+}

@@ -14,14 +14,14 @@ use std::process::{Command, Stdio};
 const NOBODY: u32 = 65_534;
 
 /// A machine on which nothing is installed, and whose tools are scripts.
-struct Bare {
-    kennel: Kennel,
+pub(crate) struct Bare {
+    pub(crate) kennel: Kennel,
 }
 
 impl Bare {
     /// The script is what installs packages here. In it, `$BIN` is the only directory that is looked into for programs,
     /// and `$SOCKET` where Docker is looked for.
-    fn new(install: &str) -> Self {
+    pub(crate) fn new(install: &str) -> Self {
         let bare = Self { kennel: Kennel::on("local") };
         for dir in [bare.home(), &bare.bin(), &bare.of_nobody()] {
             std::fs::create_dir_all(dir).unwrap();
@@ -64,7 +64,7 @@ impl Bare {
     }
 
     /// What was run, but for the renewal of lists on a machine that has none.
-    fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.calls_file()).unwrap_or_default();
         text.lines().filter(|line| !line.ends_with("apt-get update")).map(ToOwned::to_owned).collect()
     }
@@ -77,7 +77,7 @@ impl Bare {
         call
     }
 
-    fn as_root(&self, args: &[&str]) -> Command {
+    pub(crate) fn as_root(&self, args: &[&str]) -> Command {
         self.call(Path::new(env!("CARGO_BIN_EXE_kennel")), args)
     }
 
@@ -97,7 +97,7 @@ fn program(path: &Path, script: &str) {
 }
 
 /// Docker's package comes: a program, and an engine that answers.
-fn install_docker() -> String {
+pub(crate) fn install_docker() -> String {
     let engine = docker::socket();
     format!("echo unpacking-docker; ln -s /bin/true $BIN/dockerd; ln -s {} $SOCKET", engine.display())
 }

@@ -2,8 +2,14 @@
 //!
 //! The words are in `snapshots/`; `INSTA_UPDATE=always cargo test -p kennel words` writes them anew.
 
+mod machine;
+mod papers;
+mod screen;
+mod watched;
+
 use crate::support::{Finished, Kennel, finish};
 use std::fmt::Write;
+use std::path::Path;
 
 const COMMANDS: &[&str] = &[
     "run",
@@ -67,10 +73,36 @@ fn the_help_in_colour() {
 #[test]
 fn every_command_is_here() {
     let kennel = Kennel::on("local");
-    let said = kennel.kennel(&["--help"]).ok();
-    let listed = said.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    for command in listed.filter_map(|line| line.split_whitespace().next()) {
-        assert!(COMMANDS.contains(&command), "the help of {command} is not looked at");
+    for above in ["", "config "] {
+        let words: Vec<&str> = above.split_whitespace().chain(["--help"]).collect();
+        let said = kennel.kennel(&words).ok();
+        let listed = said.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+        for command in listed.filter_map(|line| line.split_whitespace().next()) {
+            let command = format!("{above}{command}");
+            assert!(COMMANDS.contains(&command.as_str()), "the help of {command} is not looked at");
+        }
+    }
+}
+
+#[test]
+fn every_command_is_seen_when_all_is_well() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
+    let mut seen = String::new();
+    for dir in [here.join("snapshots"), here.join("words/snapshots")] {
+        for file in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+            let of_help = name.starts_with("cli__words__help");
+            if file.extension().is_some_and(|it| it == "snap") && name.starts_with("cli__words__") && !of_help {
+                seen += &std::fs::read_to_string(file).unwrap();
+            }
+        }
+    }
+    let calls: Vec<&str> = seen.lines().filter_map(|line| line.strip_prefix("$ kennel ")).collect();
+    // `config` alone is its help.
+    for command in COMMANDS.iter().filter(|command| **command != "config") {
+        let is_it =
+            |call: &&str| call.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+        assert!(calls.iter().any(is_it), "what {command} prints when all is well is in no snapshot");
     }
 }
 
@@ -83,7 +115,14 @@ struct Walk<'a> {
     replaced: Vec<(String, String)>,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(kennel: &'a Kennel, coloured: bool) -> Self {
+        let mut walk = Self { kennel, coloured, text: String::new(), replaced: Vec::new() };
+        walk.stands_for(&kennel.here().display().to_string(), "HERE");
+        walk.stands_for(&kennel.home.path().display().to_string(), "HOME");
+        walk
+    }
+
     fn go(&mut self, words: &[&str]) -> String {
         self.go_with(words, None)
     }
@@ -122,7 +161,17 @@ impl Walk<'_> {
 /// A line without the numbers that no two runs share.
 fn steady(line: &str) -> String {
     let line = line.replace('\x1b', "ESC");
-    for name in ["\"createdMs\": ", "\"kennel.created-ms\": ", "\"kennel.installation\": "] {
+    for name in [
+        "\"createdMs\": ",
+        "\"kennel.created-ms\": ",
+        "\"kennel.installation\": ",
+        "\"create\": ",
+        "\"start\": ",
+        "\"connect\": ",
+        "\"exec\": ",
+        "\"remove\": ",
+        "\"total\": ",
+    ] {
         if let Some((indent, _)) = line.split_once(name) {
             return format!("{indent}{name}DIFFERS,");
         }
@@ -142,15 +191,13 @@ fn steady(line: &str) -> String {
 
 fn walk(provider: &'static str, coloured: bool) -> String {
     let kennel = Kennel::on(provider);
-    let mut walk = Walk { kennel: &kennel, coloured, text: String::new(), replaced: Vec::new() };
-    walk.stands_for(&kennel.here().display().to_string(), "HERE");
-    walk.stands_for(&kennel.home.path().display().to_string(), "HOME");
+    let mut walk = Walk::new(&kennel, coloured);
     if let Some(image) = kennel.image() {
         walk.stands_for(image, "IMAGE");
     }
     walk.go(&["run", "--", "echo", "hello"]);
     walk.go(&["run", "-c", "echo a | tr a b"]);
-    let id = kennel.kennel(&["create", "--name", "box"]).ok();
+    let id = walk.go(&["create", "--name", "box"]);
     let id = kennel.kennel(&["ls", "--all", "--format", "id", "--filter", &format!("name={id}")]).ok();
     walk.stands_for(&id, "ID----------");
     walk.go(&["ls", "--all"]);
@@ -161,6 +208,7 @@ fn walk(provider: &'static str, coloured: bool) -> String {
     walk.go(&["ls", "--json"]);
     walk.go(&["inspect", "box"]);
     walk.go(&["exec", "box", "--", "echo", "hello"]);
+    walk.go(&["exec", "--json", "box", "--", "echo", "hello"]);
     std::fs::write(kennel.here().join("notes"), "one\n").unwrap();
     walk.go(&["cp", "notes", "box:/tmp/notes"]);
     walk.go(&["cp", "box:/tmp/notes", "-"]);
@@ -195,10 +243,18 @@ fn what_it_prints_in_colour() {
 
 #[test]
 fn what_needs_no_sandbox() {
+    insta::assert_snapshot!("without_a_sandbox", without_a_sandbox(false));
+}
+
+#[test]
+fn what_needs_no_sandbox_in_colour() {
+    // Nothing of it has colours.
+    assert_eq!(without_a_sandbox(true), without_a_sandbox(false));
+}
+
+fn without_a_sandbox(coloured: bool) -> String {
     let kennel = Kennel::on("local");
-    let mut walk = Walk { kennel: &kennel, coloured: false, text: String::new(), replaced: Vec::new() };
-    walk.stands_for(&kennel.here().display().to_string(), "HERE");
-    walk.stands_for(&kennel.home.path().display().to_string(), "HOME");
+    let mut walk = Walk::new(&kennel, coloured);
     walk.go(&["config", "path"]);
     walk.go(&["config", "set", "sandbox.memory", "2g"]);
     walk.go(&["config", "set", "sandbox.network", "host"]);
@@ -215,5 +271,5 @@ fn what_needs_no_sandbox() {
     walk.go(&["explain", "limits"]);
     walk.go(&["explain", "limits", "--json"]);
     walk.go(&["version"]);
-    insta::assert_snapshot!("without_a_sandbox", walk.text);
+    walk.text
 }

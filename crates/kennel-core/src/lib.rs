@@ -28,7 +28,7 @@ pub use provider::{
     ByteStream, Dialed, EventStream, LogChunk, LogOptions, LogStream, Provider, PullProgress, RemoveOptions,
     check_name, new_id, require,
 };
-pub use records::{Record, Records, Starting, watch_records};
+pub use records::{Record, Records, Starting, TakenImage, watch_records};
 pub use sandbox::Sandbox;
 pub use socket::connect_socket;
 pub use text::printable;

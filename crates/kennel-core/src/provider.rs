@@ -82,6 +82,11 @@ pub trait Provider: Send + Sync {
     /// The row of the mode table it keeps to here.
     fn mode(&self) -> &'static Mode;
 
+    /// All rows that can be had here: what is asked for decides. The first is that of [`Provider::mode`].
+    fn modes(&self) -> Vec<&'static Mode> {
+        vec![self.mode()]
+    }
+
     /// Whether it can be used here, and what is missing.
     async fn probe(&self) -> Availability;
 

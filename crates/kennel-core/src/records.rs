@@ -63,6 +63,23 @@ pub struct Record {
     pub network: NetworkMode,
     /// What it is held by when it runs.
     pub enforcement: Enforcement,
+    /// The image it was made of, as it was then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<TakenImage>,
+}
+
+/// The image of a sandbox, as it was when the sandbox was made. What the name stands for later does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TakenImage {
+    /// Directories of its layers, topmost first.
+    pub layers: Vec<PathBuf>,
+    /// Environment, each `NAME=VALUE`.
+    pub env: Vec<String>,
+    /// Who commands run as.
+    pub user: Option<String>,
+    /// What it runs if nothing else is asked for.
+    pub command: Vec<String>,
 }
 
 /// The directory of names. No id is like this.
@@ -93,6 +110,7 @@ impl Records {
         workdir: String,
         network: NetworkMode,
         enforcement: Enforcement,
+        image: Option<TakenImage>,
     ) -> Result<Record> {
         let id = crate::new_id()?;
         let dir = self.dir(&id);
@@ -107,6 +125,7 @@ impl Records {
             workdir,
             network,
             enforcement,
+            image,
         };
         let written = self.write(&record).and_then(|file| match &spec.name {
             Some(name) => self.take_name(name, &record.id).map(|()| file),
@@ -268,7 +287,11 @@ impl Records {
             created_ms: record.created_ms,
             exit_code,
             image: record.spec.image.clone(),
-            image_command: None,
+            image_command: record
+                .image
+                .as_ref()
+                .map(|image| image.command.clone())
+                .filter(|command| !command.is_empty()),
             workdir: record.workdir.clone(),
             workspace: record.spec.workspace.clone(),
             network: record.network,
@@ -360,7 +383,7 @@ mod tests {
     fn create(records: &Records, name: Option<&str>) -> Result<Record> {
         let spec = SandboxSpec { name: name.map(Into::into), ..SandboxSpec::default() };
         let enforcement = Enforcement { mode: "test".into(), layers: Vec::new(), limits: spec.limits };
-        records.create(&spec, "/".into(), NetworkMode::None, enforcement)
+        records.create(&spec, "/".into(), NetworkMode::None, enforcement, None)
     }
 
     #[test]
@@ -392,7 +415,7 @@ mod tests {
         let maker = records(root.path());
         let spec = SandboxSpec { tied: true, ..SandboxSpec::default() };
         let enforcement = Enforcement { mode: "test".into(), layers: Vec::new(), limits: spec.limits };
-        let record = maker.create(&spec, "/".into(), NetworkMode::None, enforcement).unwrap();
+        let record = maker.create(&spec, "/".into(), NetworkMode::None, enforcement, None).unwrap();
         let kept = create(&maker, None).unwrap();
         // Half a sandbox: its maker was killed before it could write the record.
         let half = root.path().join("halfasandbox");

@@ -2,9 +2,7 @@
 //!
 //! Blocking, and fit to be called by programs that prepare a test run as well as by tests.
 
-use crate::programs::{self, KNOCK};
-use crate::{host, within_blocking};
-use sha2::{Digest, Sha256};
+use crate::{busybox, host, within_blocking};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -126,17 +124,11 @@ pub fn image() -> String {
 
 /// The same on a given engine. It is made once, and is named by what is in it.
 pub fn image_on(socket: &Path) -> String {
-    let busybox = busybox();
-    let mut hash = Sha256::new();
-    for part in [std::fs::read(&busybox).expect("read busybox").as_slice(), KNOCK.as_bytes(), PASSWD.as_bytes()] {
-        hash.update(part);
-    }
-    let hash = hash.finalize();
-    let name = format!("kennel-test/busybox:{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3]);
+    let name = format!("kennel-test/busybox:{}", busybox::fingerprint());
     if !has_image(socket, &name) {
         let _only_one = lock("image");
         if !has_image(socket, &name) {
-            make_image(socket, &name, &busybox);
+            make_image(socket, &name);
         }
     }
     name
@@ -157,8 +149,6 @@ pub fn leftovers(socket: &Path, label: &str) -> Vec<String> {
     list.lines().map(ToOwned::to_owned).collect()
 }
 
-const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
-
 fn command(socket: &Path) -> Command {
     let mut command = Command::new("docker");
     command.arg("--host").arg(format!("unix://{}", socket.display())).stdin(Stdio::null());
@@ -172,7 +162,7 @@ fn engine_dir() -> PathBuf {
 }
 
 /// One at a time, across all processes that test.
-fn lock(what: &str) -> File {
+pub(crate) fn lock(what: &str) -> File {
     let file = lock_file(what);
     file.lock().unwrap_or_else(|error| panic!("wait for the lock {what}: {error}"));
     file
@@ -201,44 +191,12 @@ fn has_image(socket: &Path, name: &str) -> bool {
     inspect.is_ok_and(|status| status.success())
 }
 
-/// A busybox that needs no libraries.
-fn busybox() -> PathBuf {
-    let found =
-        ["/bin/busybox", "/usr/bin/busybox", "/bin/busybox-static"].map(PathBuf::from).into_iter().find(|path| {
-            // A static program names no interpreter.
-            std::fs::read(path).is_ok_and(|bytes| !bytes.windows(7).take(4096).any(|window| window == b"/ld-lin"))
-        });
-    found.expect("no static busybox to make an image of: apt-get install busybox-static")
-}
-
-fn make_image(socket: &Path, name: &str, busybox: &Path) {
-    let dir = tempfile::tempdir().expect("a directory for the image");
-    let root = dir.path().join("root");
-    for sub in ["bin", "dev", "etc", "home", "mnt", "proc", "root", "run", "sys", "tmp", "usr", "var"] {
-        std::fs::create_dir_all(root.join(sub)).expect("make a directory of the image");
-    }
-    std::fs::copy(busybox, root.join("bin/busybox")).expect("copy busybox");
-    std::fs::write(root.join("etc/passwd"), PASSWD).expect("write the image's users");
-    std::fs::write(root.join("etc/group"), "root:x:0:\nnogroup:x:65534:\n").expect("write the image's groups");
-    let list = Command::new(busybox).arg("--list").output().expect("ask busybox for its programs");
-    for program in String::from_utf8_lossy(&list.stdout).lines().filter(|program| *program != "busybox") {
-        std::os::unix::fs::symlink("busybox", root.join("bin").join(program)).expect("link a program");
-    }
-    programs::compile(KNOCK, &root.join("bin/knock"));
-    Command::new("chmod").arg("1777").arg(root.join("tmp")).status().expect("open the image's /tmp");
-    let mut tar = Command::new("tar")
-        .args(["--create", "--owner=0", "--group=0", "--numeric-owner", "--directory"])
-        .arg(&root)
-        .arg(".")
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("run tar");
-    let archive = tar.stdout.take().expect("it is piped");
+fn make_image(socket: &Path, name: &str) {
+    let archive = std::fs::File::open(busybox::archive()).expect("open the archive of the image");
     let import = command(socket)
         .args(["import", "--change", "CMD [\"sh\"]", "--change", "ENV FROM_IMAGE=yes", "-", name])
         .stdin(archive)
         .stdout(Stdio::null())
         .status();
-    let packed = tar.wait().is_ok_and(|status| status.success());
-    assert!(packed && import.is_ok_and(|status| status.success()), "the image {name} could not be made");
+    assert!(import.is_ok_and(|status| status.success()), "the image {name} could not be made");
 }

@@ -4,6 +4,7 @@
 //! It knows the provider interface and no provider. A case asks the provider's row of the mode table what should
 //! happen, and checks that it works or that it is refused; it never skips.
 
+pub mod busybox;
 pub mod contract;
 pub mod docker;
 mod eventually;

@@ -23,6 +23,11 @@ pub trait Subject: Send + Sync {
         SandboxSpec::default()
     }
 
+    /// The row of the mode table that its sandboxes are of.
+    fn mode(&self) -> &'static Mode {
+        self.open().mode()
+    }
+
     /// Where the keeper's socket is inside, if it has a path there.
     fn socket_inside(&self) -> Option<String> {
         None
@@ -38,6 +43,7 @@ pub trait Subject: Send + Sync {
 pub struct Stage {
     subject: Box<dyn Subject>,
     provider: Arc<dyn Provider>,
+    mode: &'static Mode,
     made: Mutex<Vec<SandboxId>>,
 }
 
@@ -50,7 +56,8 @@ pub fn check<S: Subject + 'static>(make: impl FnOnce() -> S, case: impl AsyncFnO
         .build()
         .expect("a runtime for the case");
     let entered = runtime.enter();
-    let stage = Stage { provider: subject.open(), subject: Box::new(subject), made: Mutex::default() };
+    let (provider, mode) = (subject.open(), subject.mode());
+    let stage = Stage { provider, mode, subject: Box::new(subject), made: Mutex::default() };
     drop(entered);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let in_time = runtime.block_on(async { tokio::time::timeout(CASE, case(&stage)).await.is_ok() });
@@ -67,7 +74,7 @@ pub fn check<S: Subject + 'static>(make: impl FnOnce() -> S, case: impl AsyncFnO
 impl Stage {
     /// The row of the mode table that says what should happen.
     pub fn mode(&self) -> &'static Mode {
-        self.provider.mode()
+        self.mode
     }
 
     /// The provider.

@@ -49,6 +49,11 @@ impl Places {
         self.state.join(provider)
     }
 
+    /// Where images are kept.
+    pub(crate) fn images(&self) -> PathBuf {
+        self.data.join("images")
+    }
+
     /// Where the programs for the inside are put.
     pub(crate) fn programs(&self) -> PathBuf {
         self.data.join("programs")

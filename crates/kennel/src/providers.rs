@@ -7,7 +7,7 @@ use crate::{environment, report};
 use kennel_config::{OnUnavailable, SandboxSection};
 use kennel_core::{Error, Provider, Result, Sandbox, printable};
 use kennel_docker::NamePrefix;
-use kennel_types::{Backing, ErrorCode, MODES, Mode, NetworkMode, SandboxId, SandboxInfo};
+use kennel_types::{ErrorCode, MODES, Mode, NetworkMode, SandboxId, SandboxInfo};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -154,8 +154,10 @@ impl Providers {
 
     async fn detected(&self, settings: &SandboxSection, image: Option<&str>) -> Result<Arc<dyn Provider>> {
         let native = self.make(ProviderName::Native, settings)?;
-        let reason = if image.is_some() && native.mode().backing != Backing::Image {
-            "it runs no images".to_owned()
+        // What is only in an engine's own store may be there and nowhere else.
+        let elsewhere = |image: &str| !has_image(image) && docker_socket().is_ok_and(|socket| socket.exists());
+        let reason = if image.is_some_and(elsewhere) {
+            "it does not have the image".to_owned()
         } else {
             let availability = native.probe().await;
             if availability.available {
@@ -302,8 +304,20 @@ impl Providers {
     }
 }
 
+/// Whether native sandboxes can be made of that image at once.
+fn has_image(image: &str) -> bool {
+    let store = Places::find().ok().and_then(|places| kennel_image::Store::open(places.images()).ok());
+    let found = store.zip(image.parse().ok()).and_then(|(store, reference)| store.get(&reference).ok());
+    found.flatten().is_some()
+}
+
 fn make_native(places: &Places) -> kennel_native::Native {
-    kennel_native::Native::new(places.provider_state("native"), places.programs())
+    let native = kennel_native::Native::new(places.provider_state("native"), places.programs());
+    match kennel_image::Store::open(places.images()) {
+        Ok(store) => native.with_images(store),
+        // Another's: it is told when an image is asked for.
+        Err(_) => native,
+    }
 }
 
 /// Tries what the kernel grants to native sandboxes.

@@ -49,15 +49,15 @@ impl Explain {
     pub(crate) async fn run(&self) -> u8 {
         let mut rows = Vec::new();
         for name in ProviderName::ALL {
-            let here = match name.make() {
-                Ok(provider) => provider.probe().await,
-                Err(error) => Availability {
-                    available: false,
-                    detail: error.to_string(),
-                    fix: error.next_step().map(ToOwned::to_owned),
-                },
+            let (here, can_be) = match name.make() {
+                Ok(provider) => (provider.probe().await, provider.modes()),
+                Err(error) => {
+                    let (detail, fix) = (error.to_string(), error.next_step().map(ToOwned::to_owned));
+                    let first = MODES.iter().find(|mode| mode.provider == name.as_str());
+                    (Availability { available: false, detail, fix }, first.into_iter().collect())
+                }
             };
-            rows.extend(MODES.iter().filter(|mode| mode.provider == name.as_str()).map(|mode| (mode, here.clone())));
+            rows.extend(can_be.into_iter().map(|mode| (mode, here.clone())));
         }
         let mut rows: Vec<Here> = rows.into_iter().map(|(mode, here)| Here { mode, here }).collect();
         let Some(subject) = self.subject.as_deref() else {

@@ -8,6 +8,7 @@
 
 mod cover;
 mod freeze;
+mod image;
 mod limits;
 mod plan;
 mod rights;
@@ -20,6 +21,7 @@ use kennel_core::{
     Dialed, Error, EventStream, Helper, LogOptions, LogStream, Provider, Record, Records, RemoveOptions, Result, Told,
     connect_socket, follow_log, require, watch_records,
 };
+use kennel_image::Store;
 use kennel_jail::{Base, CLEAR, Clear, Network, Rights};
 use kennel_keeper_bin::JAIL;
 use kennel_types::{
@@ -37,6 +39,7 @@ pub struct Native {
     records: Records,
     programs: PathBuf,
     maker: Maker,
+    images: Option<Store>,
     /// A jail that was started ahead, and the network that it has.
     ahead: Mutex<Option<(Network, Helper)>>,
 }
@@ -44,7 +47,8 @@ pub struct Native {
 impl Native {
     /// Keeps its sandboxes below `state` and the jail program in `programs`.
     pub fn new(state: PathBuf, programs: PathBuf) -> Self {
-        Self { records: Records::new("native", state), programs, maker: Maker::myself(), ahead: Mutex::new(None) }
+        let (records, maker) = (Records::new("native", state), Maker::myself());
+        Self { records, programs, maker, images: None, ahead: Mutex::new(None) }
     }
 
     /// Begins with what every sandbox needs, before it is known which: its namespaces are made while the caller goes on.
@@ -87,9 +91,10 @@ impl Native {
         };
         let dir = self.records.dir(&record.id);
         make_layers(&dir)?;
-        let base = match self.maker.rights {
-            Rights::Root => Base::Whole { lower: vec!["/".into()], cover: cover::of(&self.ours()) },
-            Rights::User => Base::Parts(cover::parts(&self.ours())),
+        let base = match (self.maker.rights, &record.image) {
+            (_, Some(image)) => Base::Whole { lower: plan::layers(image)?, cover: Vec::new() },
+            (Rights::Root, None) => Base::Whole { lower: vec!["/".into()], cover: cover::of(&self.ours()) },
+            (Rights::User, None) => Base::Parts(cover::parts(&self.ours())),
         };
         let mut plan = plan::of(record, &self.maker, &dir, &self.hidden(), base)?;
         plan.keeper.host_fd = goes_on.then_some(0);
@@ -184,7 +189,11 @@ fn missing() -> Option<(&'static str, &'static str)> {
 #[async_trait]
 impl Provider for Native {
     fn mode(&self) -> &'static Mode {
-        self.maker.mode()
+        self.maker.mode(false)
+    }
+
+    fn modes(&self) -> Vec<&'static Mode> {
+        vec![self.maker.mode(false), self.maker.mode(true)]
     }
 
     async fn probe(&self) -> Availability {
@@ -203,13 +212,21 @@ impl Provider for Native {
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
-        let mode = self.mode();
+        let mode = self.maker.mode(spec.image.is_some());
         let network = require(mode, spec)?;
-        plan::check(spec, &self.maker, &self.ours())?;
+        let held = spec.image.as_deref().map(|image| self.hold(image)).transpose()?;
+        let image = held.as_ref().map(image::taken);
+        plan::check(spec, image.as_ref(), &self.maker, &self.ours())?;
         let workdir = spec.workdir.clone().unwrap_or_else(|| plan::WORKSPACE.to_owned());
         let enforcement =
             Enforcement { mode: mode.name.to_owned(), layers: mode.layers_with(network), limits: spec.limits };
-        let record = self.records.create(spec, workdir, network, enforcement)?;
+        let record = self.records.create(spec, workdir, network, enforcement, image)?;
+        if let Some(held) = held
+            && let Err(error) = held.note(&self.records.dir(&record.id))
+        {
+            let _ = self.records.remove(&record);
+            return Err(image::from_image(error));
+        }
         Ok(self.records.info(&record))
     }
 

@@ -1,8 +1,9 @@
 //! From what was asked for to what the jail will do. No I/O but looking at what is there.
 
+use crate::image;
 use crate::rights::{FIRST_ID, Maker};
-use kennel_core::{Error, Record, Result};
-use kennel_jail::{Base, Bind, Cgroup, IdMap, Ids, Network, Plan, Rights};
+use kennel_core::{Error, Record, Result, TakenImage};
+use kennel_jail::{Base, Bind, Cgroup, EtcFile, IdMap, Ids, Network, Plan, Rights};
 use kennel_proto::{KeeperConfig, LogSink, Spawn};
 use kennel_types::{ErrorCode, Mount, NetworkMode, Owner, SandboxSpec, Support};
 use std::os::unix::ffi::OsStrExt;
@@ -29,7 +30,7 @@ const CAPABILITIES: u64 = 1 << 0 // CHOWN
 const TAKEN: [&str; 4] = ["/", "/dev", "/proc", "/sys"];
 
 /// Refuses what cannot be carried out, before anything is made.
-pub(crate) fn check(spec: &SandboxSpec, maker: &Maker, ours: &[&Path]) -> Result<()> {
+pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Maker, ours: &[&Path]) -> Result<()> {
     if let Some(workspace) = &spec.workspace
         && !workspace.is_dir()
     {
@@ -67,7 +68,7 @@ pub(crate) fn check(spec: &SandboxSpec, maker: &Maker, ours: &[&Path]) -> Result
             ));
         }
     }
-    inside_user(spec, maker).map(drop)
+    inside_user(user_of(spec, image), image, maker).map(drop)
 }
 
 /// The plan for a sandbox in `dir`, on `base`, with `hidden` not to be seen in any mount.
@@ -80,7 +81,8 @@ pub(crate) fn of(record: &Record, maker: &Maker, dir: &Path, hidden: &[&Path], b
     let owner = spec
         .owner
         .unwrap_or(Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() });
-    let user = inside_user(spec, maker)?;
+    let image = record.image.as_ref();
+    let user = inside_user(user_of(spec, image), image, maker)?;
     let workspace = spec.workspace.as_ref().map(|host| Mount {
         host: host.clone(),
         target: WORKSPACE.to_owned(),
@@ -108,11 +110,34 @@ pub(crate) fn of(record: &Record, maker: &Maker, dir: &Path, hidden: &[&Path], b
         capabilities: CAPABILITIES,
         keeper: keeper_config(record, maker),
         remove_dir: spec.tied,
-        resolv_conf: match network(record.network) {
-            Network::Host => std::fs::read("/etc/resolv.conf").ok().map(Into::into),
-            Network::None => None,
-        },
+        etc: etc(record),
     })
+}
+
+/// The layers of an image, topmost first.
+pub(crate) fn layers(image: &TakenImage) -> Result<Vec<String>> {
+    let text = |layer: &PathBuf| {
+        let path = layer.to_str().map(ToOwned::to_owned);
+        path.ok_or_else(|| Error::new(ErrorCode::InvalidConfig, format!("{} is not valid UTF-8", layer.display())))
+    };
+    image.layers.iter().map(text).collect()
+}
+
+/// Files of `/etc` that say where the sandbox is.
+fn etc(record: &Record) -> Vec<EtcFile> {
+    let mut files = Vec::new();
+    if let Network::Host = network(record.network)
+        && let Ok(text) = std::fs::read("/etc/resolv.conf")
+    {
+        files.push(EtcFile { name: "resolv.conf".into(), text: text.into(), if_empty: false });
+    }
+    if record.image.is_some() {
+        let hosts = format!("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.1.1\t{}\n", record.name);
+        files.push(EtcFile { name: "hosts".into(), text: hosts.into_bytes().into(), if_empty: true });
+        let name = format!("{}\n", record.name);
+        files.push(EtcFile { name: "hostname".into(), text: name.into_bytes().into(), if_empty: true });
+    }
+    files
 }
 
 /// The network of a sandbox.
@@ -126,16 +151,19 @@ pub(crate) fn network(mode: NetworkMode) -> Network {
 fn keeper_config(record: &Record, maker: &Maker) -> KeeperConfig {
     let bytes = |text: &str| text.as_bytes().to_vec().into();
     let spec = &record.spec;
+    let image = record.image.as_ref();
+    let by_image = image.into_iter().flat_map(|image| &image.env).filter_map(|pair| pair.split_once('='));
+    let by_image = by_image.map(|(key, value)| (bytes(key), bytes(value)));
     KeeperConfig {
         tied: spec.tied,
         owner_within_ms: Some(10_000),
         idle_ms: spec.idle_seconds.map(|seconds| seconds.saturating_mul(1000)),
-        env: spec.env.iter().map(|(key, value)| (bytes(key), bytes(value))).collect(),
+        env: by_image.chain(spec.env.iter().map(|(key, value)| (bytes(key), bytes(value)))).collect(),
         cwd: Some(bytes(&record.workdir)),
-        user: Some(spec.user.clone().unwrap_or_else(|| "0".into())),
+        user: Some(user_of(spec, image).to_owned()),
         main: spec.command.as_ref().map(|argv| Spawn::main(argv)),
         log: LogSink::Nowhere,
-        one_user: maker.mode().users == Support::Refused,
+        one_user: maker.mode(image.is_some()).users == Support::Refused,
         memory_limit: spec.limits.memory.map(|size| size.0),
         ..KeeperConfig::default()
     }
@@ -170,13 +198,21 @@ fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// The number of the user that commands run as. Names are the host's: its `/etc/passwd` is what is inside.
-fn inside_user(spec: &SandboxSpec, maker: &Maker) -> Result<u32> {
-    let Some(user) = &spec.user else { return Ok(0) };
+/// Who commands run as.
+fn user_of<'a>(spec: &'a SandboxSpec, image: Option<&'a TakenImage>) -> &'a str {
+    let image = image.and_then(|image| image.user.as_deref());
+    spec.user.as_deref().or(image).unwrap_or("0")
+}
+
+/// The number of a user inside. Names are those of what is below: the image's, or the host's.
+fn inside_user(user: &str, image: Option<&TakenImage>, maker: &Maker) -> Result<u32> {
     let name = user.split(':').next().unwrap_or_default();
     let uid = name.parse().ok().or_else(|| {
-        let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
-        let entry = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
+        let accounts = match image {
+            Some(image) => image::accounts(&image.layers),
+            None => std::fs::read_to_string("/etc/passwd").ok()?,
+        };
+        let entry = accounts.lines().find(|line| line.split(':').next() == Some(name))?;
         entry.split(':').nth(2)?.parse().ok()
     });
     match uid {

@@ -39,12 +39,16 @@ impl Maker {
         Self { rights: Rights::User, ids }
     }
 
-    /// The row of the mode table.
-    pub(crate) fn mode(&self) -> &'static Mode {
-        let name = match self.rights {
-            Rights::Root => "native, root, host",
-            Rights::User if self.ids.users.len() > 1 => "native, user, host",
-            Rights::User => "native, user, host, one id",
+    /// The row of the mode table for sandboxes with an image, or on the host's own root.
+    pub(crate) fn mode(&self, image: bool) -> &'static Mode {
+        let many = self.ids.users.len() > 1;
+        let name = match (self.rights, image) {
+            (Rights::Root, false) => "native, root, host",
+            (Rights::Root, true) => "native, root, image",
+            (Rights::User, false) if many => "native, user, host",
+            (Rights::User, true) if many => "native, user, image",
+            (Rights::User, false) => "native, user, host, one id",
+            (Rights::User, true) => "native, user, image, one id",
         };
         Mode::named(name).expect("the table has a row for it")
     }

@@ -1,8 +1,7 @@
 //! What the process outside hands to the one inside, once there is a plan and its mounts are made.
 
-use kennel_jail::{Base, Bind};
+use kennel_jail::{Base, Bind, EtcFile};
 use kennel_proto::KeeperConfig;
-use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 use rustix::fd::OwnedFd;
 
@@ -43,7 +42,7 @@ pub(crate) enum Root {
         #[n(1)]
         binds: Vec<Bind>,
         #[n(2)]
-        resolv_conf: Option<ByteVec>,
+        etc: Vec<EtcFile>,
     },
 }
 

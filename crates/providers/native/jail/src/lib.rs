@@ -6,5 +6,7 @@
 mod plan;
 mod trial;
 
-pub use plan::{Base, Bind, CLEAR, Cgroup, Clear, Cover, CoverKind, IdMap, Ids, Network, Part, PartKind, Plan, Rights};
+pub use plan::{
+    Base, Bind, CLEAR, Cgroup, Clear, Cover, CoverKind, EtcFile, IdMap, Ids, Network, Part, PartKind, Plan, Rights,
+};
 pub use trial::{TRY, Trial};

@@ -200,8 +200,8 @@ impl Watch {
             }
             Rights::User => {
                 ids::map_as_user(inside, &plan.ids)?;
-                let (base, binds, resolv_conf) = (plan.base.clone(), plan.binds.clone(), plan.resolv_conf.clone());
-                Ok((Root::ToBeMade { base, binds, resolv_conf }, None))
+                let (base, binds, etc) = (plan.base.clone(), plan.binds.clone(), plan.etc.clone());
+                Ok((Root::ToBeMade { base, binds, etc }, None))
             }
         }
     }

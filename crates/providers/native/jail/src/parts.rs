@@ -6,7 +6,7 @@
 use crate::rootfs::{self, DEVICES};
 use crate::sys;
 use crate::walls::{attach, attach_at};
-use kennel_jail::{Base, Bind, Part, PartKind};
+use kennel_jail::{Base, Bind, EtcFile, Part, PartKind};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -35,7 +35,7 @@ pub(crate) fn root(base: &Base) -> Result<OwnedFd, String> {
 }
 
 /// Puts the parts into the root, and the devices, and the places that the kernel's file systems go to.
-pub(crate) fn fill(root: BorrowedFd<'_>, base: &Base, resolv_conf: Option<&[u8]>) -> Result<(), String> {
+pub(crate) fn fill(root: BorrowedFd<'_>, base: &Base, etc: &[EtcFile]) -> Result<(), String> {
     if let Base::Parts(parts) = base {
         for part in parts {
             put(root, part).map_err(|error| format!("/{}: {error}", part.path))?;
@@ -45,7 +45,7 @@ pub(crate) fn fill(root: BorrowedFd<'_>, base: &Base, resolv_conf: Option<&[u8]>
         rootfs::make_place(root, place.as_bytes(), true, None)?;
     }
     devices(root)?;
-    resolv_conf.map_or(Ok(()), |text| rootfs::write_resolv_conf(root, text))
+    rootfs::write_etc(root, etc, None)
 }
 
 /// Shows the host's paths.

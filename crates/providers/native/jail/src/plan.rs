@@ -34,12 +34,26 @@ pub struct Plan {
     /// The sandbox's directory goes with it.
     #[n(8)]
     pub remove_dir: bool,
-    /// Content of `/etc/resolv.conf` inside, if it is to be another than below.
+    /// Files of `/etc` inside that are to be others than below.
     #[n(9)]
-    pub resolv_conf: Option<ByteVec>,
+    pub etc: Vec<EtcFile>,
     /// Whose rights it is made with.
     #[n(10)]
     pub rights: Rights,
+}
+
+/// A file of `/etc`.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct EtcFile {
+    /// Its name there.
+    #[n(0)]
+    pub name: String,
+    /// What it says.
+    #[n(1)]
+    pub text: ByteVec,
+    /// Only if there is none, or an empty one.
+    #[n(2)]
+    pub if_empty: bool,
 }
 
 /// Whose rights a sandbox is made with.

@@ -2,12 +2,11 @@
 //! inside puts them in their places.
 
 use crate::{ids, sys};
-use kennel_jail::{Base, Bind, Cover, CoverKind, Ids, Plan};
+use kennel_jail::{Base, Bind, Cover, CoverKind, EtcFile, Ids, Plan};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
-use std::ffi::CStr;
 
 /// Mounts, by descriptor.
 pub(crate) struct Mounts {
@@ -36,9 +35,7 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Mounts, String> 
     for place in ["dev", "proc", "sys", "tmp"] {
         make_place(&root, place.as_bytes(), true, Some(&plan.ids))?;
     }
-    if let Some(text) = &plan.resolv_conf {
-        write_resolv_conf(&root, text)?;
-    }
+    write_etc(&root, &plan.etc, Some(&plan.ids))?;
     let mut binds = Vec::new();
     for bind in &plan.binds {
         let shown = show(bind, |mount| match &bind.owners {
@@ -99,7 +96,10 @@ fn overlay(plan: &Plan, namespace: &OwnedFd) -> Result<OwnedFd, String> {
     let owner = (Uid::from_raw(root.0), Gid::from_raw(root.1));
     rustix::fs::chown("upper", Some(owner.0), Some(owner.1)).map_err(|error| format!("give away upper: {error}"))?;
     rustix::fs::chmod("upper", Mode::from_raw_mode(0o755)).map_err(|error| format!("open upper: {error}"))?;
-    let mut layers = vec![cover(over, root)?];
+    let mut layers = Vec::new();
+    if !over.is_empty() {
+        layers.push(cover(over, root)?);
+    }
     for lower in lower {
         let step = |what: &str, error: Errno| format!("layer {lower}: {what}: {error}");
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
@@ -287,19 +287,28 @@ pub(crate) fn make_place(root: impl AsFd, target: &[u8], is_dir: bool, owner: Op
     Ok(parent)
 }
 
-/// The host's own is often a link into a directory that is not there inside.
-pub(crate) fn write_resolv_conf(root: impl AsFd, text: &[u8]) -> Result<(), String> {
-    const NAME: &CStr = c"resolv.conf";
-    let failed = |error: Errno| format!("write /etc/resolv.conf: {error}");
-    let etc =
-        rustix::fs::openat2(root, c"/etc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE).map_err(failed)?;
-    match rustix::fs::unlinkat(&etc, NAME, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(error) => return Err(failed(error)),
+/// Writes files of `/etc`. What is there is often a link into a directory that is not: it is replaced.
+pub(crate) fn write_etc(root: impl AsFd, files: &[EtcFile], owner: Option<&Ids>) -> Result<(), String> {
+    if files.is_empty() {
+        return Ok(());
     }
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(&etc, NAME, flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
-    rustix::io::write(&file, text).map_err(failed).map(drop)
+    let etc = make_place(&root, b"etc", true, owner)?;
+    for EtcFile { name, text, if_empty } in files {
+        let failed = |error: Errno| format!("write /etc/{name}: {error}");
+        match rustix::fs::statat(&etc, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) if *if_empty && found.st_size > 0 => continue,
+            Ok(_) => rustix::fs::unlinkat(&etc, name, AtFlags::empty()).map_err(failed)?,
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&etc, name, flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
+        rustix::io::write(&file, text).map_err(failed)?;
+        if let Some((user, group)) = owner.map(Ids::root) {
+            rustix::fs::fchown(&file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(failed)?;
+        }
+    }
+    Ok(())
 }
 
 impl Mounts {

@@ -143,11 +143,11 @@ fn mount_all(dir: &str, root: &Root, own: &Own) -> Result<(), String> {
             }
             root
         }
-        Root::ToBeMade { base, binds, resolv_conf } => {
+        Root::ToBeMade { base, binds, etc } => {
             rustix::process::chdir(dir).map_err(step("enter the sandbox's directory"))?;
             made = parts::root(base)?;
             attach(made.as_fd(), CWD, dir)?;
-            parts::fill(made.as_fd(), base, resolv_conf.as_deref().map(|text| &text[..]))?;
+            parts::fill(made.as_fd(), base, etc)?;
             own.attach(made.as_fd())?;
             parts::bind(made.as_fd(), binds)?;
             made.as_fd()

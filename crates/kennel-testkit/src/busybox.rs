@@ -1,0 +1,65 @@
+//! A small file system to make images of: busybox, the programs of this kit, `nobody`, and nothing else.
+
+use crate::programs::{self, KNOCK};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
+
+/// It as an archive, made once for a build, which everyone can read.
+pub fn archive() -> PathBuf {
+    let test = std::env::current_exe().expect("a program knows where it is");
+    let build = test.ancestors().nth(2).expect("a test's program is two directories down");
+    let archive = build.join(format!("kennel-test-busybox-{}.tar", fingerprint()));
+    if !archive.exists() {
+        let _only_one = crate::docker::lock("image");
+        if !archive.exists() {
+            make(&archive);
+        }
+    }
+    archive
+}
+
+/// Says what is in it.
+pub(crate) fn fingerprint() -> String {
+    let mut hash = Sha256::new();
+    for part in [std::fs::read(program()).expect("read busybox").as_slice(), KNOCK.as_bytes(), PASSWD.as_bytes()] {
+        hash.update(part);
+    }
+    hash.finalize()[..4].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+}
+
+/// A busybox that needs no libraries.
+fn program() -> PathBuf {
+    let found =
+        ["/bin/busybox", "/usr/bin/busybox", "/bin/busybox-static"].map(PathBuf::from).into_iter().find(|path| {
+            // A static program names no interpreter.
+            std::fs::read(path).is_ok_and(|bytes| !bytes.windows(7).take(4096).any(|window| window == b"/ld-lin"))
+        });
+    found.expect("no static busybox to make an image of: apt-get install busybox-static")
+}
+
+fn make(archive: &Path) {
+    let dir = tempfile::tempdir_in(archive.parent().expect("an archive is in a directory")).expect("a directory");
+    let root = dir.path().join("root");
+    for sub in ["bin", "dev", "etc", "home", "mnt", "proc", "root", "run", "sys", "tmp", "usr", "var"] {
+        std::fs::create_dir_all(root.join(sub)).expect("make a directory of the image");
+    }
+    let busybox = program();
+    std::fs::copy(&busybox, root.join("bin/busybox")).expect("copy busybox");
+    std::fs::write(root.join("etc/passwd"), PASSWD).expect("write the image's users");
+    std::fs::write(root.join("etc/group"), "root:x:0:\nnogroup:x:65534:\n").expect("write the image's groups");
+    let list = Command::new(&busybox).arg("--list").output().expect("ask busybox for its programs");
+    for program in String::from_utf8_lossy(&list.stdout).lines().filter(|program| *program != "busybox") {
+        std::os::unix::fs::symlink("busybox", root.join("bin").join(program)).expect("link a program");
+    }
+    programs::compile(KNOCK, &root.join("bin/knock"));
+    Command::new("chmod").arg("1777").arg(root.join("tmp")).status().expect("open the image's /tmp");
+    let packed = dir.path().join("packed.tar");
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--owner=0", "--group=0", "--numeric-owner", "--file"]).arg(&packed);
+    let done = tar.arg("--directory").arg(&root).arg(".").status();
+    assert!(done.is_ok_and(|status| status.success()), "the image could not be packed");
+    std::fs::rename(packed, archive).expect("put the archive in its place");
+}

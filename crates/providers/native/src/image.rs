@@ -1,0 +1,67 @@
+//! Images as the root of a sandbox.
+
+use crate::Native;
+use kennel_core::{Error, Result, TakenImage};
+use kennel_image::{Held, Reference, Store};
+use kennel_types::ErrorCode;
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use std::io::Read;
+use std::path::Path;
+
+/// Longest file of accounts that is read.
+const ACCOUNTS: u64 = 1024 * 1024;
+
+impl Native {
+    /// Has images, in that store.
+    #[must_use]
+    pub fn with_images(mut self, store: Store) -> Self {
+        self.images = Some(store);
+        self
+    }
+
+    /// The image of that name, not to be removed while the answer lives.
+    pub(crate) fn hold(&self, name: &str) -> Result<Held> {
+        let reference: Reference = name.parse().map_err(from_image)?;
+        let store = self.images.as_ref().ok_or_else(|| Error::unsupported("native", "images without a store"))?;
+        store.hold(&reference).map_err(from_image)?.ok_or_else(|| {
+            Error::new(ErrorCode::ImageNotFound, format!("there is no image {name} here"))
+                .hint(format!("kennel image pull {name}, or kennel image load FILE"))
+        })
+    }
+}
+
+/// What a sandbox keeps of its image.
+pub(crate) fn taken(held: &Held) -> TakenImage {
+    let config = &held.image.config;
+    TakenImage {
+        layers: held.image.layers.iter().rev().cloned().collect(),
+        env: config.env.clone(),
+        user: config.user.clone().filter(|user| !user.is_empty()),
+        command: config.entrypoint.iter().chain(&config.cmd).cloned().collect(),
+    }
+}
+
+/// An error about an image as one of ours.
+pub(crate) fn from_image(error: kennel_image::Error) -> Error {
+    let made = Error::new(error.code(), error.to_string());
+    match error.next_step().map(ToOwned::to_owned) {
+        Some(hint) => made.hint(hint),
+        None => made,
+    }
+}
+
+/// The accounts of an image: those of the topmost layer that has any. Nothing that it says leads out of it.
+pub(crate) fn accounts(layers: &[impl AsRef<Path>]) -> String {
+    let read = |layer: &Path| {
+        let root = std::fs::File::open(layer).ok()?;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::openat2(&root, "etc/passwd", flags, Mode::empty(), resolve).ok()?;
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).ok()?.st_mode);
+        let mut text = Vec::new();
+        (kind == FileType::RegularFile).then_some(())?;
+        std::fs::File::from(file).take(ACCOUNTS).read_to_end(&mut text).ok()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    };
+    layers.iter().find_map(|layer| read(layer.as_ref())).unwrap_or_default()
+}

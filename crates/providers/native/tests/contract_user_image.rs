@@ -1,0 +1,55 @@
+//! The contract, on the kernel's own namespaces, with an image as the root. As an ordinary user who has
+//! one id to give: its own.
+
+use kennel_core::Provider;
+use kennel_image::{LoadOptions, Store};
+use kennel_native::Native;
+use kennel_testkit::{Home, NOBODYS_IDS, Subject, become_ordinary_user, busybox};
+use kennel_types::{Mode, SandboxSpec};
+use std::sync::Arc;
+
+const IMAGE: &str = "kennel-test/busybox:latest";
+
+struct Images {
+    home: Home,
+}
+
+impl Images {
+    fn new() -> Self {
+        let archive = busybox::archive();
+        become_ordinary_user(NOBODYS_IDS);
+        let images = Self { home: Home::new() };
+        let options = LoadOptions { name: Some(IMAGE.parse().unwrap()), ..LoadOptions::default() };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(images.store().load(&archive, &options, &|_| {})).unwrap();
+        images
+    }
+
+    fn store(&self) -> Store {
+        Store::open(self.home.path().join("images")).unwrap()
+    }
+
+    fn native(&self) -> Native {
+        Native::new(self.home.state(), self.home.path().join("programs")).with_images(self.store())
+    }
+}
+
+impl Subject for Images {
+    fn home(&self) -> &Home {
+        &self.home
+    }
+
+    fn open(&self) -> Arc<dyn Provider> {
+        Arc::new(self.native())
+    }
+
+    fn spec(&self) -> SandboxSpec {
+        SandboxSpec { image: Some(IMAGE.into()), ..SandboxSpec::default() }
+    }
+
+    fn mode(&self) -> &'static Mode {
+        self.native().modes()[1]
+    }
+}
+
+kennel_testkit::contract_suite!(Images::new());

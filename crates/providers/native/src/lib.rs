@@ -6,6 +6,7 @@
 //!
 //! It works with the rights of whoever runs it: the host's root, or an ordinary user (see `rights`).
 
+mod clear;
 mod cover;
 mod freeze;
 mod image;
@@ -22,7 +23,7 @@ use kennel_core::{
     connect_socket, follow_log, require, watch_records,
 };
 use kennel_image::Store;
-use kennel_jail::{Base, CLEAR, Clear, Network, Rights};
+use kennel_jail::{Base, Network, Rights};
 use kennel_keeper_bin::JAIL;
 use kennel_types::{
     Availability, Enforcement, ErrorCode, Mode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Stats, Status,
@@ -47,7 +48,9 @@ pub struct Native {
 impl Native {
     /// Keeps its sandboxes below `state` and the jail program in `programs`.
     pub fn new(state: PathBuf, programs: PathBuf) -> Self {
-        let (records, maker) = (Records::new("native", state), Maker::myself());
+        let maker = Maker::myself();
+        let (ids, jail) = (maker.ids.clone(), programs.clone());
+        let records = Records::new("native", state).cleared_by(move |dir| clear::remove(dir, &jail, &ids));
         Self { records, programs, maker, images: None, ahead: Mutex::new(None) }
     }
 
@@ -103,26 +106,6 @@ impl Native {
         jail.tell(&plan).await
     }
 
-    /// Removes what an ordinary user's sandbox has put on disk: not all of it may be in that user's own reach.
-    async fn clear_layers(&self, id: &SandboxId) -> Result<()> {
-        if self.maker.rights == Rights::Root {
-            return Ok(());
-        }
-        for layer in LAYERS.map(|name| self.records.dir(id).join(name)) {
-            match std::fs::remove_dir_all(&layer) {
-                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
-                _ => continue,
-            }
-            let Some(dir) = layer.to_str().map(ToOwned::to_owned) else { continue };
-            let failed = |reason| Error::new(ErrorCode::Internal, format!("remove {}: {reason}", layer.display()));
-            let clear = minicbor::to_vec(Clear { dir, ids: self.maker.ids.clone() })
-                .map_err(|error| failed(error.to_string()))?;
-            let jail = Helper::start(&self.program()?, &[OsStr::new(CLEAR)])?;
-            jail.tell(&clear).await?.answer().await?.map_err(failed)?;
-        }
-        Ok(())
-    }
-
     /// The sandbox as it is now.
     fn info(&self, record: &Record) -> SandboxInfo {
         let mut info = self.records.info(record);
@@ -158,9 +141,6 @@ impl Native {
         self.records.root().parent().into_iter().chain(self.ours()).collect()
     }
 }
-
-/// Where a sandbox's own files are, in its directory.
-const LAYERS: [&str; 3] = ["upper", "work", "parts"];
 
 /// Nobody panics while holding a lock.
 const NO_PANIC: &str = "a lock is held for a moment only";
@@ -274,7 +254,6 @@ impl Provider for Native {
             self.stop(id, Duration::ZERO).await?;
         }
         limits::sweep(id).await;
-        self.clear_layers(id).await?;
         self.records.remove(&record)
     }
 
@@ -299,7 +278,11 @@ impl Provider for Native {
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>> {
-        Ok(self.records.list()?.iter().map(|record| self.info(record)).collect())
+        let (records, swept) = self.records.sort_out()?;
+        for id in &swept {
+            limits::sweep(id).await;
+        }
+        Ok(records.iter().map(|record| self.info(record)).collect())
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
@@ -321,6 +304,18 @@ impl Provider for Native {
 
     async fn watch(&self) -> Result<EventStream> {
         watch_records(self.records.clone())
+    }
+
+    async fn sweep(&self) -> Result<Vec<String>> {
+        let (records, gone) = self.records.sort_out()?;
+        for id in &gone {
+            limits::sweep(id).await;
+        }
+        let mut swept: Vec<String> = gone.iter().map(|id| format!("sandbox {id}")).collect();
+        let known: Vec<String> = records.iter().map(|record| record.id.to_string()).collect();
+        swept.extend(limits::sweep_all(&known));
+        swept.extend(clear::old_programs(&self.programs, &self.program()?));
+        Ok(swept)
     }
 
     async fn stats(&self, id: &SandboxId) -> Result<Option<Stats>> {

@@ -52,3 +52,24 @@ pub(crate) async fn sweep(id: &SandboxId) {
         }
     }
 }
+
+/// Removes groups that are nobody's: empty for long, and of no sandbox that is known. An empty one holds nothing, whoever
+/// made it.
+pub(crate) fn sweep_all(known: &[String]) -> Vec<String> {
+    const LONG: std::time::Duration = std::time::Duration::from_mins(1);
+    let mut removed = Vec::new();
+    for hierarchy in ["", "memory", "cpu", "pids", "freezer"] {
+        let parent = Path::new(MOUNT).join(hierarchy).join("kennel");
+        for entry in std::fs::read_dir(&parent).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let made = entry.metadata().and_then(|meta| meta.modified());
+            let old = made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > LONG));
+            // The kernel refuses to remove one that anybody is in.
+            if is_dir && old && !known.contains(&name) && std::fs::remove_dir(entry.path()).is_ok() {
+                removed.push(format!("control group {}", entry.path().display()));
+            }
+        }
+    }
+    removed
+}

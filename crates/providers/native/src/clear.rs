@@ -1,0 +1,75 @@
+//! Removing what sandboxes have left.
+
+use kennel_jail::{CLEAR, Clear, Ids};
+use kennel_keeper_bin::JAIL;
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+/// How long a program of ours that is not this version's is kept: others may still be starting it.
+const OLD: Duration = Duration::from_hours(24);
+
+/// Removes a sandbox's directory. In that of an ordinary user there is what belongs to users who are only there inside,
+/// or has been shut by them: the jail removes it as one of them.
+pub(crate) fn remove(dir: &Path, programs: &Path, ids: &Ids) -> Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+        done => return done,
+    }
+    let dir = dir.to_str().ok_or_else(|| Error::other("the path is not valid UTF-8"))?.to_owned();
+    let clear = minicbor::to_vec(Clear { dir, ids: ids.clone() }).map_err(Error::other)?;
+    let (mut ours, theirs) = UnixStream::pair()?;
+    let mut jail = Command::new(JAIL.install(programs)?);
+    jail.arg(CLEAR).env_clear().stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut running = jail.spawn()?;
+    // It has our line too, and must be the only one.
+    drop(jail);
+    let mut answer = Vec::new();
+    let length = u32::try_from(clear.len()).map_err(Error::other)?;
+    let told = ours
+        .write_all(&length.to_le_bytes())
+        .and_then(|()| ours.write_all(&clear))
+        .and_then(|()| ours.read_to_end(&mut answer).map(drop));
+    running.wait()?;
+    told?;
+    if answer == b"ok" { Ok(()) } else { Err(Error::other(String::from_utf8_lossy(&answer).into_owned())) }
+}
+
+/// Removes programs of other versions that nobody has used for long.
+pub(crate) fn old_programs(programs: &Path, current: &Path) -> Vec<String> {
+    let mut removed = Vec::new();
+    for entry in std::fs::read_dir(programs).into_iter().flatten().flatten() {
+        let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with("kennel-"));
+        let old = entry
+            .metadata()
+            .and_then(|meta| meta.modified())
+            .is_ok_and(|made| SystemTime::now().duration_since(made).is_ok_and(|age| age > OLD));
+        if ours && old && entry.path() != current && std::fs::remove_file(entry.path()).is_ok() {
+            removed.push(format!("program {}", entry.path().display()));
+        }
+    }
+    removed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_old_programs_of_ours_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |name: &str, age: u64| {
+            let path = dir.path().join(name);
+            let file = std::fs::File::create(&path).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+            path
+        };
+        let (old, current) = (make("kennel-jail-1", 100_000), make("kennel-jail-2", 100_000));
+        let (fresh, other) = (make("kennel-jail-3", 10), make("notes.txt", 100_000));
+        assert_eq!(old_programs(dir.path(), &current), [format!("program {}", old.display())]);
+        assert!(!old.exists() && current.exists() && fresh.exists() && other.exists());
+    }
+}

@@ -1,0 +1,76 @@
+//! Programs killed at any moment: what is left can be found, and removed, by whoever comes later.
+
+use kennel_core::{Provider, RemoveOptions, Sandbox};
+use kennel_native::Native;
+use kennel_testkit::{Home, NOBODYS_IDS, become_ordinary_user, host, within};
+use kennel_types::{ExecSpec, Limits, SandboxSpec};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn native(home: &Home) -> Arc<dyn Provider> {
+    Arc::new(Native::new(home.state(), home.path().join("programs")))
+}
+
+/// All processes that stand for a sandbox of this home: jails, and what is inside.
+fn kill_all(home: &Home) {
+    for pid in host::processes(&home.mark()) {
+        if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+/// Ends everything after each delay, however far the start was by then, and clears up.
+async fn killed_at_any_moment(home: &Home, limits: Limits) {
+    let mut ids = Vec::new();
+    for delay in (0..60).map(|step| Duration::from_micros(step * 400)) {
+        for tied in [false, true] {
+            let maker = native(home);
+            let spec = SandboxSpec { tied, limits, workspace: Some(home.workspace()), ..SandboxSpec::default() };
+            let sandbox = Sandbox::create(maker.clone(), &spec).await.unwrap();
+            let id = sandbox.id().clone();
+            ids.push(id.to_string());
+            let starting = tokio::spawn(async move {
+                sandbox.start().await?;
+                sandbox.run(&ExecSpec::shell("mkdir -p /opt/a/b; chmod 0 /opt/a; sleep 1000"), None, 100).await
+            });
+            #[allow(clippy::disallowed_methods)] // the moment is what the test is about
+            tokio::time::sleep(delay).await;
+            kill_all(home);
+            starting.abort();
+            let _ = starting.await;
+            kill_all(home);
+            drop(maker);
+            // Someone else comes, and sees all there is.
+            let later = native(home);
+            for left in later.list().await.unwrap() {
+                later.remove(&left.id, RemoveOptions { force: true, volumes: true }).await.unwrap();
+            }
+            let dir = home.state().join(id.as_str());
+            let gone = within(Duration::from_secs(20), async || {
+                kill_all(home);
+                later.sweep().await.unwrap();
+                !dir.exists()
+            });
+            assert!(gone.await, "{} stays: {:?}", dir.display(), host::walk(&dir, false));
+        }
+    }
+    let left = host::leftovers(&home.mark(), &ids, &home.state());
+    assert!(left.is_empty(), "{left:#?}");
+    let names: Vec<_> = std::fs::read_dir(home.state()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(names.iter().all(|name| Path::new(name) == Path::new("names")), "{names:?}");
+}
+
+#[tokio::test]
+async fn by_root() {
+    let home = Home::new();
+    killed_at_any_moment(&home, Limits { pids: Some(100), ..Limits::default() }).await;
+}
+
+#[tokio::test]
+async fn by_an_ordinary_user() {
+    become_ordinary_user(NOBODYS_IDS);
+    let home = Home::new();
+    killed_at_any_moment(&home, Limits::default()).await;
+}

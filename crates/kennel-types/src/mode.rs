@@ -142,7 +142,7 @@ pub struct Mode {
 }
 
 use Layer::{
-    IpcNamespace, MountNamespace, NetNamespace, NoNewPrivileges, PidNamespace, ReducedCapabilities, Seccomp,
+    CgroupNamespace, IpcNamespace, MountNamespace, NetNamespace, NoNewPrivileges, PidNamespace, ReducedCapabilities, Seccomp,
     UserNamespace, UtsNamespace,
 };
 
@@ -161,6 +161,7 @@ pub const MODES: &[Mode] = &[
             UtsNamespace,
             NetNamespace,
             UserNamespace,
+            CgroupNamespace,
             ReducedCapabilities,
             NoNewPrivileges,
             Seccomp,
@@ -185,6 +186,7 @@ pub const MODES: &[Mode] = &[
             UtsNamespace,
             NetNamespace,
             UserNamespace,
+            CgroupNamespace,
             ReducedCapabilities,
             NoNewPrivileges,
             Seccomp,
@@ -209,6 +211,7 @@ pub const MODES: &[Mode] = &[
             UtsNamespace,
             NetNamespace,
             UserNamespace,
+            CgroupNamespace,
             ReducedCapabilities,
             NoNewPrivileges,
             Seccomp,
@@ -233,6 +236,7 @@ pub const MODES: &[Mode] = &[
             UtsNamespace,
             NetNamespace,
             UserNamespace,
+            CgroupNamespace,
             ReducedCapabilities,
             NoNewPrivileges,
             Seccomp,
@@ -257,6 +261,7 @@ pub const MODES: &[Mode] = &[
             UtsNamespace,
             NetNamespace,
             UserNamespace,
+            CgroupNamespace,
             ReducedCapabilities,
             NoNewPrivileges,
             Seccomp,
@@ -281,6 +286,7 @@ pub const MODES: &[Mode] = &[
             UtsNamespace,
             NetNamespace,
             UserNamespace,
+            CgroupNamespace,
             ReducedCapabilities,
             NoNewPrivileges,
             Seccomp,

@@ -332,7 +332,7 @@ fn has_image(image: &str) -> bool {
 fn make_native(places: &Places) -> kennel_native::Native {
     let native = kennel_native::Native::new(places.provider_state("native"), places.programs());
     match kennel_image::Store::open(places.images()) {
-        Ok(store) => native.with_images(store),
+        Ok(store) => native.with_images(store, kennel_image::PullOptions::default()),
         // Another's: it is told when an image is asked for.
         Err(_) => native,
     }

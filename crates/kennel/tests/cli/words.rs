@@ -29,6 +29,7 @@ const COMMANDS: &[&str] = &[
     "stats",
     "events",
     "wait",
+    "gc",
     "config",
     "config show",
     "config get",
@@ -271,5 +272,6 @@ fn without_a_sandbox(coloured: bool) -> String {
     walk.go(&["explain", "limits"]);
     walk.go(&["explain", "limits", "--json"]);
     walk.go(&["version"]);
+    walk.go(&["gc"]);
     walk.text
 }

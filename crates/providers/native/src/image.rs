@@ -1,9 +1,9 @@
 //! Images as the root of a sandbox.
 
 use crate::Native;
-use kennel_core::{Error, Result, TakenImage};
-use kennel_image::{Held, Reference, Store};
-use kennel_types::ErrorCode;
+use kennel_core::{Error, PullProgress, Result, TakenImage};
+use kennel_image::{Held, Progress, PullOptions, Reference, Store};
+use kennel_types::{ErrorCode, Pull};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use std::io::Read;
 use std::path::Path;
@@ -12,17 +12,26 @@ use std::path::Path;
 const ACCOUNTS: u64 = 1024 * 1024;
 
 impl Native {
-    /// Has images, in that store.
+    /// Has images, in that store. Those that are not there yet are pulled as `options` say.
     #[must_use]
-    pub fn with_images(mut self, store: Store) -> Self {
-        self.images = Some(store);
+    pub fn with_images(mut self, store: Store, options: PullOptions) -> Self {
+        self.images = Some((store, options));
         self
+    }
+
+    /// Pulls an image into the store, if `when` says so.
+    pub(crate) async fn fetch(&self, name: &str, when: Pull, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<()> {
+        let Some((store, options)) = self.images.as_ref().filter(|_| when != Pull::Never) else { return Ok(()) };
+        let reference: Reference = name.parse().map_err(from_image)?;
+        let options = PullOptions { when, ..options.clone() };
+        let told = |Progress { part, doing, bytes }| tell(PullProgress { part, doing: doing.to_string(), bytes });
+        store.pull(&reference, &options, &told).await.map(drop).map_err(from_image)
     }
 
     /// The image of that name, not to be removed while the answer lives.
     pub(crate) fn hold(&self, name: &str) -> Result<Held> {
         let reference: Reference = name.parse().map_err(from_image)?;
-        let store = self.images.as_ref().ok_or_else(|| Error::unsupported("native", "images without a store"))?;
+        let (store, _) = self.images.as_ref().ok_or_else(|| Error::unsupported("native", "images without a store"))?;
         store.hold(&reference).map_err(from_image)?.ok_or_else(|| {
             Error::new(ErrorCode::ImageNotFound, format!("there is no image {name} here"))
                 .hint(format!("kennel image pull {name}, or kennel image load FILE"))

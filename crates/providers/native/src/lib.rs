@@ -19,14 +19,14 @@ pub use kennel_jail::Trial;
 
 use async_trait::async_trait;
 use kennel_core::{
-    Dialed, Error, EventStream, Helper, LogOptions, LogStream, Provider, Record, Records, RemoveOptions, Result, Told,
-    connect_socket, follow_log, require, watch_records,
+    Dialed, Error, EventStream, Helper, LogOptions, LogStream, Provider, PullProgress, Record, Records, RemoveOptions,
+    Result, Told, connect_socket, follow_log, require, watch_records,
 };
-use kennel_image::Store;
+use kennel_image::{PullOptions, Store};
 use kennel_jail::{Base, Network, Rights};
 use kennel_keeper_bin::JAIL;
 use kennel_types::{
-    Availability, Enforcement, ErrorCode, Mode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Stats, Status,
+    Availability, Enforcement, ErrorCode, Mode, NetworkMode, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats, Status,
     Support,
 };
 use rights::Maker;
@@ -40,7 +40,7 @@ pub struct Native {
     records: Records,
     programs: PathBuf,
     maker: Maker,
-    images: Option<Store>,
+    images: Option<(Store, PullOptions)>,
     /// A jail that was started ahead, and the network that it has.
     ahead: Mutex<Option<(Network, Helper)>>,
 }
@@ -187,7 +187,7 @@ impl Provider for Native {
             return Availability { available: false, detail, fix: Some("kennel doctor".into()) };
         }
         let uname = rustix::system::uname();
-        let detail = format!("Linux {}, {}", uname.release().to_string_lossy(), self.mode().name);
+        let detail = format!("Linux {}, {}", uname.release().to_string_lossy(), self.maker.describe());
         Availability { available: true, detail, fix: None }
     }
 
@@ -304,6 +304,10 @@ impl Provider for Native {
 
     async fn watch(&self) -> Result<EventStream> {
         watch_records(self.records.clone())
+    }
+
+    async fn pull(&self, image: &str, when: Pull, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<()> {
+        self.fetch(image, when, tell).await
     }
 
     async fn sweep(&self) -> Result<Vec<String>> {

@@ -53,6 +53,15 @@ impl Maker {
         Mode::named(name).expect("the table has a row for it")
     }
 
+    /// For a person.
+    pub(crate) fn describe(&self) -> &'static str {
+        match self.rights {
+            Rights::Root => "as root",
+            Rights::User if self.ids.users.len() > 1 => "as an ordinary user with a range of ids",
+            Rights::User => "as an ordinary user with one id",
+        }
+    }
+
     /// Whether there can be a user of that number inside.
     pub(crate) fn has(&self, user: u32) -> bool {
         self.ids.users.iter().any(|map| (map.inside..map.inside + map.count).contains(&user))

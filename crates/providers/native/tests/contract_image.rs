@@ -1,7 +1,7 @@
 //! The contract, on the kernel's own namespaces, with an image as the root. It needs root.
 
 use kennel_core::Provider;
-use kennel_image::{LoadOptions, Store};
+use kennel_image::{LoadOptions, PullOptions, Store};
 use kennel_native::Native;
 use kennel_testkit::{Home, Subject, busybox};
 use kennel_types::{Mode, SandboxSpec};
@@ -28,7 +28,7 @@ impl Images {
     }
 
     fn native(&self) -> Native {
-        Native::new(self.home.state(), self.home.programs()).with_images(self.store())
+        Native::new(self.home.state(), self.home.programs()).with_images(self.store(), PullOptions::default())
     }
 }
 

@@ -2,7 +2,7 @@
 //! one id to give: its own.
 
 use kennel_core::Provider;
-use kennel_image::{LoadOptions, Store};
+use kennel_image::{LoadOptions, PullOptions, Store};
 use kennel_native::Native;
 use kennel_testkit::{Home, NOBODYS_IDS, Subject, become_ordinary_user, busybox};
 use kennel_types::{Mode, SandboxSpec};
@@ -30,7 +30,8 @@ impl Images {
     }
 
     fn native(&self) -> Native {
-        Native::new(self.home.state(), self.home.path().join("programs")).with_images(self.store())
+        Native::new(self.home.state(), self.home.path().join("programs"))
+            .with_images(self.store(), PullOptions::default())
     }
 }
 

@@ -2,7 +2,7 @@
 //! given ids to give to others.
 
 use kennel_core::Provider;
-use kennel_image::{LoadOptions, Store};
+use kennel_image::{LoadOptions, PullOptions, Store};
 use kennel_native::Native;
 use kennel_testkit::{Home, Subject, become_ordinary_user, busybox, testers_ids};
 use kennel_types::{Mode, SandboxSpec};
@@ -30,7 +30,8 @@ impl Images {
     }
 
     fn native(&self) -> Native {
-        Native::new(self.home.state(), self.home.path().join("programs")).with_images(self.store())
+        Native::new(self.home.state(), self.home.path().join("programs"))
+            .with_images(self.store(), PullOptions::default())
     }
 }
 

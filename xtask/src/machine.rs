@@ -20,6 +20,8 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     package("dockerd", "docker.io"),
     package("docker", "docker.io"),
     package("iptables", "iptables"),
+    package("nft", "nftables"),
+    package("ip", "iproute2"),
     package("busybox", "busybox-static"),
     package("docker-registry", "docker-registry"),
 ];

@@ -10,6 +10,7 @@ mod eventually;
 mod home;
 pub mod host;
 pub mod inside;
+pub mod net;
 pub mod programs;
 pub mod registry;
 mod stage;
@@ -17,5 +18,6 @@ mod wire;
 
 pub use eventually::{eventually, within, within_blocking};
 pub use home::Home;
+pub use net::Net;
 pub use stage::{Stage, Subject, check};
 pub use wire::Wire;

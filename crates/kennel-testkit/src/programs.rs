@@ -5,6 +5,8 @@ use std::process::Command;
 
 /// Connects to a unix socket, or listens at one.
 pub const KNOCK: &str = include_str!("../programs/knock.rs");
+/// Tries to reach an address, or lets itself be reached.
+pub const REACH: &str = include_str!("../programs/reach.rs");
 /// Attacks the sandbox that it is run in.
 pub const ESCAPE: &str = include_str!("../programs/escape.rs");
 

@@ -272,6 +272,7 @@ impl Records {
             workdir: record.workdir.clone(),
             workspace: record.spec.workspace.clone(),
             network: record.network,
+            ports: Vec::new(),
             labels: record.spec.labels.clone(),
             enforcement: record.enforcement.clone(),
         }

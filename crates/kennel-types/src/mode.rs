@@ -125,8 +125,11 @@ pub struct Mode {
     pub workspace_files: &'static str,
     /// Walls that every sandbox of this mode has, or creation fails. `NetNamespace` falls away with network `host`.
     pub layers: &'static [Layer],
-    /// Networks that can be asked for; the first is the default.
+    /// Networks that can be asked for; the first is the default. Where native cannot have `bridge` on a machine, its
+    /// default there is `none`, and it says so.
     pub networks: &'static [NetworkMode],
+    /// Ports inside that can be reached on the host, with the network `bridge`.
+    pub ports: Support,
     /// Memory, CPU and process limits.
     pub limits: Support,
     /// The workspace and other mounts.
@@ -163,7 +166,8 @@ pub const MODES: &[Mode] = &[
             NoNewPrivileges,
             Seccomp,
         ],
-        networks: &[NetworkMode::None, NetworkMode::Host],
+        networks: &[NetworkMode::Bridge, NetworkMode::None, NetworkMode::Host],
+        ports: Support::Given,
         limits: Support::Given,
         mounts: Support::Given,
         users: Support::Given,
@@ -187,6 +191,7 @@ pub const MODES: &[Mode] = &[
             Seccomp,
         ],
         networks: &[NetworkMode::Bridge, NetworkMode::Host, NetworkMode::None],
+        ports: Support::Given,
         limits: Support::Given,
         mounts: Support::Given,
         users: Support::Given,
@@ -201,6 +206,7 @@ pub const MODES: &[Mode] = &[
         workspace_files: "the user",
         layers: &[],
         networks: &[NetworkMode::Host],
+        ports: Support::Refused,
         limits: Support::Refused,
         mounts: Support::Refused,
         users: Support::Refused,
@@ -215,6 +221,7 @@ pub const MODES: &[Mode] = &[
         workspace_files: "nobody",
         layers: &[],
         networks: &[NetworkMode::None],
+        ports: Support::Refused,
         limits: Support::Refused,
         mounts: Support::Refused,
         users: Support::Refused,

@@ -9,10 +9,12 @@
 mod cover;
 mod freeze;
 mod limits;
+mod network;
 mod plan;
 mod trial;
 
 pub use kennel_jail::Trial;
+pub use network::{Bridge, Docker};
 
 use async_trait::async_trait;
 use kennel_core::{
@@ -84,6 +86,11 @@ impl Native {
         let dir = self.records.dir(&record.id);
         make_layers(&dir)?;
         let mut plan = plan::of(record, &dir, &self.hidden(), cover::of(&self.ours()))?;
+        if record.network == NetworkMode::Bridge {
+            let (link, names) = network::link(&record.id, &record.spec).await?;
+            plan.resolv_conf = Some(names.text.into_bytes().into());
+            plan.link = Some(link);
+        }
         plan.keeper.host_fd = goes_on.then_some(0);
         let plan = minicbor::to_vec(&plan)
             .map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))?;
@@ -95,6 +102,9 @@ impl Native {
         let mut info = self.records.info(record);
         if info.status == Status::Running && freeze::is_frozen(&record.id) {
             info.status = Status::Paused;
+        }
+        if info.status.is_up() && !record.spec.ports.is_empty() {
+            info.ports = network::published(&self.records.dir(&record.id));
         }
         info
     }
@@ -171,9 +181,18 @@ impl Provider for Native {
 
     async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
         let mode = self.mode();
-        let network = require(mode, spec)?;
+        let mut network = require(mode, spec)?;
         if let Some((what, fix)) = not_allowed() {
             return Err(Error::new(ErrorCode::NotAvailable, what).hint(fix));
+        }
+        if network == NetworkMode::Bridge
+            && let Err(error) = network::available()
+        {
+            if spec.network.is_some() || !spec.ports.is_empty() {
+                return Err(error);
+            }
+            // Nobody asked for it. What the sandbox has instead is less, and can be seen in what is answered.
+            network = NetworkMode::None;
         }
         plan::check(spec, &self.ours())?;
         let workdir = spec.workdir.clone().unwrap_or_else(|| plan::WORKSPACE.to_owned());

@@ -111,10 +111,11 @@ pub(crate) fn of(record: &Record, dir: &Path, hidden: &[&Path], cover: Vec<Cover
             Network::Host => std::fs::read("/etc/resolv.conf").ok().map(Into::into),
             Network::None => None,
         },
+        link: None,
     })
 }
 
-/// The network of a sandbox.
+/// The network namespace of a sandbox: a way out of its own is added later.
 pub(crate) fn network(mode: NetworkMode) -> Network {
     match mode {
         NetworkMode::Host => Network::Host,

@@ -6,17 +6,17 @@
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
-use kennel_testkit::{Home, programs};
+use kennel_testkit::{Home, Net, programs};
 use kennel_types::{ExecSpec, NetworkMode, SandboxSpec};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 
 /// How many attacks there are: one that is not carried out is no proof.
-const ATTACKS: usize = 37;
+const ATTACKS: usize = 40;
 
 async fn attacked(network: NetworkMode) -> Vec<String> {
-    let home = Home::new();
+    let (home, _net) = (Home::new(), Net::alone());
     let program = home.workspace().join("escape");
     programs::compile(programs::ESCAPE, &program);
     let secret = home.path().join("secret");
@@ -48,10 +48,12 @@ async fn attacked(network: NetworkMode) -> Vec<String> {
 
 #[tokio::test]
 async fn no_attack_gets_out() {
-    let told = attacked(NetworkMode::None).await;
-    let escaped: Vec<&String> = told.iter().filter(|line| !line.contains(": held: ")).collect();
-    assert!(escaped.is_empty(), "{escaped:#?}");
-    assert_eq!(told.len(), ATTACKS, "{told:#?}");
+    for network in [NetworkMode::None, NetworkMode::Bridge] {
+        let told = attacked(network).await;
+        let escaped: Vec<&String> = told.iter().filter(|line| !line.contains(": held: ")).collect();
+        assert!(escaped.is_empty(), "{network}: {escaped:#?}");
+        assert_eq!(told.len(), ATTACKS, "{network}: {told:#?}");
+    }
 }
 
 /// The host's network was asked for: sockets that have no file are of the network, and so in reach. Nothing else is.

@@ -5,6 +5,8 @@
 
 mod plan;
 mod trial;
+mod wiring;
 
 pub use plan::{Bind, Cgroup, Cover, CoverKind, IdMap, Network, Plan};
 pub use trial::{TRY, Trial};
+pub use wiring::{FORWARD, Link, NAMES, PORTS, PREFIX, Publish};

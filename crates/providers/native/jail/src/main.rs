@@ -17,8 +17,11 @@
 
 mod attempt;
 mod cgroup;
+mod forward;
 mod handover;
 mod ids;
+mod netlink;
+mod network;
 mod rootfs;
 mod sys;
 #[cfg(test)]
@@ -27,7 +30,7 @@ mod syscalls;
 mod walls;
 
 use handover::Handover;
-use kennel_jail::{Network, Plan, TRY};
+use kennel_jail::{FORWARD, Network, Plan, TRY};
 use kennel_keeper::place::{self, Place};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -41,6 +44,9 @@ pub extern "C" fn main() -> libc::c_int {
         let trial = minicbor::to_vec(attempt::the_kernel()).unwrap_or_default();
         place::write_all(rustix::stdio::stdout(), &trial);
         return 0;
+    }
+    if std::env::args().nth(1).as_deref() == Some(FORWARD) {
+        forward::serve();
     }
     let mut heard = Heard::default();
     match start(&mut heard) {
@@ -84,6 +90,8 @@ struct Watch {
     place: Place,
     group: Option<cgroup::Group>,
     plan: Plan,
+    /// What passes bytes between its network and the host's.
+    forwarders: Vec<network::Forwarder>,
 }
 
 /// The process inside. It ends with this.
@@ -98,7 +106,8 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     rustix::process::umask(rustix::fs::Mode::empty());
     let argument = std::env::args().nth(1);
     let network = Network::ALL.into_iter().find(|network| argument.as_deref() == Some(network.argument()));
-    let network = network.ok_or("usage: kennel-jail none|host, told the plan on standard input; or kennel-jail try")?;
+    let network =
+        network.ok_or("usage: kennel-jail none|host|forward, told what to do on standard input; or kennel-jail try")?;
 
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("make a pipe: {error}"));
     let ((hand_out, hand_in), (up_out, up_in)) = (pipe()?, pipe()?);
@@ -128,7 +137,9 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     let place = Place::take(&plan.dir, &mut plan.keeper)?;
     let group = plan.cgroup.as_ref().map(cgroup::Group::make).transpose()?;
     plan.keeper.oom_fd = group.as_ref().and_then(cgroup::Group::oom_events).map(IntoRawFd::into_raw_fd);
-    let watch = Watch { inside, place, group, plan };
+    let forwarders =
+        plan.link.as_ref().map(|link| network::join(link, inside.0, &plan.ids)).transpose()?.unwrap_or_default();
+    let watch = Watch { inside, place, group, plan, forwarders };
     watch.help_up(&hand_in, up_in, &up_out)?;
     Ok(watch)
 }
@@ -192,6 +203,8 @@ impl Watch {
         if let Some(exit) = exit {
             let _ = rustix::io::write(exit, code.to_string().as_bytes());
         }
+        // They may be in the group.
+        drop(self.forwarders);
         drop(self.group);
         if self.plan.remove_dir {
             let _ = rustix::process::chdir("/");

@@ -1,5 +1,6 @@
 //! The plan, as it goes from the provider to the jail.
 
+use crate::Link;
 use kennel_proto::KeeperConfig;
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
@@ -40,6 +41,9 @@ pub struct Plan {
     /// What lies over the layers below, in order: parents first.
     #[n(10)]
     pub cover: Vec<Cover>,
+    /// A way out of its network, where it has one of its own.
+    #[n(20)]
+    pub link: Option<Link>,
 }
 
 /// Something that lies over what is below it, and hides it.
@@ -108,7 +112,7 @@ pub struct Bind {
 /// The network. Not part of the plan but the jail's one argument: namespaces are made before there is a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Loopback only.
+    /// Its own: loopback, and what [`Plan::link`] adds.
     None,
     /// The host's.
     Host,

@@ -7,6 +7,7 @@
 //!            /sock           the keeper's socket
 //!            /exit           the keeper's exit code, as text
 //!            /log.0, log.1   the main process's log
+//!            /ports          where its ports are published (native)
 //! <root>/names/<name>        the id of the sandbox of that name
 //! ```
 //!

@@ -186,7 +186,7 @@ impl Provider for Native {
             return Err(Error::new(ErrorCode::NotAvailable, what).hint(fix));
         }
         if network == NetworkMode::Bridge
-            && let Err(error) = network::available()
+            && let Err(error) = network::ready().await
         {
             if spec.network.is_some() || !spec.ports.is_empty() {
                 return Err(error);

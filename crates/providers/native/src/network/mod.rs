@@ -16,6 +16,7 @@ use kennel_core::{Error, Result};
 use kennel_jail::{Link, PORTS, Publish};
 use kennel_types::{ErrorCode, Protocol, Published, SandboxId, SandboxSpec};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 pub use beside::Docker;
@@ -38,6 +39,14 @@ pub struct Bridge {
 }
 
 impl Bridge {
+    /// Makes the rules if they are not there: whether that can be done shows in no other way.
+    pub fn make() -> Result<()> {
+        match rules::in_force()? {
+            Some(_) => Ok(()),
+            None => rules::install().map(drop),
+        }
+    }
+
     /// Looks, and changes nothing. Root sees it all; others see programs only.
     pub fn look() -> Self {
         let rules = rules::present().ok().flatten();
@@ -53,24 +62,21 @@ impl Bridge {
     }
 }
 
-/// Whether a sandbox can have it, as far as can be told in microseconds; if not, why, and what to do.
-pub(crate) fn available() -> Result<()> {
-    if matches!(rules::present(), Ok(Some(_))) || program("nft").is_some() {
-        return Ok(());
-    }
-    let message = "network bridge needs the program nft, which is not installed";
-    Err(Error::new(ErrorCode::NotAvailable, message).hint("install the package nftables; kennel doctor --fix does"))
-}
-
-/// A sandbox's way out. Makes what the host needs for it, if that is not there.
-pub(crate) async fn link(id: &SandboxId, spec: &SandboxSpec) -> Result<(Link, names::Names)> {
-    let range = match rules::present().map_err(|error| Error::io("ask the kernel for firewall rules", error))? {
-        Some(rules) if rules::is_forwarding() => rules.range,
-        _ => apart(rules::install).await?,
+/// Sees to it that sandboxes can have it; answers the range of their addresses. If they cannot, why, and what to do.
+pub(crate) async fn ready() -> Result<Ipv4Addr> {
+    let range = match rules::in_force()? {
+        Some(rules) => rules.range,
+        None => apart(rules::install).await?,
     };
     if Docker::look() == Docker::Shut {
         apart(beside::pass).await?;
     }
+    Ok(range)
+}
+
+/// A sandbox's way out.
+pub(crate) async fn link(id: &SandboxId, spec: &SandboxSpec) -> Result<(Link, names::Names)> {
+    let range = ready().await?;
     for port in &spec.ports {
         check_free(*port)?;
     }
@@ -100,7 +106,7 @@ async fn apart<T: Send + 'static>(work: fn() -> Result<T>) -> Result<T> {
 /// Says early, and with a way out, that a port is taken. The jail would notice, too.
 fn check_free(port: kennel_types::Port) -> Result<()> {
     let Some(number) = port.host else { return Ok(()) };
-    let place = (std::net::Ipv4Addr::LOCALHOST, number);
+    let place = (Ipv4Addr::LOCALHOST, number);
     let tried = match port.protocol {
         Protocol::Tcp => std::net::TcpListener::bind(place).map(drop),
         Protocol::Udp => std::net::UdpSocket::bind(place).map(drop),
@@ -130,8 +136,9 @@ fn run(what: &str, name: &str, arguments: &[&str], input: &str) -> Result<()> {
     use std::io::Write;
     use std::process::{Command, Stdio};
     let missing = || {
+        let package = if name == "nft" { "nftables" } else { "iptables" };
         Error::new(ErrorCode::NotAvailable, format!("{what}: the program {name} is not installed"))
-            .hint("kennel doctor --fix")
+            .hint(format!("install the package {package}; kennel doctor --fix gets nftables"))
     };
     let path = program(name).ok_or_else(missing)?;
     let failed = |error| Error::io(format!("{what}: {}", path.display()), error);

@@ -5,6 +5,7 @@
 
 use super::nfnetlink::{INET, Nftables};
 use kennel_core::{Error, Result};
+use kennel_types::ErrorCode;
 use rustix::io::Errno;
 use std::net::Ipv4Addr;
 
@@ -42,6 +43,15 @@ pub(super) fn present() -> Result<Option<Rules>, Errno> {
     let comment = table.attribute(USERDATA).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     // Someone may have emptied it.
     Ok(comment.filter(|_| chains as usize >= chains_of(TEXT)).and_then(|comment| read(&comment)))
+}
+
+/// The rules, if there is nothing left to be done.
+pub(super) fn in_force() -> Result<Option<Rules>> {
+    let failed = |error: Errno| {
+        Error::new(ErrorCode::NotAvailable, format!("network bridge: the kernel tells of no firewall rules: {error}"))
+            .hint("boot a kernel with CONFIG_NF_TABLES; in a container, start that with CAP_NET_ADMIN")
+    };
+    Ok(present().map_err(failed)?.filter(|_| is_forwarding()))
 }
 
 const TEXT: &str = include_str!("rules.nft");

@@ -496,3 +496,64 @@ impl Traces {
         }
     }
 }
+
+/// What passes bytes on has nothing that would be worth taking, and no other network than the sandbox's.
+#[tokio::test]
+async fn what_passes_bytes_on_is_nobody() {
+    let _net = Net::alone();
+    let ground = Ground::new();
+    let spec = SandboxSpec { env: [("SECRET".to_owned(), "of the sandbox".to_owned())].into(), ..ground.spec() };
+    let spec = SandboxSpec { ports: vec!["7000".parse().unwrap()], ..spec };
+    let sandbox = Sandbox::create(ground.native.clone(), &spec).await.unwrap();
+    sandbox.start().await.unwrap();
+    let lock = ground.home.state().join(sandbox.id().as_str()).join("lock");
+    let jail: u32 = std::fs::read_to_string(lock).unwrap().trim().parse().unwrap();
+    let network = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
+    let is_forwarder = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("forward")
+    };
+    let (forwarders, inside): (Vec<u32>, Vec<u32>) = children(jail).into_iter().partition(is_forwarder);
+    let [forwarder] = forwarders[..] else { panic!("{forwarders:?}") };
+    assert_eq!(network(forwarder), network(inside[0]));
+    assert_ne!(network(forwarder), network(jail));
+    // Its filter comes a moment after it listens.
+    let status = || std::fs::read_to_string(format!("/proc/{forwarder}/status")).unwrap();
+    let filtered = within(SOON, async || status().contains("Seccomp:\t2")).await;
+    assert!(filtered, "{}", status());
+    for line in
+        ["Uid:\t65534\t65534\t65534\t65534", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1"]
+    {
+        assert!(status().contains(line), "{line}: {}", status());
+    }
+    let readable = |file: &str| std::fs::read(format!("/proc/{forwarder}/{file}")).unwrap();
+    assert!(readable("environ").is_empty());
+    let descriptors = std::fs::read_dir(format!("/proc/{forwarder}/fd")).unwrap().flatten();
+    let open: Vec<String> = descriptors
+        .filter_map(|entry| Some(std::fs::read_link(entry.path()).ok()?.to_string_lossy().into_owned()))
+        .filter(|target| target != "/dev/null")
+        .collect();
+    assert!(open.len() == 1 && open[0].starts_with("socket:"), "only where it listens: {open:?}");
+    sandbox.remove(REMOVE).await.unwrap();
+}
+
+/// It stands still with the sandbox, and goes on with it; a group with limits goes when both are gone.
+#[tokio::test]
+async fn ports_of_a_paused_sandbox_come_back() {
+    let _net = Net::alone();
+    let ground = Ground::new();
+    let limits = kennel_types::Limits { pids: Some(64), ..kennel_types::Limits::default() };
+    let spec = SandboxSpec { ports: vec!["7000".parse().unwrap()], limits, ..ground.spec() };
+    let sandbox = Sandbox::create(ground.native.clone(), &spec).await.unwrap();
+    sandbox.start().await.unwrap();
+    serve(&sandbox, "0.0.0.0:7000").await;
+    let port = sandbox.inspect().await.unwrap().ports[0].address;
+    assert_eq!(echo(port).unwrap(), "hello");
+    sandbox.pause().await.unwrap();
+    assert_eq!(sandbox.inspect().await.unwrap().ports.len(), 1);
+    sandbox.unpause().await.unwrap();
+    assert_eq!(echo(port).unwrap(), "hello");
+    sandbox.remove(REMOVE).await.unwrap();
+    let left = kennel_testkit::host::leftovers(&ground.home.mark(), &[sandbox.id().to_string()], &ground.home.state());
+    assert!(left.is_empty(), "{left:?}");
+}

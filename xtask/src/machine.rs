@@ -22,6 +22,7 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     package("iptables", "iptables"),
     package("nft", "nftables"),
     package("ip", "iproute2"),
+    package("pasta", "passt"),
     package("busybox", "busybox-static"),
     package("docker-registry", "docker-registry"),
 ];

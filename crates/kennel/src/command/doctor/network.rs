@@ -42,7 +42,8 @@ fn judge(bridge: &Bridge, made: Result<()>) -> Check {
         Docker::Open => "; Docker lets it pass",
         Docker::Shut => "; Docker is told to let it pass with the next sandbox",
     };
-    ok(NAME, format!("rules are there, addresses {range}{forwarding}{docker}"))
+    let legacy = if bridge.legacy { "; iptables-legacy has rules, too, which cannot be seen" } else { "" };
+    ok(NAME, format!("rules are there, addresses {range}{forwarding}{docker}{legacy}"))
 }
 
 #[cfg(test)]
@@ -59,6 +60,7 @@ mod tests {
             docker: Docker::NotHere,
             closed: false,
             firewalld: false,
+            legacy: false,
         };
         let seen = |bridge: &Bridge| {
             let check = judge(bridge, Ok(()));

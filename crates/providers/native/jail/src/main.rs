@@ -22,6 +22,7 @@ mod handover;
 mod ids;
 mod netlink;
 mod network;
+mod pasta;
 mod rootfs;
 mod sys;
 #[cfg(test)]
@@ -91,7 +92,7 @@ struct Watch {
     group: Option<cgroup::Group>,
     plan: Plan,
     /// What passes bytes between its network and the host's.
-    forwarders: Vec<network::Forwarder>,
+    helpers: Vec<network::Helper>,
 }
 
 /// The process inside. It ends with this.
@@ -137,9 +138,9 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     let place = Place::take(&plan.dir, &mut plan.keeper)?;
     let group = plan.cgroup.as_ref().map(cgroup::Group::make).transpose()?;
     plan.keeper.oom_fd = group.as_ref().and_then(cgroup::Group::oom_events).map(IntoRawFd::into_raw_fd);
-    let forwarders =
+    let helpers =
         plan.link.as_ref().map(|link| network::join(link, inside.0, &plan.ids)).transpose()?.unwrap_or_default();
-    let watch = Watch { inside, place, group, plan, forwarders };
+    let watch = Watch { inside, place, group, plan, helpers };
     watch.help_up(&hand_in, up_in, &up_out)?;
     Ok(watch)
 }
@@ -204,7 +205,7 @@ impl Watch {
             let _ = rustix::io::write(exit, code.to_string().as_bytes());
         }
         // They may be in the group.
-        drop(self.forwarders);
+        drop(self.helpers);
         drop(self.group);
         if self.plan.remove_dir {
             let _ = rustix::process::chdir("/");

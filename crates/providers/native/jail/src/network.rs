@@ -6,6 +6,7 @@
 
 use crate::forward::{Direction, Order, Rule};
 use crate::netlink::{Mac, Netlink};
+use crate::pasta::Pasta;
 use crate::sys;
 use kennel_jail::{FORWARD, IdMap, Link, NAMES, PORTS, PREFIX};
 use kennel_keeper::place;
@@ -22,19 +23,32 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 /// How many addresses are tried before there is none.
 const TRIES: u16 = 10_000;
 
+/// A process that a sandbox's network needs outside. It ends with this, and with the jail.
+#[allow(dead_code)] // held for as long as the sandbox runs, and that is all
+pub(crate) enum Helper {
+    Forwarder(Forwarder),
+    Pasta(Pasta),
+}
+
 /// Gives the sandbox whose first process is `pid` its way out. The working directory is the sandbox's.
-pub(crate) fn join(link: &Link, pid: i32, ids: &IdMap) -> Result<Vec<Forwarder>, String> {
+pub(crate) fn join(link: &Link, pid: i32, ids: &IdMap) -> Result<Vec<Helper>, String> {
+    if let Some(program) = &link.pasta {
+        if !link.ports.is_empty() {
+            return Err("publish a port: that needs root so far".into());
+        }
+        return Ok(vec![Helper::Pasta(Pasta::start(program, pid)?)]);
+    }
     let own = namespace("self").map_err(|error| format!("open the host's network: {error}"))?;
     let inside = namespace(&pid.to_string()).map_err(|error| format!("open the sandbox's network: {error}"))?;
     let address = wire(link, &own, &inside, ids).map_err(|(what, error)| format!("network: {what}: {error}"))?;
-    let mut forwarders = Vec::new();
+    let mut helpers = Vec::new();
     if !link.ports.is_empty() {
-        forwarders.push(publish(link, address, pid)?);
+        helpers.push(Helper::Forwarder(publish(link, address, pid)?));
     }
     if !link.names.is_empty() {
-        forwarders.push(answer_names(link, pid)?);
+        helpers.push(Helper::Forwarder(answer_names(link, pid)?));
     }
-    Ok(forwarders)
+    Ok(helpers)
 }
 
 fn namespace(of: &str) -> Result<OwnedFd, Errno> {

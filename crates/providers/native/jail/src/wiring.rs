@@ -30,6 +30,10 @@ pub struct Link {
     /// Who answers for names, if only the host can reach them: at most three.
     #[n(3)]
     pub names: Vec<String>,
+    /// The program `pasta`, for an ordinary user: it is the way out then, and there is neither an address of the range nor
+    /// a published port.
+    #[n(4)]
+    pub pasta: Option<String>,
 }
 
 /// A port inside, and where it is to be reached on 127.0.0.1.

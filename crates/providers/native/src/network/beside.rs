@@ -62,6 +62,11 @@ pub(super) fn has_firewalld() -> Result<bool, Errno> {
     Nftables::open()?.table(INET, "firewalld").map(|table| table.is_some())
 }
 
+/// Whether there are rules of the old kind.
+pub(super) fn has_old_rules() -> bool {
+    std::fs::read_to_string("/proc/net/ip_tables_names").is_ok_and(|names| names.lines().any(|name| name == TABLE))
+}
+
 /// Lets sandboxes pass.
 pub(super) fn pass() -> Result<()> {
     let what = "let sandboxes pass beside Docker";

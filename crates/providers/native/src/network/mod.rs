@@ -36,6 +36,8 @@ pub struct Bridge {
     pub closed: bool,
     /// Whether firewalld runs: it lets pass only what it knows.
     pub firewalld: bool,
+    /// Whether there are rules of the old kind (`iptables-legacy`), which cannot be seen this way.
+    pub legacy: bool,
 }
 
 impl Bridge {
@@ -58,6 +60,7 @@ impl Bridge {
             closed: docker == Docker::NotHere && beside::drops().unwrap_or(false),
             docker,
             firewalld: beside::has_firewalld().unwrap_or(false),
+            legacy: beside::has_old_rules(),
         }
     }
 }
@@ -88,7 +91,7 @@ pub(crate) async fn link(id: &SandboxId, spec: &SandboxSpec) -> Result<(Link, na
     });
     let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(id.as_str());
     let servers = names.forwarded.iter().map(ToString::to_string).collect();
-    Ok((Link { range: range.octets(), first: hash as u16, ports: ports.collect(), names: servers }, names))
+    Ok((Link { range: range.octets(), first: hash as u16, ports: ports.collect(), names: servers, pasta: None }, names))
 }
 
 /// Where the ports of a sandbox that runs are published: its jail has written it down.

@@ -124,6 +124,7 @@ impl Provider for Lying {
             workdir: "/".into(),
             workspace: None,
             network: NetworkMode::None,
+            ports: Vec::new(),
             labels: std::collections::BTreeMap::new(),
             enforcement: Enforcement { mode: String::new(), layers: Vec::new(), limits: Limits::default() },
         })

@@ -1,7 +1,7 @@
 //! What a project's files give away. A project may be anyone's: what its settings open up beyond what a sandbox has by
 //! itself is for the user to allow.
 
-use crate::{KeyPath, Layer, Layered, OnUnavailable, Provider, Setting, Volume};
+use crate::{KeyPath, Layer, Layered, OnUnavailable, Port, Provider, Setting, Volume};
 use kennel_types::NetworkMode;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -22,19 +22,24 @@ impl Layered {
     /// like a directory of the project may be a link to another.
     pub fn grants(&self, real: &dyn Fn(&Path) -> PathBuf) -> Vec<Grant<'_>> {
         let of_project = |(_, setting): &(KeyPath, &Setting)| setting.origin.layer == Layer::Project;
+        // What the user has closed, a project may not open.
+        let shut = |(_, setting): &(KeyPath, &Setting)| {
+            setting.origin.layer == Layer::User && read(setting) == Some(NetworkMode::None)
+        };
+        let shut = self.explain("sandbox.network").is_ok_and(|layers| layers.iter().any(shut));
         let in_sandbox = |(key, _): &(KeyPath, &Setting)| key.segments().first().is_some_and(|name| name == "sandbox");
         self.settings()
             .filter(of_project)
             .filter(in_sandbox)
             .filter_map(|(key, setting)| {
-                let what = opens(&key, setting, real)?;
+                let what = opens(&key, setting, shut, real)?;
                 Some(Grant { key, setting, what })
             })
             .collect()
     }
 }
 
-fn opens(key: &KeyPath, setting: &Setting, real: &dyn Fn(&Path) -> PathBuf) -> Option<&'static str> {
+fn opens(key: &KeyPath, setting: &Setting, shut: bool, real: &dyn Fn(&Path) -> PathBuf) -> Option<&'static str> {
     let outside = |path: &Path| {
         let project = project_of(setting);
         project.is_none_or(|project| !real(path).starts_with(real(&project)))
@@ -45,7 +50,15 @@ fn opens(key: &KeyPath, setting: &Setting, real: &dyn Fn(&Path) -> PathBuf) -> O
             (read(setting) == Some(OnUnavailable::RunDirectly)).then_some("commands may run without a sandbox")
         }
         ["provider"] => (read(setting) == Some(Provider::Local)).then_some("commands run without a sandbox"),
-        ["network"] => (read(setting) == Some(NetworkMode::Host)).then_some("the network of this machine"),
+        ["network"] => match read(setting) {
+            Some(NetworkMode::Host) => Some("the network of this machine"),
+            Some(NetworkMode::Bridge) if shut => Some("a network, which your own settings do not give"),
+            _ => None,
+        },
+        // Who takes a port may be taken for someone else.
+        ["ports"] => read(setting)
+            .is_some_and(|ports: Vec<Port>| ports.iter().any(|port| port.host.is_some()))
+            .then_some("a port of this machine"),
         ["workspace"] => read(setting)
             .is_some_and(|path: PathBuf| outside(&path))
             .then_some("a directory outside the project, to read and write"),

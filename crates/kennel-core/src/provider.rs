@@ -171,6 +171,37 @@ pub fn check_name(name: &str) -> Result<()> {
     SandboxId::new(name).map(drop).map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))
 }
 
+/// Refuses ports that cannot be published.
+fn check_ports(mode: &Mode, spec: &SandboxSpec, network: NetworkMode) -> Result<()> {
+    let Some(port) = spec.ports.first() else { return Ok(()) };
+    if mode.ports == Support::Refused {
+        return Err(
+            Error::unsupported(mode.provider, format!("the published port {port}")).hint("kennel explain ports")
+        );
+    }
+    if network != NetworkMode::Bridge {
+        let why = match network {
+            NetworkMode::None => "nothing gets into a sandbox with network none",
+            _ => "a sandbox with network host is reached without",
+        };
+        return Err(Error::new(ErrorCode::InvalidConfig, format!("publish port {port}: {why}"))
+            .hint("use --network bridge, or leave out --publish"));
+    }
+    for (at, port) in spec.ports.iter().enumerate() {
+        let same = |other: &&kennel_types::Port| {
+            port.host.is_some() && (port.host, port.protocol) == (other.host, other.protocol)
+        };
+        if let Some(other) = spec.ports[..at].iter().find(same) {
+            return Err(Error::new(
+                ErrorCode::InvalidConfig,
+                format!("publish port {port}: {other} is at the same place"),
+            )
+            .hint("name another port outside, or none for any free one"));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses what the mode does not give, and answers the network to use. Every provider calls it first in `create`.
 pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
     let refuse = |what: String, feature: &str| {
@@ -196,6 +227,7 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
         }
     }
     let network = spec.network.unwrap_or(mode.default_network());
+    check_ports(mode, spec, network)?;
     if !mode.networks.contains(&network) {
         let known: Vec<String> = mode.networks.iter().map(ToString::to_string).collect();
         return Err(Error::unsupported(mode.provider, format!("network {network}"))

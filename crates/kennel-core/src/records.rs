@@ -7,6 +7,7 @@
 //!            /sock           the keeper's socket
 //!            /exit           the keeper's exit code, as text
 //!            /log.0, log.1   the main process's log
+//!            /ports          where its ports are published (native)
 //! <root>/names/<name>        the id of the sandbox of that name
 //! ```
 //!
@@ -315,6 +316,7 @@ impl Records {
             workdir: record.workdir.clone(),
             workspace: record.spec.workspace.clone(),
             network: record.network,
+            ports: Vec::new(),
             labels: record.spec.labels.clone(),
             enforcement: record.enforcement.clone(),
         }

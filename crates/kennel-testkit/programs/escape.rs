@@ -157,6 +157,62 @@ fn read_the_keeper() -> Attack {
     any(["mem", "environ", "maps", "auxv", "stack", "syscall"].map(|file| opens(&format!("/proc/1/{file}"), false)))
 }
 
+/// Sets an option of a new socket to 1.
+fn set_option(family: i64, kind: i64, protocol: i64, level: i64, option: i64) -> Attack {
+    let socket = opened(family, kind, protocol)?;
+    let one = [1u32; 64];
+    let answer = call(54, [socket, level, option, one.as_ptr() as i64, 4, 0]);
+    let _ = call(3, [socket, 0, 0, 0, 0, 0]);
+    answer
+}
+
+fn opened(family: i64, kind: i64, protocol: i64) -> Result<i64, String> {
+    let socket = call(41, [family, kind, protocol, 0, 0, 0])?;
+    socket.rsplit(' ').next().and_then(|number| number.parse().ok()).ok_or(socket)
+}
+
+/// Flags, addresses and routes by requests on a socket. Each asks for what is so already, or does no harm.
+fn change_network() -> Attack {
+    let socket = opened(2, 2, 0)?;
+    let mut tried = Vec::new();
+    for name in ["lo", "eth0"] {
+        // A name of 16 bytes, then flags, or an address.
+        let (mut flags, mut address) = ([0u8; 40], [0u8; 40]);
+        flags[..name.len()].copy_from_slice(name.as_bytes());
+        flags[16..18].copy_from_slice(&0x41u16.to_ne_bytes());
+        tried.push(call(16, [socket, 0x8914, flags.as_ptr() as i64, 0, 0, 0]));
+        let alias = format!("{name}:k");
+        address[..alias.len()].copy_from_slice(alias.as_bytes());
+        address[16..24].copy_from_slice(&[2, 0, 0, 0, 127, 66, 66, 66]);
+        tried.push(call(16, [socket, 0x8916, address.as_ptr() as i64, 0, 0, 0]));
+    }
+    // A route to one address of loopback.
+    let mut route = [0u8; 120];
+    route[8..16].copy_from_slice(&[2, 0, 0, 0, 127, 66, 66, 67]);
+    route[40..42].copy_from_slice(&[2, 0]);
+    route[44..48].copy_from_slice(&[255; 4]);
+    route[56] = 1;
+    tried.push(call(16, [socket, 0x890b, route.as_ptr() as i64, 0, 0, 0]));
+    let _ = call(3, [socket, 0, 0, 0, 0, 0]);
+    any(tried)
+}
+
+/// Deletes a table of rules that is not there: whoever may do that may make some.
+fn delete_rules() -> Attack {
+    let socket = opened(16, 3, 12)?;
+    let begin: [u32; 5] = [20, 0x0001_0010, 1, 0, 0x0a00_0000];
+    let delete: [u32; 8] = [32, 0x0005_0a02, 2, 0, 1, 0x0001_000b, u32::from_ne_bytes(*b"nowh"), u32::from_ne_bytes(*b"ere\0")];
+    let end: [u32; 5] = [20, 0x0001_0011, 3, 0, 0x0a00_0000];
+    let bytes: Vec<u8> = begin.iter().chain(&delete).chain(&end).flat_map(|word| word.to_ne_bytes()).collect();
+    call(44, [socket, bytes.as_ptr() as i64, bytes.len() as i64, 0, 0, 0])?;
+    let mut answer = [0u8; 512];
+    call(45, [socket, answer.as_mut_ptr() as i64, 512, 0, 0, 0])?;
+    let _ = call(3, [socket, 0, 0, 0, 0, 0]);
+    // "Not permitted" is -1; that there is no such table would be told only to who may ask.
+    let code = i32::from_ne_bytes(answer[16..20].try_into().unwrap());
+    if code == -1 { Err("not permitted".into()) } else { Ok(format!("it was looked for: {code}")) }
+}
+
 /// Anything open that nobody gave us.
 fn leaked_descriptors() -> Attack {
     let mut found = Vec::new();
@@ -202,6 +258,9 @@ fn main() {
     if arguments.first().is_some_and(|word| word == "--int80") {
         int80();
     }
+    // The attacks are real: outside of a sandbox they would change this machine.
+    let own = std::env::current_exe().unwrap();
+    assert!(own.starts_with("/workspace"), "only to be run in a sandbox");
     let [secret, host, socket] = &arguments[..] else { panic!("usage: escape SECRET PID SOCKET") };
     let host: i64 = host.parse().unwrap();
     let (root, proc, tmpfs, none) = (text("/"), text("/proc"), text("tmpfs"), text("none"));
@@ -276,6 +335,18 @@ fn main() {
         )),
         ("abstract sockets of the host", socket_connect(socket, true)),
         ("raw packets", any([call(41, [17, 3, 0, 0, 0, 0]), call(41, [2, 3, 255, 0, 0, 0])])),
+        ("change interfaces, addresses and routes", change_network()),
+        ("send in another's name", any(
+            // Transparent, of either kind; a mark; a record of the route.
+            [(0, 19), (41, 75), (1, 36)].map(|(level, option)| set_option(2, 2, 0, level, option)),
+        )),
+        ("the firewall", any([
+            // Rules of the old kind, of both families.
+            set_option(2, 3, 255, 0, 64),
+            set_option(2, 2, 0, 0, 64),
+            set_option(10, 2, 0, 41, 64),
+            delete_rules(),
+        ])),
         ("overwrite the keeper", overwrite_the_keeper()),
         ("read the keeper", read_the_keeper()),
         ("trace the keeper", any([call(101, [16, 1, 0, 0, 0, 0]), call(310, [1, local, 1, remote, 1, 0]), call(311, [1, local, 1, remote, 1, 0]), call(438, [1, 0, 0, 0, 0, 0])])),

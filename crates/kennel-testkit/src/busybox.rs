@@ -1,7 +1,6 @@
 //! A small file system to make images of: busybox, the programs of this kit, `nobody`, and nothing else.
 
 use crate::programs::{self, KNOCK};
-use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,9 +8,7 @@ const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody
 
 /// It as an archive, made once for a build, which everyone can read.
 pub fn archive() -> PathBuf {
-    let test = std::env::current_exe().expect("a program knows where it is");
-    let build = test.ancestors().nth(2).expect("a test's program is two directories down");
-    let archive = build.join(format!("kennel-test-busybox-{}.tar", fingerprint()));
+    let archive = crate::home::build().join(format!("kennel-test-busybox-{}.tar", fingerprint()));
     if !archive.exists() {
         let _only_one = crate::docker::lock("image");
         if !archive.exists() {
@@ -23,11 +20,8 @@ pub fn archive() -> PathBuf {
 
 /// Says what is in it.
 pub(crate) fn fingerprint() -> String {
-    let mut hash = Sha256::new();
-    for part in [std::fs::read(program()).expect("read busybox").as_slice(), KNOCK.as_bytes(), PASSWD.as_bytes()] {
-        hash.update(part);
-    }
-    hash.finalize()[..4].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+    let busybox = std::fs::read(program()).expect("read busybox");
+    programs::fingerprint(&[&busybox, KNOCK.as_bytes(), PASSWD.as_bytes()])
 }
 
 /// A busybox that needs no libraries.

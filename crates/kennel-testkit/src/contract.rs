@@ -137,6 +137,7 @@ macro_rules! contract_suite {
                 none_is_loopback_only,
                 host_is_the_hosts,
                 bridge_is_its_own_with_a_way_out,
+                published_ports_are_reachable,
             }
             mounts {
                 the_workspace_is_shared,

@@ -43,6 +43,8 @@ pub fn start() -> PathBuf {
         "no Docker engine answers at {USUAL_SOCKET}, and only root can start one: \
          start Docker, or name an engine's socket in {SOCKET_VARIABLE}"
     );
+    let network = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).ok();
+    assert!(network("self") == network("thread-self"), "the engine is everyone's: start it before moving elsewhere");
     let _only_one = lock("dockerd");
     if answers(&socket) {
         return socket;

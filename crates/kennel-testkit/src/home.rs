@@ -41,13 +41,17 @@ impl Home {
 
     /// Where the keeper's program is put. It is the same for all tests of one build, and is not written for each.
     pub fn programs(&self) -> PathBuf {
-        let test = std::env::current_exe().expect("a test knows its own program");
-        let build = test.ancestors().nth(2).expect("a test's program is two directories down");
-        build.join("kennel-test-programs")
+        build().join("kennel-test-programs")
     }
 
     /// A directory to mount as the workspace.
     pub fn workspace(&self) -> PathBuf {
         self.path().join("workspace")
     }
+}
+
+/// Where this build puts its programs: what is made once for all tests is there.
+pub(crate) fn build() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own program");
+    test.ancestors().nth(2).expect("a test's program is two directories down").to_owned()
 }

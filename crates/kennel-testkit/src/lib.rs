@@ -11,6 +11,7 @@ mod eventually;
 mod home;
 pub mod host;
 pub mod inside;
+pub mod net;
 pub mod programs;
 pub mod registry;
 mod stage;
@@ -19,6 +20,7 @@ mod wire;
 
 pub use eventually::{eventually, within, within_blocking};
 pub use home::Home;
+pub use net::Net;
 pub use stage::{Stage, Subject, check};
 pub use tester::{NOBODYS_IDS, become_ordinary_user, testers_ids};
 pub use wire::Wire;

@@ -1,27 +1,57 @@
 //! Programs of this kit, which are compiled when they are needed and run anywhere.
 
+use sha2::{Digest, Sha256};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Connects to a unix socket, or listens at one.
 pub const KNOCK: &str = include_str!("../programs/knock.rs");
+/// Tries to reach an address, or lets itself be reached.
+pub const REACH: &str = include_str!("../programs/reach.rs");
 /// Attacks the sandbox that it is run in.
 pub const ESCAPE: &str = include_str!("../programs/escape.rs");
 
-/// Compiles one of them, statically.
+/// Puts one of them there, compiled statically. It is compiled once for a build: by an ordinary user only if that one has
+/// a compiler, so whoever becomes one [`prepare`]s before.
 pub fn compile(source: &str, to: &Path) {
-    let dir = tempfile::tempdir().expect("make a directory for a program");
-    let file = dir.path().join("program.rs");
+    std::fs::copy(compiled(source), to).expect("copy a program of the kit");
+}
+
+/// Compiles all of them.
+pub fn prepare() {
+    [KNOCK, REACH, ESCAPE].iter().for_each(|source| drop(compiled(source)));
+}
+
+fn compiled(source: &str) -> PathBuf {
+    let program = crate::home::build().join(format!("kennel-test-program-{}", fingerprint(&[source.as_bytes()])));
+    if program.exists() {
+        return program;
+    }
+    let _only_one = crate::docker::lock("program");
+    if program.exists() {
+        return program;
+    }
+    let dir = tempfile::tempdir_in(crate::home::build()).expect("make a directory for a program");
+    let (file, made) = (dir.path().join("program.rs"), dir.path().join("program"));
     std::fs::write(&file, source).expect("write the program");
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let status = Command::new(rustc)
         .args(["--edition=2024", "-Copt-level=s", "-Cstrip=symbols", "-Cpanic=abort", "-Ctarget-feature=+crt-static"])
         .arg("-o")
-        .arg(to)
+        .arg(&made)
         .arg(&file)
         .status();
-    assert!(status.is_ok_and(|status| status.success()), "rustc could not make {}", to.display());
+    assert!(status.is_ok_and(|status| status.success()), "rustc could not make {}", program.display());
+    std::fs::rename(made, &program).expect("put the program in its place");
+    program
+}
+
+/// A short word for what these say.
+pub(crate) fn fingerprint(parts: &[&[u8]]) -> String {
+    let mut hash = Sha256::new();
+    parts.iter().for_each(|part| hash.update(part));
+    hash.finalize()[..4].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
 /// Puts a script in the place of a program of Kennel's own, and answers what was there. Of the same size, it is taken for

@@ -8,6 +8,7 @@ mod exec;
 mod file;
 mod id;
 mod mode;
+mod port;
 mod quantity;
 mod sandbox;
 mod stats;
@@ -18,6 +19,7 @@ pub use exec::{Command, ExecSpec, ExitStatus, TermSize};
 pub use file::{DirEntry, FileKind, FileStat, WatchEvent, WatchKind};
 pub use id::{InvalidId, SandboxId};
 pub use mode::{Backing, Layer, MODES, Mode, Support};
+pub use port::{Port, Protocol, Published};
 pub use quantity::{ByteSize, InvalidQuantity, format_bytes, parse_cpus, parse_duration};
 pub use sandbox::{
     Availability, Enforcement, Limits, Mount, NetworkMode, Owner, Pull, STARTUP, SandboxInfo, SandboxSpec, Status,

@@ -127,8 +127,11 @@ pub struct Mode {
     pub workspace_files: &'static str,
     /// Walls that every sandbox of this mode has, or creation fails. `NetNamespace` falls away with network `host`.
     pub layers: &'static [Layer],
-    /// Networks that can be asked for; the first is the default.
+    /// Networks that can be asked for; the first is the default. Where native cannot have `bridge` on a machine, its
+    /// default there is `none`, and it says so.
     pub networks: &'static [NetworkMode],
+    /// Ports inside that can be reached on the host, with the network `bridge`.
+    pub ports: Support,
     /// Memory, CPU and process limits.
     pub limits: Support,
     /// The workspace and other mounts.
@@ -142,8 +145,8 @@ pub struct Mode {
 }
 
 use Layer::{
-    CgroupNamespace, IpcNamespace, MountNamespace, NetNamespace, NoNewPrivileges, PidNamespace, ReducedCapabilities, Seccomp,
-    UserNamespace, UtsNamespace,
+    CgroupNamespace, IpcNamespace, MountNamespace, NetNamespace, NoNewPrivileges, PidNamespace, ReducedCapabilities,
+    Seccomp, UserNamespace, UtsNamespace,
 };
 
 /// The table.
@@ -166,7 +169,8 @@ pub const MODES: &[Mode] = &[
             NoNewPrivileges,
             Seccomp,
         ],
-        networks: &[NetworkMode::None, NetworkMode::Host],
+        networks: &[NetworkMode::Bridge, NetworkMode::None, NetworkMode::Host],
+        ports: Support::Given,
         limits: Support::Given,
         mounts: Support::Given,
         users: Support::Given,
@@ -191,7 +195,8 @@ pub const MODES: &[Mode] = &[
             NoNewPrivileges,
             Seccomp,
         ],
-        networks: &[NetworkMode::None, NetworkMode::Host],
+        networks: &[NetworkMode::Bridge, NetworkMode::None, NetworkMode::Host],
+        ports: Support::Given,
         limits: Support::Refused,
         mounts: Support::Given,
         users: Support::Given,
@@ -216,7 +221,8 @@ pub const MODES: &[Mode] = &[
             NoNewPrivileges,
             Seccomp,
         ],
-        networks: &[NetworkMode::None, NetworkMode::Host],
+        networks: &[NetworkMode::Bridge, NetworkMode::None, NetworkMode::Host],
+        ports: Support::Given,
         limits: Support::Refused,
         mounts: Support::Given,
         users: Support::Refused,
@@ -241,7 +247,8 @@ pub const MODES: &[Mode] = &[
             NoNewPrivileges,
             Seccomp,
         ],
-        networks: &[NetworkMode::None, NetworkMode::Host],
+        networks: &[NetworkMode::Bridge, NetworkMode::None, NetworkMode::Host],
+        ports: Support::Given,
         limits: Support::Given,
         mounts: Support::Given,
         users: Support::Given,
@@ -266,7 +273,8 @@ pub const MODES: &[Mode] = &[
             NoNewPrivileges,
             Seccomp,
         ],
-        networks: &[NetworkMode::None, NetworkMode::Host],
+        networks: &[NetworkMode::Bridge, NetworkMode::None, NetworkMode::Host],
+        ports: Support::Given,
         limits: Support::Refused,
         mounts: Support::Given,
         users: Support::Given,
@@ -291,7 +299,8 @@ pub const MODES: &[Mode] = &[
             NoNewPrivileges,
             Seccomp,
         ],
-        networks: &[NetworkMode::None, NetworkMode::Host],
+        networks: &[NetworkMode::Bridge, NetworkMode::None, NetworkMode::Host],
+        ports: Support::Given,
         limits: Support::Refused,
         mounts: Support::Given,
         users: Support::Refused,
@@ -315,6 +324,7 @@ pub const MODES: &[Mode] = &[
             Seccomp,
         ],
         networks: &[NetworkMode::Bridge, NetworkMode::Host, NetworkMode::None],
+        ports: Support::Given,
         limits: Support::Given,
         mounts: Support::Given,
         users: Support::Given,
@@ -329,6 +339,7 @@ pub const MODES: &[Mode] = &[
         workspace_files: "the user",
         layers: &[],
         networks: &[NetworkMode::Host],
+        ports: Support::Refused,
         limits: Support::Refused,
         mounts: Support::Refused,
         users: Support::Refused,
@@ -343,6 +354,7 @@ pub const MODES: &[Mode] = &[
         workspace_files: "nobody",
         layers: &[],
         networks: &[NetworkMode::None],
+        ports: Support::Refused,
         limits: Support::Refused,
         mounts: Support::Refused,
         users: Support::Refused,

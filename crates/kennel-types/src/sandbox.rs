@@ -1,6 +1,6 @@
 //! A sandbox: what is asked for, what is there, what is enforced.
 
-use crate::{ByteSize, Layer, SandboxId};
+use crate::{ByteSize, Layer, Port, Published, SandboxId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -32,6 +32,8 @@ pub struct SandboxSpec {
     pub mounts: Vec<Mount>,
     /// The network; the provider's default if not given.
     pub network: Option<NetworkMode>,
+    /// Ports inside that can be reached on the host. They need the network `bridge`.
+    pub ports: Vec<Port>,
     /// Limits.
     pub limits: Limits,
     /// To whom files made in the workspace belong outside; the calling user if not given.
@@ -225,6 +227,9 @@ pub struct SandboxInfo {
     pub workspace: Option<PathBuf>,
     /// The network it has.
     pub network: NetworkMode,
+    /// Ports that can be reached on the host now: none while it does not run.
+    #[serde(default)]
+    pub ports: Vec<Published>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// What is enforced.

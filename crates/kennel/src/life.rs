@@ -2,6 +2,7 @@
 //! begun is taken back.
 
 use crate::progress::while_waiting;
+use crate::report;
 use crate::signals::{Signals, interrupted};
 use kennel_core::{Error, Provider, RemoveOptions, Result, Sandbox};
 use kennel_types::{ErrorCode, SandboxSpec};
@@ -70,7 +71,7 @@ pub(crate) async fn create(provider: Arc<dyn Provider>, spec: &SandboxSpec, watc
     const LAST_WAIT: Duration = Duration::from_secs(10);
     let mut creating = pin!(while_waiting("making the sandbox", Sandbox::create(provider, spec)));
     let reason = tokio::select! {
-        made = &mut creating => return made,
+        made = &mut creating => return made.inspect(|sandbox| say_network(sandbox, spec)),
         reason = watch.ended() => reason,
     };
     tokio::select! {
@@ -80,6 +81,25 @@ pub(crate) async fn create(provider: Arc<dyn Provider>, spec: &SandboxSpec, watc
         _ = watch.signals.end() => {}
     }
     Err(reason)
+}
+
+/// Says what the sandbox has if it is less than usual: nobody asked for that.
+fn say_network(sandbox: &Sandbox, spec: &SandboxSpec) {
+    let usual = sandbox.provider().mode().default_network();
+    let network = sandbox.info().network;
+    if spec.network.is_none() && network != usual {
+        report::warning(&format!("network {network}: {usual} cannot be had on this machine; kennel doctor says why"));
+    }
+}
+
+/// Says where ports are published that were left to chance.
+pub(crate) async fn say_ports(sandbox: &Sandbox, spec: &SandboxSpec) -> Result<()> {
+    if spec.ports.iter().any(|port| port.host.is_none()) {
+        for port in sandbox.inspect().await?.ports {
+            report::note(&format!("{} is port {}/{} inside", port.address, port.inside, port.protocol));
+        }
+    }
+    Ok(())
 }
 
 /// Removes a sandbox with all that is in it. One that is gone already is fine.

@@ -1,9 +1,13 @@
 //! The networks of the row, and the refusal of the others.
 
-use crate::Stage;
-use crate::inside::ok;
+use crate::inside::{SOON, ok};
+use crate::programs::{self, REACH};
+use crate::{Stage, within};
 use kennel_core::Sandbox;
-use kennel_types::{NetworkMode, SandboxSpec, Support};
+use kennel_types::{ErrorCode, NetworkMode, SandboxSpec, Support};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 /// A sandbox with this network, if the row has it. If not, asking for it must be refused.
 async fn with(stage: &Stage, network: NetworkMode) -> Option<Sandbox> {
@@ -28,7 +32,7 @@ fn parse_interfaces(table: &str) -> Vec<String> {
 }
 
 fn own_namespace() -> String {
-    std::fs::read_link("/proc/self/ns/net").unwrap().to_string_lossy().into_owned()
+    std::fs::read_link("/proc/thread-self/ns/net").unwrap().to_string_lossy().into_owned()
 }
 
 /// It is up, and there is no way out.
@@ -56,4 +60,39 @@ pub async fn bridge_is_its_own_with_a_way_out(stage: &Stage) {
     let routes = ok(&sandbox, "tail -n +2 /proc/net/route").await;
     assert!(routes.lines().any(|line| line.split_whitespace().nth(1) == Some("00000000")), "{routes}");
     assert!(!ok(&sandbox, "cat /etc/resolv.conf").await.is_empty(), "names can be resolved");
+}
+
+/// Reachable on loopback while the sandbox runs; where it cannot be had, refused.
+pub async fn published_ports_are_reachable(stage: &Stage) {
+    let ports = vec!["7000".parse().expect("a port")];
+    let spec = SandboxSpec { ports, ..stage.spec() };
+    if stage.mode().ports == Support::Refused {
+        return stage.refuses(&spec).await;
+    }
+    for network in stage.mode().networks.iter().filter(|network| **network != NetworkMode::Bridge) {
+        let refused = stage.try_create(&SandboxSpec { network: Some(*network), ..spec.clone() }).await;
+        assert_eq!(refused.err().expect("ports come with a network").code(), ErrorCode::InvalidConfig);
+    }
+    programs::compile(REACH, &stage.home().workspace().join("reach"));
+    let sandbox = stage.create(&SandboxSpec { network: Some(NetworkMode::Bridge), ..spec }).await;
+    assert!(sandbox.inspect().await.unwrap().ports.is_empty(), "it does not run yet");
+    sandbox.start().await.unwrap();
+    ok(&sandbox, "/workspace/reach serve 0.0.0.0:7000 > /tmp/served 2>&1 & true").await;
+    let ports = sandbox.inspect().await.unwrap().ports;
+    let [port] = ports[..] else { panic!("one port is published: {ports:?}") };
+    assert_eq!((port.inside, port.address.ip().to_string().as_str()), (7000, "127.0.0.1"));
+    assert!(within(SOON, async || answers(port.address)).await, "{port} answers");
+    sandbox.stop(Duration::ZERO).await.unwrap();
+    assert!(sandbox.inspect().await.unwrap().ports.is_empty(), "it does not run any more");
+    assert!(within(SOON, async || !answers(port.address)).await, "nobody is at {port}");
+}
+
+fn answers(address: SocketAddr) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"hello")?;
+        stream.read_exact(&mut [0; 5])
+    };
+    ask().is_ok()
 }

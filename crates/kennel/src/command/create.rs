@@ -1,6 +1,6 @@
 //! `kennel create`.
 
-use crate::life::{Watch, create, remove};
+use crate::life::{Watch, create, remove, say_ports};
 use crate::options::SandboxOptions;
 use crate::output::{print, print_json};
 use crate::progress::{pull, while_waiting};
@@ -14,6 +14,7 @@ const EXAMPLES: &str = "\
 Examples:
   kennel create --name box --start        a sandbox that waits for `kennel exec`
   kennel create --start -- ./server       one that runs a command, and ends with it
+  kennel create --start -p 8080 -- ./server   reachable at a port of 127.0.0.1 that is told
   kennel create --image debian --memory 1G --network none";
 
 /// Make a sandbox that stays
@@ -65,6 +66,7 @@ impl Create {
         let sandbox = create(provider, &spec, &mut watch).await?;
         if self.start {
             self.start(&sandbox, &mut watch).await?;
+            say_ports(&sandbox, &spec).await?;
         }
         Ok(if self.json { print_json(&sandbox.inspect().await?) } else { print(&sandbox.info().name) })
     }

@@ -4,6 +4,7 @@ mod engine;
 mod fix;
 mod host;
 mod machine;
+mod network;
 mod repair;
 mod text;
 

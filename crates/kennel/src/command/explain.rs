@@ -119,6 +119,7 @@ fn features() -> Vec<Feature> {
             mode.limits
         }),
         support("mounts", "The workspace and other paths of the host, shown inside.", |mode| mode.mounts),
+        support("ports", "Ports inside that can be reached at 127.0.0.1, with network bridge.", |mode| mode.ports),
         support("pause", "Everything inside stands still, and goes on later.", |mode| mode.pause),
         support("users", "Commands as another user than the sandbox's own.", |mode| mode.users),
     ];
@@ -174,6 +175,7 @@ fn describe(Here { mode, here }: &Here) -> String {
     let networks: Vec<String> = mode.networks.iter().map(ToString::to_string).collect();
     line("network", &format!("{} (the first if none is named)", networks.join(", ")));
     let support = |given| if given == Support::Given { "given" } else { "refused" };
+    line("ports", support(mode.ports));
     line("limits", support(mode.limits));
     line("mounts", support(mode.mounts));
     line("other users", support(mode.users));

@@ -36,7 +36,7 @@ pub(crate) struct Ls {
     /// Print a JSON array
     #[arg(long)]
     json: bool,
-    /// These columns only, between tabs: id, name, provider, status, exit-code, created, image, network, workspace
+    /// These columns only, between tabs: id, name, provider, status, exit-code, created, image, network, ports, workspace
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',', conflicts_with_all = ["json", "ids"])]
     format: Vec<Column>,
     /// Only those of which this is true: status, provider, name, image, or label=KEY[=VALUE]
@@ -58,6 +58,7 @@ enum Column {
     Created,
     Image,
     Network,
+    Ports,
     Workspace,
 }
 
@@ -73,6 +74,7 @@ impl Column {
             Self::Created => (sandbox.created_ms / 1000).to_string(),
             Self::Image => sandbox.image.as_deref().map(printable).unwrap_or_default(),
             Self::Network => sandbox.network.to_string(),
+            Self::Ports => sandbox.ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
             Self::Workspace => {
                 sandbox.workspace.as_ref().map(|dir| printable(&dir.to_string_lossy())).unwrap_or_default()
             }

@@ -1,7 +1,7 @@
 //! `kennel run`: a sandbox for one command, made, used and removed.
 
 use crate::drive::{Ending, KEEPER_GRACE, drive};
-use crate::life::{Watch, create, remove};
+use crate::life::{Watch, create, remove, say_ports};
 use crate::options::{Patience, ProgramOptions, SandboxOptions};
 use crate::progress::{pull, while_waiting};
 use crate::providers::Providers;
@@ -9,7 +9,7 @@ use crate::report;
 use crate::result::{Phase, Record};
 use crate::settings::Settings;
 use kennel_core::{Error, Keeper, Result, Sandbox};
-use kennel_types::{ErrorCode, ExecSpec};
+use kennel_types::{ErrorCode, ExecSpec, SandboxSpec};
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
@@ -19,6 +19,7 @@ Examples:
   kennel run                                  a shell
   kennel run -it -- vi notes                  a full-screen program
   kennel run --network none --memory 512m --timeout 30s -- ./untrusted
+  kennel run -p 3000:80 -- ./server           port 80 inside is http://127.0.0.1:3000
   kennel run -v ./data:/data:ro -e TOKEN -- ./report
   kennel run --image debian -- cat /etc/os-release
   sort < names | kennel run -- uniq -c        what comes in is passed on
@@ -96,7 +97,7 @@ impl Run {
         let sandbox = create(provider, &spec, &mut watch).await?;
         record.sandbox = Some(sandbox.id().clone());
         record.ended(Phase::Create);
-        let outcome = self.inside(&sandbox, &settings, record, watch, line).await;
+        let outcome = self.inside(&sandbox, &spec, &settings, record, watch, line).await;
         if !spec.tied && line.is_some() {
             report::note(&format!("sandbox {} stays: kennel rm --force {0}", sandbox.info().name));
         } else {
@@ -110,6 +111,7 @@ impl Run {
     async fn inside(
         &self,
         sandbox: &Sandbox,
+        asked: &SandboxSpec,
         settings: &Settings,
         record: &mut Record,
         mut watch: Watch,
@@ -131,6 +133,7 @@ impl Run {
         }
         let exec = exec.map_err(|error| self.program.explain(error, "kennel run"))?;
         record.ended(Phase::Start);
+        say_ports(sandbox, asked).await?;
         let mut wiring = program.wiring;
         wiring.until = watch.deadline().map(|deadline| deadline + KEEPER_GRACE);
         let mut signals = watch.signals;

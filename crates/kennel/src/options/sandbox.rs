@@ -5,7 +5,9 @@ use crate::environment::sudo_owner;
 use crate::settings::Settings;
 use kennel_config::{SandboxSection, Volume};
 use kennel_core::{Error, Result};
-use kennel_types::{ByteSize, ErrorCode, Limits, Mode, Mount, NetworkMode, Pull, SandboxSpec, Support, parse_cpus};
+use kennel_types::{
+    ByteSize, ErrorCode, Limits, Mode, Mount, NetworkMode, Port, Protocol, Pull, SandboxSpec, Support, parse_cpus,
+};
 use std::path::{Path, PathBuf};
 
 /// Options of `run` and `create`.
@@ -50,6 +52,9 @@ pub(crate) struct SandboxOptions {
     /// bridge, host or none
     #[arg(long, value_name = "MODE")]
     pub(crate) network: Option<NetworkMode>,
+    /// Make a port inside reachable at 127.0.0.1; without HOST at any free one
+    #[arg(short, long = "publish", value_name = "[HOST:]PORT[/udp]")]
+    ports: Vec<Port>,
     /// Reserved for sandboxes with settings of their own
     #[arg(long, value_name = "NAME", hide = true)]
     profile: Option<String>,
@@ -76,9 +81,6 @@ impl SandboxOptions {
                 .hint("put its settings under `sandbox` in kennel.toml: kennel config set sandbox.memory 2g"));
         }
         let set = &settings.sandbox;
-        if !set.ports.is_empty() {
-            return Err(Error::unsupported(mode.provider, "published ports, which sandbox.ports asks for"));
-        }
         let mut env = set.env.clone();
         env.extend(self.env.read()?);
         let mut labels = set.labels.clone();
@@ -94,6 +96,7 @@ impl SandboxOptions {
             workspace: self.workspace(set)?,
             mounts: self.mounts(set)?,
             network: self.network.or(set.network.map(|network| network.0)),
+            ports: self.ports(set),
             limits: Limits {
                 memory: self.memory.or(set.memory),
                 millicpus: self.cpus.or(set.cpus.map(|cpus| cpus.0)),
@@ -105,6 +108,15 @@ impl SandboxOptions {
             idle_seconds: set.idle_timeout.map(|time| time.0.as_secs().max(1)),
             startup_ms: Some(set.startup_timeout.0.as_millis().try_into().unwrap_or(u64::MAX)),
         })
+    }
+
+    /// What is set and what was typed; of two for one port inside, the latter.
+    fn ports(&self, set: &SandboxSection) -> Vec<Port> {
+        let set =
+            set.ports.iter().map(|port| Port { host: port.host, inside: port.container, protocol: Protocol::Tcp });
+        let typed =
+            |port: &Port| self.ports.iter().any(|typed| (typed.inside, typed.protocol) == (port.inside, port.protocol));
+        set.filter(|port| !typed(port)).chain(self.ports.iter().copied()).collect()
     }
 
     /// What is set and what was typed; of two for one place, the latter.

@@ -102,6 +102,8 @@ fn what_is_said_when_it_goes_wrong() {
     shelf.put(&["run", "--pids", "0", "--", "true"]);
     shelf.put(&["run", "--timeout", "soon", "--", "true"]);
     shelf.put(&["run", "--network", "wifi", "--", "true"]);
+    shelf.put(&["run", "-p", "http", "--", "true"]);
+    shelf.put(&["run", "-p", "0.0.0.0:3000:80", "--", "true"]);
     shelf.put(&["run", "-v", "/nowhere:/data", "--", "true"]);
     shelf.put(&["run", "-v", "plain:data", "--", "true"]);
     shelf.put(&["run", "-e", "NOT_SET_ANYWHERE", "--", "true"]);
@@ -145,7 +147,9 @@ fn what_is_said_when_it_goes_wrong() {
     shelf.put(&["--provider", "local", "run", "--network", "none", "--", "true"]);
     shelf.put(&["--provider", "local", "run", "--user", "nobody", "--", "true"]);
     shelf.put(&["--provider", "local", "run", "--image", "debian", "--", "true"]);
-    shelf.put(&["--provider", "native", "run", "--network", "bridge", "--", "true"]);
+    shelf.put(&["--provider", "local", "run", "-p", "80", "--", "true"]);
+    shelf.put(&["--provider", "native", "run", "--network", "none", "-p", "80", "--", "true"]);
+    shelf.put(&["--provider", "native", "run", "-p", "3000:80", "-p", "3000:81", "--", "true"]);
     shelf.put(&["--provider", "native", "run", "-v", "plain:/proc/x", "--", "true"]);
     shelf.put(&["--provider", "native", "run", "--user", "nobody-of-that-name", "--", "true"]);
     // Engines that are not there.

@@ -16,6 +16,8 @@ on_every_provider!(
     files_belong_to_who_called_sudo,
     limits_are_given_or_refused,
     networks_are_given_or_refused,
+    ports_are_published_or_refused,
+    the_usual_network_is_less_where_it_cannot_be_had,
     one_json_object,
     json_says_what_was_cut,
     json_keeps_every_byte,
@@ -133,13 +135,61 @@ fn limits_are_given_or_refused(kennel: &Kennel) {
 }
 
 fn networks_are_given_or_refused(kennel: &Kennel) {
-    let refused = match kennel.provider {
-        "local" => "none",
-        "native" => "bridge",
-        _ => return kennel.kennel(&["run", "--network", "none", "--", "true"]).ok().clear(),
-    };
-    let stderr = kennel.kennel(&["run", "--network", refused, "--", "true"]).fails(125);
-    assert!(stderr.contains(&format!("network {refused}")) && stderr.contains("try: use --network"), "{stderr}");
+    if kennel.provider != "local" {
+        for network in ["none", "host", "bridge"] {
+            kennel.kennel(&["run", "--network", network, "--", "true"]).ok().clear();
+        }
+        return;
+    }
+    let stderr = kennel.kennel(&["run", "--network", "none", "--", "true"]).fails(125);
+    assert!(stderr.contains("network none") && stderr.contains("try: use --network"), "{stderr}");
+}
+
+fn ports_are_published_or_refused(kennel: &Kennel) {
+    if kennel.provider == "local" {
+        let stderr = kennel.kennel(&["run", "-p", "80", "--", "true"]).fails(125);
+        assert!(stderr.contains("the published port 80/tcp") && stderr.contains("kennel explain ports"), "{stderr}");
+        return;
+    }
+    kennel.kennel(&["run", "--publish", "80", "--", "true"]).ok().clear();
+    kennel.kennel(&["create", "--start", "--name", "box", "-p", "80", "-p", "53/udp"]).ok().clear();
+    let ports = &kennel.kennel(&["inspect", "box"]).json()[0]["ports"];
+    assert_eq!(ports.as_array().map(Vec::len), Some(2), "{ports}");
+    assert!(ports[1]["address"].as_str().is_some_and(|place| place.starts_with("127.0.0.1:")), "{ports}");
+    let listed = kennel.kennel(&["ls", "--format", "ports"]).ok();
+    assert!(listed.contains("->80/tcp") && listed.contains("->53/udp"), "{listed}");
+    // One that someone has is refused, with a way out, and nothing is left of the attempt.
+    let taken = ports.as_array().unwrap().iter().find(|port| port["protocol"] == "tcp").unwrap();
+    let number = taken["address"].as_str().unwrap().rsplit(':').next().unwrap().to_owned();
+    let stderr = kennel.kennel(&["create", "--start", "-p", &format!("{number}:80")]).fails(125);
+    assert!(stderr.contains("--publish"), "{stderr}");
+    assert_eq!(kennel.kennel(&["ls", "--all", "-q"]).ok().lines().count(), 1);
+    let stderr = kennel.kennel(&["run", "-p", &format!("{number}:80"), "--", "true"]).fails(125);
+    assert!(stderr.contains("--publish"), "{stderr}");
+    let stderr = kennel.kennel(&["run", "--network", "none", "-p", "80", "--", "true"]).fails(125);
+    assert!(stderr.contains("network none") && stderr.contains("--network bridge"), "{stderr}");
+}
+
+fn the_usual_network_is_less_where_it_cannot_be_had(kennel: &Kennel) {
+    if kennel.provider != "native" {
+        return kennel.kennel(&["run", "--quiet", "--", "true"]).ok().clear();
+    }
+    // A machine without the program that makes rules, and none made yet.
+    let nft = ["/usr/sbin/nft", "/sbin/nft"].into_iter().find(|path| std::path::Path::new(path).exists());
+    let nothing = kennel.home.path().join("nothing");
+    std::fs::write(&nothing, "").unwrap();
+    kennel.net.as_ref().unwrap().replace_file(std::path::Path::new(nft.expect("nft is installed")), &nothing);
+    let done = kennel.kennel(&["run", "-c", "tail -n +3 /proc/net/dev | cut -d: -f1"]);
+    assert_eq!((done.status, done.text().trim()), (0, "lo"), "{done:?}");
+    assert!(done.stderr.contains("kennel: network none: bridge cannot be had"), "{done:?}");
+    assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
+    // What was asked for is not replaced.
+    for asked in [&["run", "--network", "bridge", "--", "true"][..], &["run", "-p", "80", "--", "true"]] {
+        let stderr = kennel.kennel(asked).fails(125);
+        assert!(stderr.contains("nft") && stderr.contains("nftables"), "{stderr}");
+    }
+    let done = kennel.kennel(&["run", "--network", "none", "--", "true"]);
+    assert_eq!((done.status, done.stderr.as_str()), (0, ""));
 }
 
 fn one_json_object(kennel: &Kennel) {

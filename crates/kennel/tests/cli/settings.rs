@@ -80,7 +80,6 @@ fn what_is_wrong_in_them_stops_it() {
     assert!(stderr.contains("kennel.toml:2:1") && stderr.contains("sandbox.memory"), "{stderr}");
     for (text, said) in [
         ("provider = \"podman\"", "there is no podman provider yet"),
-        ("ports = [8080]", "sandbox.ports"),
         ("volumes = [\"./missing:/data\"]", "sandbox.volumes: "),
         ("workspace = \"missing\"", "sandbox.workspace: "),
     ] {
@@ -155,6 +154,7 @@ fn a_project_opens_nothing_up_by_itself() {
     let outside = outside.path().display();
     for (text, said) in [
         ("network = \"host\"".to_owned(), "the network of this machine"),
+        ("ports = [\"3000:80\"]".to_owned(), "a port of this machine"),
         ("enabled = false".to_owned(), "without a sandbox"),
         ("provider = \"local\"".to_owned(), "without a sandbox"),
         ("onUnavailable = \"run-directly\"".to_owned(), "without a sandbox"),
@@ -172,6 +172,12 @@ fn a_project_opens_nothing_up_by_itself() {
         let told = call(&kennel, &["run", "--json", "--", "true"], &[("SECRET", "hidden")]);
         assert_eq!(told.json()["error"]["code"], "permission_denied", "{told:?}");
     }
+    // What is usual is no gift, unless the user has said otherwise.
+    project(&kennel, "[sandbox]\nnetwork = \"bridge\"\nports = [80]\n");
+    call(&kennel, &["run", "--", "true"], &[]).ok();
+    call(&kennel, &["config", "set", "--user", "sandbox.network", "none"], &[]).ok();
+    let stderr = call(&kennel, &["run", "--", "true"], &[]).fails(125);
+    assert!(stderr.contains("a network, which your own settings do not give"), "{stderr}");
     assert!(kennel.is_gone());
 }
 

@@ -1,6 +1,7 @@
 //! The program under test in a home of its own, and a sweep afterwards that finds what was left.
 
-use kennel_testkit::{Home, docker, host, within_blocking};
+use kennel_testkit::net::sandbox_interfaces;
+use kennel_testkit::{Home, Net, docker, host, within_blocking};
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -31,6 +32,8 @@ pub(crate) struct Kennel {
     pub(crate) provider: &'static str,
     image: Option<String>,
     docker_host: Option<String>,
+    /// A network of its own where sandboxes have some: no rule of this machine is touched.
+    pub(crate) net: Option<Net>,
 }
 
 /// A call that is over.
@@ -76,7 +79,8 @@ impl Kennel {
         let engine = (provider == "docker").then(docker::socket);
         let image = engine.as_deref().map(docker::image_on);
         let docker_host = engine.map(|socket| format!("unix://{}", socket.display()));
-        Self { home: Home::new(), provider, image, docker_host }
+        let net = (provider != "docker" && rustix::process::geteuid().is_root()).then(Net::alone);
+        Self { home: Home::new(), provider, image, docker_host, net }
     }
 
     /// The image that it runs, where it runs one.
@@ -134,6 +138,9 @@ impl Kennel {
         let mut left = host::leftovers(&self.home.mark(), &[], &self.home.state());
         let listed = self.kennel(&["ls", "--all", "-q"]);
         assert_eq!(listed.status, 0, "{listed:?}");
+        if self.net.is_some() {
+            left.extend(sandbox_interfaces().into_iter().map(|name| format!("interface {name}")));
+        }
         left.extend(listed.text().lines().map(|id| format!("sandbox {id}")));
         left
     }

@@ -42,6 +42,7 @@ fn a_new_users_walk() {
     std::fs::create_dir(home.path().join("project")).unwrap();
     std::fs::write(home.path().join("project/mine"), "mine").unwrap();
     let socket = docker::socket();
+    let _net = kennel_testkit::Net::alone();
     let user = NewUser { home, docker_host: format!("unix://{}", socket.display()) };
     let types = |words: &[&str]| user.types(words);
 

@@ -5,9 +5,11 @@ use crate::labels;
 use crate::mounts::WORKSPACE;
 use crate::names::{self, NamePrefix};
 use crate::plan::CAPABILITIES;
-use bollard::models::{ContainerInspectResponse, ContainerState, ContainerStateStatusEnum, HostConfig};
+use bollard::models::{ContainerInspectResponse, ContainerState, ContainerStateStatusEnum, HostConfig, PortMap};
 use kennel_core::Error;
-use kennel_types::{ByteSize, Enforcement, Layer, Limits, Mode, NetworkMode, STARTUP, SandboxId, SandboxInfo, Status};
+use kennel_types::{
+    ByteSize, Enforcement, Layer, Limits, Mode, NetworkMode, Published, STARTUP, SandboxId, SandboxInfo, Status,
+};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,6 +53,7 @@ impl Container {
             workdir: labels.get(labels::WORKDIR).cloned().unwrap_or_else(|| WORKSPACE.into()),
             workspace: workspace(&host),
             network: network(&host),
+            ports: inspected.network_settings.and_then(|settings| settings.ports).map(published).unwrap_or_default(),
             enforcement: Enforcement { mode: mode.name.into(), layers: layers(mode, &host), limits: limits(&host) },
             id,
             labels: labels.clone().into_iter().collect(),
@@ -104,6 +107,23 @@ fn network(host: &HostConfig) -> NetworkMode {
         Some("none") => NetworkMode::None,
         _ => NetworkMode::Bridge,
     }
+}
+
+/// Where ports are published: nowhere while it does not run.
+fn published(ports: PortMap) -> Vec<Published> {
+    let mut found = Vec::new();
+    for (key, bindings) in ports {
+        let Some((inside, protocol)) = key.split_once('/') else { continue };
+        let (Ok(inside), Ok(protocol)) = (inside.parse(), protocol.parse()) else { continue };
+        for binding in bindings.into_iter().flatten() {
+            let address = format!("{}:{}", binding.host_ip.unwrap_or_default(), binding.host_port.unwrap_or_default());
+            if let Ok(address) = address.parse() {
+                found.push(Published { address, inside, protocol });
+            }
+        }
+    }
+    found.sort_by_key(|port| (port.inside, port.address.port()));
+    found
 }
 
 fn workspace(host: &HostConfig) -> Option<PathBuf> {

@@ -8,12 +8,12 @@ use crate::labels;
 use crate::mounts::{OURS, WORKSPACE, own_mount};
 use crate::names::NamePrefix;
 use bollard::models::{
-    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, ImageConfig, Mount, RestartPolicy,
-    RestartPolicyNameEnum,
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, ImageConfig, Mount, PortBinding, PortMap,
+    RestartPolicy, RestartPolicyNameEnum,
 };
 use kennel_core::{Error, Result};
 use kennel_proto::{KeeperConfig, LogSink, Spawn};
-use kennel_types::{ErrorCode, NetworkMode, Owner, SandboxId, SandboxSpec};
+use kennel_types::{ErrorCode, NetworkMode, Owner, Port, SandboxId, SandboxSpec};
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -78,6 +78,8 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
         // The image's stop signal is for its own main process, and its health check would run past the keeper.
         stop_signal: Some("SIGTERM".into()),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
+        exposed_ports: Some(spec.ports.iter().copied().map(port_key).collect())
+            .filter(|ports: &Vec<String>| !ports.is_empty()),
         host_config: Some(host_config(spec, facts)?),
         ..ContainerCreateBody::default()
     };
@@ -96,6 +98,7 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
     Ok(HostConfig {
         mounts: Some(mounts),
         network_mode: Some(facts.network.to_string()),
+        port_bindings: bindings(&spec.ports),
         ipc_mode: Some("private".into()),
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
@@ -115,6 +118,22 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
         pids_limit: limits.pids.map(i64::from),
         ..HostConfig::default()
     })
+}
+
+/// A port inside, as the engine writes it.
+fn port_key(port: Port) -> String {
+    format!("{}/{}", port.inside, port.protocol)
+}
+
+/// Where ports are published: on this machine alone.
+fn bindings(ports: &[Port]) -> Option<PortMap> {
+    let mut map = PortMap::new();
+    for port in ports {
+        let host_port = Some(port.host.map_or_else(String::new, |host| host.to_string()));
+        let binding = PortBinding { host_ip: Some("127.0.0.1".into()), host_port };
+        map.entry(port_key(*port)).or_default().get_or_insert_default().push(binding);
+    }
+    (!map.is_empty()).then_some(map)
 }
 
 /// As whom commands run.
@@ -282,6 +301,20 @@ mod tests {
         let shape: Vec<_> = mounts.iter().map(|mount| (mount.target.as_deref().unwrap(), mount.read_only)).collect();
         assert_eq!(shape, [("/.kennel/keeper", Some(true)), ("/.kennel/run", Some(false))]);
         assert_eq!(plan.container, "kennel-abc");
+    }
+
+    #[test]
+    fn ports_are_published_on_this_machine_alone() {
+        let ports = ["80", "3000:80", "53/udp"].map(|port| port.parse().unwrap()).to_vec();
+        let plan = planned(&SandboxSpec { ports, ..SandboxSpec::default() }, &ImageConfig::default(), 0);
+        assert_eq!(plan.body.exposed_ports.unwrap(), ["80/tcp", "80/tcp", "53/udp"]);
+        let bindings = plan.body.host_config.unwrap().port_bindings.unwrap();
+        let at = |key: &str| -> Vec<(String, String)> {
+            let bound = bindings[key].clone().unwrap().into_iter();
+            bound.map(|binding| (binding.host_ip.unwrap(), binding.host_port.unwrap())).collect()
+        };
+        let here = |port: &str| ("127.0.0.1".to_owned(), port.to_owned());
+        assert_eq!((at("80/tcp"), at("53/udp")), (vec![here(""), here("3000")], vec![here("")]));
     }
 
     #[test]

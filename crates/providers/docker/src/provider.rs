@@ -326,8 +326,17 @@ impl Docker {
             Some(404) if matches!(self.inspect(&container.engine_id).await, Ok(None)) => {
                 Error::no_sandbox(&container.info.name)
             }
-            Some(_) => Error::new(ErrorCode::StartFailed, self.engine.error(what, error).to_string())
-                .hint(format!("kennel inspect {}", container.info.name)),
+            Some(_) => {
+                let message = self.engine.error(what, error).to_string();
+                let taken =
+                    ["port is already allocated", "address already in use"].iter().any(|it| message.contains(it));
+                let hint = if taken {
+                    "publish at another port, or name none outside: --publish INSIDE".to_owned()
+                } else {
+                    format!("kennel inspect {}", container.info.name)
+                };
+                Error::new(ErrorCode::StartFailed, message).hint(hint)
+            }
             None => self.engine.error(what, error),
         }
     }

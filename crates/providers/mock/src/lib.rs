@@ -158,6 +158,7 @@ impl Room {
             workdir: self.workdir().to_owned(),
             workspace: self.spec.workspace.clone(),
             network: self.network,
+            ports: Vec::new(),
             labels: self.spec.labels.clone(),
             enforcement: Enforcement {
                 mode: mode.name.to_owned(),

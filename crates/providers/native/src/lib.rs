@@ -11,11 +11,13 @@ mod cover;
 mod freeze;
 mod image;
 mod limits;
+mod network;
 mod plan;
 mod rights;
 mod trial;
 
 pub use kennel_jail::Trial;
+pub use network::{Bridge, Docker};
 
 use async_trait::async_trait;
 use kennel_core::{
@@ -23,7 +25,7 @@ use kennel_core::{
     Result, Told, connect_socket, follow_log, require, watch_records,
 };
 use kennel_image::{PullOptions, Store};
-use kennel_jail::{Base, Network, Rights};
+use kennel_jail::{Base, EtcFile, Network, Rights};
 use kennel_keeper_bin::JAIL;
 use kennel_types::{
     Availability, Enforcement, ErrorCode, Mode, NetworkMode, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats, Status,
@@ -88,7 +90,8 @@ impl Native {
         }
         let network = plan::network(record.network);
         let ahead = self.ahead.lock().expect(NO_PANIC).take();
-        let jail = match ahead.filter(|(has, _)| *has == network) {
+        let jail = match ahead.filter(|(has, _)| *has == network || (*has, network) == (Network::Joined, Network::None))
+        {
             Some((_, jail)) => jail,
             None => self.jail(network)?,
         };
@@ -100,6 +103,15 @@ impl Native {
             (Rights::User, None) => Base::Parts(cover::parts(&self.ours())),
         };
         let mut plan = plan::of(record, &self.maker, &dir, &self.hidden(), base)?;
+        if record.network == NetworkMode::Bridge {
+            let (link, names) = network::link(&record.id, &record.spec, self.maker.rights).await?;
+            plan.etc.push(EtcFile {
+                name: "resolv.conf".into(),
+                text: names.text.into_bytes().into(),
+                if_empty: false,
+            });
+            plan.link = Some(link);
+        }
         plan.keeper.host_fd = goes_on.then_some(0);
         let plan = minicbor::to_vec(&plan)
             .map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))?;
@@ -111,6 +123,9 @@ impl Native {
         let mut info = self.records.info(record);
         if info.status == Status::Running && freeze::is_frozen(&record.id) {
             info.status = Status::Paused;
+        }
+        if info.status.is_up() && !record.spec.ports.is_empty() {
+            info.ports = network::published(&self.records.dir(&record.id));
         }
         info
     }
@@ -193,7 +208,16 @@ impl Provider for Native {
 
     async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
         let mode = self.maker.mode(spec.image.is_some());
-        let network = require(mode, spec)?;
+        let mut network = require(mode, spec)?;
+        if network == NetworkMode::Bridge
+            && let Err(error) = network::ready(self.maker.rights).await
+        {
+            if spec.network.is_some() || !spec.ports.is_empty() {
+                return Err(error);
+            }
+            // Nobody asked for it. What the sandbox has instead is less, and can be seen in what is answered.
+            network = NetworkMode::None;
+        }
         let held = spec.image.as_deref().map(|image| self.hold(image)).transpose()?;
         let image = held.as_ref().map(image::taken);
         plan::check(spec, image.as_ref(), &self.maker, &self.ours())?;

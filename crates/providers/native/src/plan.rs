@@ -111,6 +111,7 @@ pub(crate) fn of(record: &Record, maker: &Maker, dir: &Path, hidden: &[&Path], b
         keeper: keeper_config(record, maker),
         remove_dir: spec.tied,
         etc: etc(record),
+        link: None,
     })
 }
 
@@ -140,11 +141,12 @@ fn etc(record: &Record) -> Vec<EtcFile> {
     files
 }
 
-/// The network of a sandbox.
+/// The network namespace of a sandbox: a way out of its own is added later.
 pub(crate) fn network(mode: NetworkMode) -> Network {
     match mode {
         NetworkMode::Host => Network::Host,
-        NetworkMode::None | NetworkMode::Bridge => Network::None,
+        NetworkMode::None => Network::None,
+        NetworkMode::Bridge => Network::Joined,
     }
 }
 

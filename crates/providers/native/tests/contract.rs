@@ -2,11 +2,14 @@
 
 use kennel_core::Provider;
 use kennel_native::Native;
-use kennel_testkit::{Home, Subject};
+use kennel_testkit::net::sandbox_interfaces;
+use kennel_testkit::{Home, Net, Subject};
 use std::sync::Arc;
 
 struct Namespaces {
     home: Home,
+    /// No rule of this machine is touched.
+    _net: Net,
 }
 
 impl Subject for Namespaces {
@@ -14,9 +17,13 @@ impl Subject for Namespaces {
         &self.home
     }
 
+    fn leftovers(&self) -> Vec<String> {
+        sandbox_interfaces().into_iter().map(|name| format!("interface {name}")).collect()
+    }
+
     fn open(&self) -> Arc<dyn Provider> {
         Arc::new(Native::new(self.home.state(), self.home.programs()))
     }
 }
 
-kennel_testkit::contract_suite!(Namespaces { home: Home::new() });
+kennel_testkit::contract_suite!(Namespaces { home: Home::new(), _net: Net::alone() });

@@ -3,7 +3,7 @@
 use kennel_core::Provider;
 use kennel_image::{LoadOptions, PullOptions, Store};
 use kennel_native::Native;
-use kennel_testkit::{Home, Subject, busybox};
+use kennel_testkit::{Home, Net, Subject, busybox};
 use kennel_types::{Mode, SandboxSpec};
 use std::sync::Arc;
 
@@ -11,12 +11,14 @@ const IMAGE: &str = "kennel-test/busybox:latest";
 
 struct Images {
     home: Home,
+    /// No rule of this machine is touched.
+    _net: Net,
 }
 
 impl Images {
     fn new() -> Self {
         let archive = busybox::archive();
-        let images = Self { home: Home::new() };
+        let images = Self { home: Home::new(), _net: Net::alone() };
         let options = LoadOptions { name: Some(IMAGE.parse().unwrap()), ..LoadOptions::default() };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(images.store().load(&archive, &options, &|_| {})).unwrap();

@@ -2,17 +2,21 @@
 
 use kennel_core::Provider;
 use kennel_native::Native;
-use kennel_testkit::{Home, NOBODYS_IDS, Subject, become_ordinary_user};
+use kennel_testkit::{Home, NOBODYS_IDS, Net, Subject, become_ordinary_user, programs};
 use std::sync::Arc;
 
 struct Rootless {
     home: Home,
+    /// No rule of this machine is touched.
+    _net: Net,
 }
 
 impl Rootless {
     fn new() -> Self {
+        programs::prepare();
+        let net = Net::for_users();
         become_ordinary_user(NOBODYS_IDS);
-        Self { home: Home::new() }
+        Self { home: Home::new(), _net: net }
     }
 }
 

@@ -2,17 +2,21 @@
 
 use kennel_core::Provider;
 use kennel_native::Native;
-use kennel_testkit::{Home, Subject, become_ordinary_user, testers_ids};
+use kennel_testkit::{Home, Net, Subject, become_ordinary_user, programs, testers_ids};
 use std::sync::Arc;
 
 struct Rootless {
     home: Home,
+    /// No rule of this machine is touched.
+    _net: Net,
 }
 
 impl Rootless {
     fn new() -> Self {
+        programs::prepare();
+        let net = Net::for_users();
         become_ordinary_user(testers_ids());
-        Self { home: Home::new() }
+        Self { home: Home::new(), _net: net }
     }
 }
 

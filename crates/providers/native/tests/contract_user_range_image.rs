@@ -4,7 +4,7 @@
 use kennel_core::Provider;
 use kennel_image::{LoadOptions, PullOptions, Store};
 use kennel_native::Native;
-use kennel_testkit::{Home, Subject, become_ordinary_user, busybox, testers_ids};
+use kennel_testkit::{Home, Net, Subject, become_ordinary_user, busybox, programs, testers_ids};
 use kennel_types::{Mode, SandboxSpec};
 use std::sync::Arc;
 
@@ -12,13 +12,17 @@ const IMAGE: &str = "kennel-test/busybox:latest";
 
 struct Images {
     home: Home,
+    /// No rule of this machine is touched.
+    _net: Net,
 }
 
 impl Images {
     fn new() -> Self {
         let archive = busybox::archive();
+        programs::prepare();
+        let net = Net::for_users();
         become_ordinary_user(testers_ids());
-        let images = Self { home: Home::new() };
+        let images = Self { home: Home::new(), _net: net };
         let options = LoadOptions { name: Some(IMAGE.parse().unwrap()), ..LoadOptions::default() };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(images.store().load(&archive, &options, &|_| {})).unwrap();

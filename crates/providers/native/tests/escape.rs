@@ -7,7 +7,7 @@
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
-use kennel_testkit::{Home, NOBODYS_IDS, become_ordinary_user, programs};
+use kennel_testkit::{Home, NOBODYS_IDS, Net, become_ordinary_user, programs};
 use kennel_types::{ExecSpec, NetworkMode, SandboxSpec};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -22,9 +22,10 @@ enum Maker {
 }
 
 /// How many attacks there are: one that is not carried out is no proof.
-const ATTACKS: usize = 37;
+const ATTACKS: usize = 40;
 
 async fn attacked(network: NetworkMode, made_by: Maker) -> Vec<String> {
+    let _net = Net::alone();
     // The compiler is root's.
     let compiled = tempfile::tempdir().unwrap();
     let program = compiled.path().join("escape");
@@ -70,6 +71,11 @@ async fn attacked(network: NetworkMode, made_by: Maker) -> Vec<String> {
 #[tokio::test]
 async fn no_attack_gets_out() {
     none_gets_out(&attacked(NetworkMode::None, Maker::Root).await);
+}
+
+#[tokio::test]
+async fn no_attack_gets_out_over_a_bridge() {
+    none_gets_out(&attacked(NetworkMode::Bridge, Maker::Root).await);
 }
 
 #[tokio::test]

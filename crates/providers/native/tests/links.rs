@@ -2,14 +2,14 @@
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
-use kennel_testkit::Home;
+use kennel_testkit::{Home, Net};
 use kennel_types::{ErrorCode, Mount, SandboxSpec};
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 
 #[tokio::test]
 async fn a_link_in_place_of_a_mount_is_refused() {
-    let home = Home::new();
+    let (home, _net) = (Home::new(), Net::alone());
     let native: Arc<dyn Provider> = Arc::new(Native::new(home.state(), home.programs()));
     let (dir, link) = (home.workspace().join("dir"), home.workspace().join("link"));
     std::fs::create_dir(&dir).unwrap();

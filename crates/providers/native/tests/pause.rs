@@ -2,7 +2,7 @@
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
-use kennel_testkit::{Home, host, within};
+use kennel_testkit::{Home, Net, host, within};
 use kennel_types::{ExecSpec, SandboxSpec};
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 #[tokio::test]
 async fn nothing_stays_frozen_when_its_jail_is_killed() {
-    let home = Home::new();
+    let (home, _net) = (Home::new(), Net::alone());
     let native: Arc<dyn Provider> = Arc::new(Native::new(home.state(), home.programs()));
     let env = [("KENNEL_TEST_COMMAND".to_owned(), home.mark())].into();
     let sandbox = Sandbox::create(native, &SandboxSpec { env, ..SandboxSpec::default() }).await.unwrap();

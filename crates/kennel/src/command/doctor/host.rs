@@ -33,6 +33,8 @@ pub(super) enum Program {
     Pasta,
     /// More than one user in a sandbox of an ordinary user.
     Newuidmap,
+    /// Rules of the firewall, for sandboxes with a network of their own.
+    Nft,
     /// The engine.
     Docker,
 }
@@ -43,6 +45,7 @@ impl Program {
         match self {
             Self::Pasta => "install passt: https://passt.top",
             Self::Newuidmap => "install newuidmap and newgidmap, of shadow: https://github.com/shadow-maint/shadow",
+            Self::Nft => "install nftables: https://netfilter.org/projects/nftables",
             Self::Docker => "install Docker: https://docs.docker.com/engine/install/",
         }
     }
@@ -52,6 +55,7 @@ impl Program {
         match self {
             Self::Pasta => in_path("pasta"),
             Self::Newuidmap => in_path("newuidmap"),
+            Self::Nft => in_path("nft"),
             Self::Docker => in_path("dockerd").or_else(|| in_path("docker")),
         }
     }
@@ -72,6 +76,7 @@ impl Host {
     pub(super) fn package(&self, program: Program) -> Option<&'static str> {
         Some(match (program, self.manager?) {
             (Program::Pasta, _) => "passt",
+            (Program::Nft, _) => "nftables",
             (Program::Newuidmap, Manager::Apt { .. }) => "uidmap",
             (Program::Newuidmap, Manager::Dnf { .. }) => "shadow-utils",
             (Program::Newuidmap, Manager::Pacman) => "shadow",

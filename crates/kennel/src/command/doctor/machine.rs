@@ -30,15 +30,15 @@ pub(super) struct Check {
     pub(super) lacks: Vec<Lack>,
 }
 
-fn ok(name: &'static str, detail: impl Into<String>) -> Check {
+pub(super) fn ok(name: &'static str, detail: impl Into<String>) -> Check {
     Check { name, state: State::Ok, detail: detail.into(), fix: None, lacks: Vec::new() }
 }
 
-fn not_needed(name: &'static str, detail: impl Into<String>) -> Check {
+pub(super) fn not_needed(name: &'static str, detail: impl Into<String>) -> Check {
     Check { state: State::NotNeeded, ..ok(name, detail) }
 }
 
-fn missing(name: &'static str, detail: impl Into<String>, lack: Option<Lack>) -> Check {
+pub(super) fn missing(name: &'static str, detail: impl Into<String>, lack: Option<Lack>) -> Check {
     Check { state: State::Missing, lacks: lack.into_iter().collect(), ..ok(name, detail) }
 }
 
@@ -46,7 +46,7 @@ fn missing(name: &'static str, detail: impl Into<String>, lack: Option<Lack>) ->
 pub(super) fn checks(host: &Host) -> Vec<Check> {
     let (namespaces, landlock) = tried();
     let mut checks = vec![kernel(), namespaces, control_groups(Path::new("/sys/fs/cgroup"), host), overlay(), landlock];
-    checks.extend([pasta(host), newuidmap(host), subordinate_ids(host)]);
+    checks.extend([super::network::check(host), pasta(host), newuidmap(host), subordinate_ids(host)]);
     for check in &mut checks {
         check.fix = Fix::of(&check.lacks, host);
     }

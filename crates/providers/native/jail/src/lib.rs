@@ -5,8 +5,10 @@
 
 mod plan;
 mod trial;
+mod wiring;
 
 pub use plan::{
     Base, Bind, CLEAR, Cgroup, Clear, Cover, CoverKind, EtcFile, IdMap, Ids, Network, Part, PartKind, Plan, Rights,
 };
 pub use trial::{TRY, Trial};
+pub use wiring::{FORWARD, Link, NAMES, PORTS, PREFIX, Publish};

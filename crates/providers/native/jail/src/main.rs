@@ -18,9 +18,13 @@
 mod attempt;
 mod cgroup;
 mod clear;
+mod forward;
 mod handover;
 mod ids;
+mod netlink;
+mod network;
 mod parts;
+mod pasta;
 mod rootfs;
 mod sys;
 #[cfg(test)]
@@ -29,7 +33,7 @@ mod syscalls;
 mod walls;
 
 use handover::{Handover, Root};
-use kennel_jail::{CLEAR, Ids, Network, Plan, Rights, TRY};
+use kennel_jail::{CLEAR, FORWARD, Ids, Network, Plan, Rights, TRY};
 use kennel_keeper::place::{self, Place};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -49,6 +53,7 @@ pub extern "C" fn main() -> libc::c_int {
             place::answer(clear::as_told().as_ref().map(drop).map_err(|error| &**error), false);
             return 0;
         }
+        Some(FORWARD) => forward::serve(),
         _ => {}
     }
     let mut heard = Heard::default();
@@ -93,6 +98,8 @@ struct Watch {
     place: Place,
     group: Option<cgroup::Group>,
     plan: Plan,
+    /// What passes bytes between its network and the host's.
+    helpers: Vec<network::Helper>,
 }
 
 /// The process inside. It ends with this.
@@ -107,18 +114,22 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     rustix::process::umask(rustix::fs::Mode::empty());
     let argument = std::env::args().nth(1);
     let network = Network::ALL.into_iter().find(|network| argument.as_deref() == Some(network.argument()));
-    let network =
-        network.ok_or("usage: kennel-jail none|host, told the plan on standard input; or kennel-jail try|clear")?;
+    let network = network.ok_or(
+        "usage: kennel-jail none|joined|host|forward|clear, told what to do on standard input; or kennel-jail try",
+    )?;
 
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("make a pipe: {error}"));
     let ((hand_out, hand_in), (up_out, up_in)) = (pipe()?, pipe()?);
-    // But for the network's: see `walls::Own`.
-    let namespaces = libc::CLONE_NEWUSER
+    // But for the network's where nobody waits for it: see `walls::Own`.
+    let mut namespaces = libc::CLONE_NEWUSER
         | libc::CLONE_NEWPID
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS
         | libc::CLONE_NEWCGROUP;
+    if network == Network::Joined {
+        namespaces |= libc::CLONE_NEWNET;
+    }
     let inside = match sys::fork_into(namespaces) {
         Ok(Some(pid)) => Inside(pid),
         Ok(None) => walls::raise(network, &hand_out, &up_in),
@@ -137,7 +148,13 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     let place = Place::take(&plan.dir, &mut plan.keeper)?;
     let group = plan.cgroup.as_ref().map(cgroup::Group::make).transpose()?;
     plan.keeper.oom_fd = group.as_ref().and_then(cgroup::Group::oom_events).map(IntoRawFd::into_raw_fd);
-    let watch = Watch { inside, place, group, plan };
+    match plan.rights {
+        Rights::Root => ids::map(inside.0, &plan.ids)?,
+        Rights::User => ids::map_as_user(inside.0, &plan.ids)?,
+    }
+    let helpers =
+        plan.link.as_ref().map(|link| network::join(link, inside.0, &plan.ids)).transpose()?.unwrap_or_default();
+    let watch = Watch { inside, place, group, plan, helpers };
     watch.help_up(&hand_in, up_in, &up_out)?;
     Ok(watch)
 }
@@ -189,17 +206,15 @@ impl Watch {
         Ok(())
     }
 
-    /// Maps its ids, and makes of its root what must be made outside.
+    /// Makes of its root what must be made outside.
     fn root(&self) -> Result<(Root, Option<rootfs::Mounts>), String> {
         let (plan, inside) = (&self.plan, self.inside.0);
         match plan.rights {
             Rights::Root => {
-                ids::map(inside, &plan.ids)?;
                 let made = rootfs::build(plan, &ids::namespace_of(inside)?)?;
                 Ok((Root::Made(made.numbers()), Some(made)))
             }
             Rights::User => {
-                ids::map_as_user(inside, &plan.ids)?;
                 let (base, binds, etc) = (plan.base.clone(), plan.binds.clone(), plan.etc.clone());
                 Ok((Root::ToBeMade { base, binds, etc }, None))
             }
@@ -216,6 +231,8 @@ impl Watch {
         if let Some(exit) = exit {
             let _ = rustix::io::write(exit, code.to_string().as_bytes());
         }
+        // They may be in the group.
+        drop(self.helpers);
         drop(self.group);
         if self.plan.remove_dir {
             let _ = rustix::process::chdir("/");

@@ -1,5 +1,6 @@
 //! The plan, as it goes from the provider to the jail.
 
+use crate::Link;
 use kennel_proto::KeeperConfig;
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
@@ -40,6 +41,9 @@ pub struct Plan {
     /// Whose rights it is made with.
     #[n(10)]
     pub rights: Rights,
+    /// A way out of its network, where it has one of its own.
+    #[n(20)]
+    pub link: Option<Link>,
 }
 
 /// A file of `/etc`.
@@ -203,18 +207,21 @@ pub struct Bind {
 pub enum Network {
     /// Loopback only.
     None,
+    /// Its own, to which [`Plan::link`] adds a way out: it is there before the plan is carried out.
+    Joined,
     /// The host's.
     Host,
 }
 
 impl Network {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::None, Self::Host];
+    pub const ALL: [Self; 3] = [Self::None, Self::Joined, Self::Host];
 
     /// As the jail's argument.
     pub fn argument(self) -> &'static str {
         match self {
             Self::None => "none",
+            Self::Joined => "joined",
             Self::Host => "host",
         }
     }

@@ -72,9 +72,11 @@ impl Own {
     fn make(network: Network) -> Result<Self, String> {
         let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
         let sysfs = match network {
-            Network::None => {
+            Network::None | Network::Joined => {
                 // Of all namespaces the one that takes longest to make: while the one outside makes the mounts.
-                sys::move_into(libc::CLONE_NEWNET).map_err(step("make a network namespace"))?;
+                if network == Network::None {
+                    sys::move_into(libc::CLONE_NEWNET).map_err(step("make a network namespace"))?;
+                }
                 sys::loopback_up().map_err(step("turn on loopback"))?;
                 let flags = NO_EFFECTS | MountAttrFlags::MOUNT_ATTR_RDONLY;
                 Some(filesystem("sysfs", &[], flags).map_err(step("mount /sys"))?)

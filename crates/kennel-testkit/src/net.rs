@@ -1,0 +1,146 @@
+//! A network for one test: a host with nothing on it that is this machine's, and a piece of the internet behind it.
+//!
+//! The thread that makes it moves there, with all that it starts from then on. Nothing of it is left when they end.
+
+use crate::within_blocking;
+use rustix::fd::AsFd;
+use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A network of this thread's own.
+pub struct Net {
+    /// A process in the network that stands for the internet.
+    internet: Option<Child>,
+}
+
+impl Net {
+    /// The host's address towards the internet.
+    pub const HOST: &str = "203.0.113.1";
+    /// An address of the internet: the next machine.
+    pub const NEAR: &str = "203.0.113.2";
+    /// Another, further away.
+    pub const FAR: &str = "198.51.100.9";
+
+    /// Moves this thread into a network of its own with nothing but loopback.
+    pub fn alone() -> Self {
+        move_out(UnshareFlags::NEWNET);
+        ip(&["link", "set", "lo", "up"]);
+        Self { internet: None }
+    }
+
+    /// The same, with an internet behind it.
+    pub fn with_internet() -> Self {
+        let mut net = Self::alone();
+        net.connect_internet("up0");
+        // Where clouds tell a machine who it is.
+        net.add_address("169.254.169.254");
+        net
+    }
+
+    /// Puts an internet behind the host that this thread is on, at an interface of this name.
+    pub fn beside(interface: &str) -> Self {
+        let mut net = Self { internet: None };
+        net.connect_internet(interface);
+        net
+    }
+
+    fn connect_internet(&mut self, interface: &str) {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "unshare", "--net", "--kill-child", "sleep", "infinity"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let child = command.spawn().expect("start a process in another network");
+        let pid = child.id();
+        self.internet = Some(child);
+        let network = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).ok();
+        let moved = || network(&pid.to_string()) != network("thread-self");
+        assert!(within_blocking(Duration::from_secs(10), moved), "a process moves into a network of its own");
+        let pid = pid.to_string();
+        ip(&["link", "add", interface, "type", "veth", "peer", "name", "wan", "netns", &pid]);
+        ip(&["address", "add", &format!("{}/24", Self::HOST), "dev", interface]);
+        ip(&["link", "set", interface, "up"]);
+        ip(&["route", "add", "198.51.100.0/24", "via", Self::NEAR, "dev", interface]);
+        self.there(|| {
+            ip(&["link", "set", "lo", "up"]);
+            ip(&["address", "add", &format!("{}/24", Self::NEAR), "dev", "wan"]);
+            ip(&["link", "set", "wan", "up"]);
+            ip(&["address", "add", &format!("{}/32", Self::FAR), "dev", "lo"]);
+        });
+    }
+
+    /// Does something on the internet. Sockets that are made there stay there.
+    pub fn there<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let pid = self.internet.as_ref().expect("there is an internet").id();
+        let network = File::open(format!("/proc/{pid}/ns/net")).expect("open the internet's network");
+        let move_and_work = || {
+            move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)).expect("move to the internet");
+            work()
+        };
+        std::thread::scope(|scope| scope.spawn(move_and_work).join().expect("work on the internet"))
+    }
+
+    /// Gives the internet another address, which the host knows the way to.
+    pub fn add_address(&self, address: &str) {
+        ip(&["route", "replace", &format!("{address}/32"), "via", Self::NEAR]);
+        self.there(|| ip(&["address", "replace", &format!("{address}/32"), "dev", "lo"]));
+    }
+
+    /// The same for an ordinary user to be, who needs the device `tun` to get anywhere. This machine's own stays as it is.
+    pub fn for_users() -> Self {
+        let net = Self::with_internet();
+        ip(&["route", "add", "default", "via", Self::NEAR]);
+        move_out(UnshareFlags::NEWNS);
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("keep mounts private");
+        program("mount", &["-t", "tmpfs", "none", "/dev/net"]);
+        program("mknod", &["-m", "666", "/dev/net/tun", "c", "10", "200"]);
+        net
+    }
+
+    /// Lets this thread, and what it starts, see this file in place of another.
+    pub fn replace_file(&self, path: &Path, by: &Path) {
+        move_out(UnshareFlags::NEWNS);
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("keep mounts private");
+        mount_bind(by, path).expect("put one file in place of another");
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.internet {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn move_out(of: UnshareFlags) {
+    #[allow(deprecated)] // its successor needs `unsafe`, because of descriptors, which stay shared here
+    rustix::thread::unshare(of).expect("a namespace of its own, which needs root");
+}
+
+/// Runs `ip`, which must work.
+#[track_caller]
+pub fn ip(words: &[&str]) {
+    program("ip", words);
+}
+
+/// Runs a program, which must work; answers what it prints.
+#[track_caller]
+pub fn program(name: &str, words: &[&str]) -> String {
+    let output = Command::new(name).args(words).stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("run {name}: {error}"));
+    assert!(output.status.success(), "{name} {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The interfaces of sandboxes on the host that this thread is on.
+pub fn sandbox_interfaces() -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/dev").expect("read the interfaces");
+    let names = table.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim().to_owned());
+    names.filter(|name| name.starts_with("kennel")).collect()
+}

@@ -1,0 +1,84 @@
+//! What the network `bridge` of native sandboxes finds here.
+
+use super::fix::Lack;
+use super::host::{Host, Program};
+use super::machine::{Check, missing, not_needed, ok};
+use kennel_core::Result;
+use kennel_native::{Bridge, Docker};
+
+const NAME: &str = "bridge network";
+
+/// Whether sandboxes get one, and what is in its way.
+pub(super) fn check(host: &Host) -> Check {
+    if !host.root {
+        return not_needed(NAME, "for root's sandboxes");
+    }
+    let made = Bridge::make();
+    judge(&Bridge::look(), made)
+}
+
+fn judge(bridge: &Bridge, made: Result<()>) -> Check {
+    if bridge.nft.is_none() && bridge.range.is_none() {
+        let detail = "nft is not installed: sandboxes have network none";
+        return missing(NAME, detail, Some(Lack::Program(Program::Nft)));
+    }
+    if let Err(error) = made {
+        return missing(NAME, error.to_string(), error.next_step().map(|step| Lack::Other(step.to_owned())));
+    }
+    let range = bridge.range.as_deref().unwrap_or_default();
+    if bridge.closed {
+        // What someone else has closed is theirs to open.
+        let open = "iptables -I FORWARD -i kennel+ -j ACCEPT && \
+                    iptables -I FORWARD -o kennel+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT";
+        return missing(NAME, "the firewall lets nothing pass (FORWARD drops)", Some(Lack::Other(open.into())));
+    }
+    if bridge.firewalld {
+        let open = "firewall-cmd --permanent --zone=trusted --add-interface=kennel+ && firewall-cmd --reload";
+        return missing(NAME, "firewalld lets nothing of it pass unless it is told to", Some(Lack::Other(open.into())));
+    }
+    let forwarding = if bridge.forwarding { "" } else { "; net.ipv4.ip_forward is turned on with the next sandbox" };
+    let docker = match bridge.docker {
+        Docker::NotHere => "",
+        Docker::Open => "; Docker lets it pass",
+        Docker::Shut => "; Docker is told to let it pass with the next sandbox",
+    };
+    let legacy = if bridge.legacy { "; iptables-legacy has rules, too, which cannot be seen" } else { "" };
+    ok(NAME, format!("rules are there, addresses {range}{forwarding}{docker}{legacy}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::machine::State;
+    use super::*;
+
+    #[test]
+    fn what_is_in_its_way_is_told() {
+        let nothing = Bridge {
+            nft: None,
+            range: None,
+            forwarding: false,
+            docker: Docker::NotHere,
+            closed: false,
+            firewalld: false,
+            legacy: false,
+        };
+        let seen = |bridge: &Bridge| {
+            let check = judge(bridge, Ok(()));
+            (check.state, check.detail, check.lacks)
+        };
+        assert_eq!(seen(&nothing).2, [Lack::Program(Program::Nft)]);
+        let able = Bridge { nft: Some("/usr/sbin/nft".into()), ..nothing };
+        let refused =
+            judge(&able, Err(kennel_core::Error::new(kennel_types::ErrorCode::NotAvailable, "no").hint("yes")));
+        assert_eq!((refused.state, refused.lacks), (State::Missing, vec![Lack::Other("yes".into())]));
+        let there = Bridge { range: Some("10.207.0.0/16".into()), docker: Docker::Open, ..able };
+        let (state, detail, _) = seen(&there);
+        assert_eq!(state, State::Ok);
+        assert!(
+            detail.contains("10.207.0.0/16") && detail.contains("Docker") && detail.contains("ip_forward"),
+            "{detail}"
+        );
+        assert_eq!(seen(&Bridge { closed: true, ..there.clone() }).0, State::Missing);
+        assert_eq!(seen(&Bridge { firewalld: true, ..there }).0, State::Missing);
+    }
+}

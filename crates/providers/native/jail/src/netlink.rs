@@ -1,0 +1,204 @@
+//! Network interfaces, addresses and routes: the few things that the kernel has to be told for a sandbox's network.
+//!
+//! Written by hand: it is five kinds of message, sent one at a time, and the crate that knows all of them would weigh on
+//! a program that is mapped into every sandbox.
+
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice};
+use std::net::Ipv4Addr;
+
+/// A line to the kernel about the network namespace in which it was opened.
+pub(crate) struct Netlink(OwnedFd);
+
+/// An address of a network card.
+pub(crate) type Mac = [u8; 6];
+
+const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+const INET: u8 = libc::AF_INET as u8;
+const INET6: u8 = libc::AF_INET6 as u8;
+
+impl Netlink {
+    /// For the network namespace that this process is in now.
+    pub(crate) fn open() -> Result<Self, Errno> {
+        // Interfaces and routes are its protocol number 0, which is what none stands for.
+        rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None).map(Self)
+    }
+
+    /// A pair of interfaces: `name` here, and `peer` in another namespace. A name that is taken is `EXIST`.
+    pub(crate) fn add_pair(
+        &self,
+        (name, mac): (&str, Mac),
+        (peer, peer_mac): (&str, Mac),
+        namespace: impl AsFd,
+    ) -> Result<(), Errno> {
+        const VETH_INFO_PEER: u16 = 1;
+        let namespace = namespace.as_fd().as_raw_fd();
+        let message = Message::new(libc::RTM_NEWLINK, CREATE, &interface(0, 0))
+            .put(libc::IFLA_IFNAME, &text(name))
+            .put(libc::IFLA_ADDRESS, &mac)
+            .nest(libc::IFLA_LINKINFO, |info| {
+                info.put(libc::IFLA_INFO_KIND, b"veth").nest(libc::IFLA_INFO_DATA, |data| {
+                    data.nest(VETH_INFO_PEER, |other| {
+                        other
+                            .raw(&interface(0, 0))
+                            .put(libc::IFLA_IFNAME, &text(peer))
+                            .put(libc::IFLA_ADDRESS, &peer_mac)
+                            .put(libc::IFLA_NET_NS_FD, &namespace.to_ne_bytes())
+                    })
+                })
+            });
+        self.ask(&message)
+    }
+
+    /// The number of an interface.
+    pub(crate) fn index(&self, name: &str) -> Result<u32, Errno> {
+        // Any socket of the namespace will do.
+        netdevice::name_to_index(&self.0, name)
+    }
+
+    /// Turns an interface on, without the address that IPv6 would give it by itself.
+    pub(crate) fn turn_on(&self, index: u32) -> Result<(), Errno> {
+        const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+        const NONE: u8 = 1;
+        let plain = Message::new(libc::RTM_NEWLINK, 0, &interface(index, 0)).nest(libc::IFLA_AF_SPEC, |families| {
+            families.nest(INET6.into(), |inet6| inet6.put(IFLA_INET6_ADDR_GEN_MODE, &[NONE]))
+        });
+        match self.ask(&plain) {
+            // This kernel does without IPv6.
+            Ok(()) | Err(Errno::AFNOSUPPORT | Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error),
+        }
+        self.ask(&Message::new(libc::RTM_NEWLINK, 0, &interface(index, libc::IFF_UP as u32)))
+    }
+
+    /// Gives an interface an address, with nobody beside it.
+    pub(crate) fn add_address(&self, index: u32, address: Ipv4Addr) -> Result<(), Errno> {
+        let mut body = vec![INET, 32, 0, libc::RT_SCOPE_UNIVERSE];
+        body.extend(index.to_ne_bytes());
+        let message = Message::new(libc::RTM_NEWADDR, CREATE, &body)
+            .put(libc::IFA_LOCAL, &address.octets())
+            .put(libc::IFA_ADDRESS, &address.octets());
+        self.ask(&message)
+    }
+
+    /// What goes to this address leaves by that interface.
+    pub(crate) fn add_route(&self, index: u32, to: Ipv4Addr) -> Result<(), Errno> {
+        let message = Message::new(libc::RTM_NEWROUTE, CREATE, &route(32, libc::RT_SCOPE_LINK, 0))
+            .put(libc::RTA_DST, &to.octets())
+            .put(libc::RTA_OIF, &index.to_ne_bytes());
+        self.ask(&message)
+    }
+
+    /// Everything else leaves by way of that address, which is at the other end of the interface.
+    pub(crate) fn add_way_out(&self, index: u32, by: Ipv4Addr) -> Result<(), Errno> {
+        const RTNH_F_ONLINK: u32 = 4;
+        let message = Message::new(libc::RTM_NEWROUTE, CREATE, &route(0, libc::RT_SCOPE_UNIVERSE, RTNH_F_ONLINK))
+            .put(libc::RTA_GATEWAY, &by.octets())
+            .put(libc::RTA_OIF, &index.to_ne_bytes());
+        self.ask(&message)
+    }
+
+    /// Says once and for all which card has an address, so that nobody has to ask, and nobody can answer wrongly.
+    pub(crate) fn add_neighbour(&self, index: u32, address: Ipv4Addr, mac: Mac) -> Result<(), Errno> {
+        let mut body = vec![INET, 0, 0, 0];
+        body.extend(index.to_ne_bytes());
+        body.extend(libc::NUD_PERMANENT.to_ne_bytes());
+        body.extend([0, 0]);
+        let message = Message::new(libc::RTM_NEWNEIGH, CREATE, &body)
+            .put(libc::NDA_DST, &address.octets())
+            .put(libc::NDA_LLADDR, &mac);
+        self.ask(&message)
+    }
+
+    /// Sends a request and waits for what becomes of it.
+    fn ask(&self, message: &Message) -> Result<(), Errno> {
+        rustix::io::retry_on_intr(|| rustix::net::send(&self.0, &message.finished(), SendFlags::empty()))?;
+        let mut answer = [0; 4096];
+        let (_, count) = rustix::io::retry_on_intr(|| rustix::net::recv(&self.0, &mut answer[..], RecvFlags::empty()))?;
+        // A header of 16 bytes, then the error: 0, or a negative number.
+        match answer[..count].get(16..20).and_then(|error| error.try_into().ok()).map(i32::from_ne_bytes) {
+            Some(0) => Ok(()),
+            Some(error) => Err(Errno::from_raw_os_error(error.saturating_neg())),
+            None => Err(Errno::BADMSG),
+        }
+    }
+}
+
+/// `struct ifinfomsg`. Only the flags that are given are changed.
+fn interface(index: u32, flags: u32) -> Vec<u8> {
+    [0, index, flags, flags].into_iter().flat_map(u32::to_ne_bytes).collect()
+}
+
+/// `struct rtmsg`, in the main table.
+fn route(length: u8, scope: u8, flags: u32) -> Vec<u8> {
+    let mut body = vec![INET, length, 0, 0, libc::RT_TABLE_MAIN, libc::RTPROT_STATIC, scope, libc::RTN_UNICAST];
+    body.extend(flags.to_ne_bytes());
+    body
+}
+
+fn text(name: &str) -> Vec<u8> {
+    [name.as_bytes(), &[0]].concat()
+}
+
+/// A request as the kernel reads it: a header, a body of fixed size, and attributes. Everything begins at a multiple of
+/// four bytes.
+struct Message(Vec<u8>);
+
+impl Message {
+    fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
+        let flags = flags | (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+        let mut bytes = vec![0; 4];
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend([0; 8]); // a number of its own, and who asks: of no use to one who waits for each answer
+        Self(bytes).raw(body)
+    }
+
+    fn raw(mut self, bytes: &[u8]) -> Self {
+        self.0.extend(bytes);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    fn put(mut self, kind: u16, value: &[u8]) -> Self {
+        self.0.extend(((value.len() + 4) as u16).to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.raw(value)
+    }
+
+    fn nest(mut self, kind: u16, fill: impl FnOnce(Self) -> Self) -> Self {
+        let at = self.0.len();
+        self.0.extend([0; 2]);
+        self.0.extend((kind | libc::NLA_F_NESTED as u16).to_ne_bytes());
+        let mut filled = fill(self);
+        let length = (filled.0.len() - at) as u16;
+        filled.0[at..at + 2].copy_from_slice(&length.to_ne_bytes());
+        filled
+    }
+
+    fn finished(&self) -> Vec<u8> {
+        let mut bytes = self.0.clone();
+        let length = bytes.len() as u32;
+        bytes[..4].copy_from_slice(&length.to_ne_bytes());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_count_what_is_in_them_and_everything_is_aligned() {
+        let message =
+            Message::new(16, 0, &interface(7, 1)).nest(18, |info| info.put(1, b"veth").put(2, b"abcde")).finished();
+        assert_eq!(message[..4], (message.len() as u32).to_ne_bytes());
+        assert_eq!(message.len() % 4, 0);
+        let nest = &message[32..];
+        assert_eq!(nest[..2], 24u16.to_ne_bytes());
+        assert_eq!(nest[2..4], (0x12u16 | 0x8000).to_ne_bytes());
+        assert_eq!((&nest[4..6], &nest[8..12]), (&8u16.to_ne_bytes()[..], &b"veth"[..]));
+        assert_eq!((&nest[12..14], &nest[16..24]), (&9u16.to_ne_bytes()[..], &b"abcde\0\0\0"[..]));
+    }
+}

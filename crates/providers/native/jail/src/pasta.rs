@@ -1,0 +1,145 @@
+//! A way out for the sandbox of an ordinary user, who may make no interfaces on the host: `pasta`, a program that makes one
+//! inside and speaks for it outside, as this user.
+//!
+//! It is the user who connects then, so what the user can reach is in reach: not the host's loopback, nor what listens at
+//! the address that the sandbox shares with the host, but other addresses of the host, and no firewall says otherwise.
+
+use crate::sys;
+use kennel_jail::Publish;
+use rustix::process::{Pid, WaitOptions};
+use std::ffi::CString;
+use std::time::{Duration, Instant};
+
+/// How long it may take.
+const WITHIN: Duration = Duration::from_secs(5);
+
+/// The program, on the network of one sandbox. It ends with this, and with its parent.
+pub(crate) struct Pasta(i32);
+
+impl Pasta {
+    /// Starts it on the namespaces of a process that this user has made, and waits until there is a way out.
+    pub(crate) fn start(program: &str, pid: i32, ports: &[Publish]) -> Result<Self, String> {
+        let failed = |why: &dyn std::fmt::Display| format!("start {program}: {why}");
+        let namespaces = ["user", "net"].map(|name| format!("/proc/{pid}/ns/{name}"));
+        let arguments = [
+            program,
+            "--foreground",
+            "--quiet",
+            "--config-net",
+            "--ipv4-only",
+            // Nothing inside stands for the host, and no port leads anywhere by itself.
+            "--no-map-gw",
+            "--tcp-ports",
+            &published(ports, false),
+            "--udp-ports",
+            &published(ports, true),
+            "--tcp-ns",
+            "none",
+            "--udp-ns",
+            "none",
+            "--userns",
+            &namespaces[0],
+            "--netns",
+            &namespaces[1],
+        ];
+        let text = |word: &str| CString::new(word).map_err(|error| failed(&error));
+        let arguments = arguments.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
+        let child = kennel_keeper::sys::fork_until_exec(|| {
+            sys::die_with_parent();
+            // It takes a signal that is ignored already for a failure to ignore it.
+            kennel_keeper::sys::default_signal(libc::SIGPIPE);
+            kennel_keeper::sys::execve(&arguments[0], &arguments, &[]);
+            kennel_keeper::sys::exit_now(127)
+        });
+        let pasta = Self(child.map_err(|error| failed(&error))?);
+        let began = Instant::now();
+        while !has_way_out(pid) {
+            match rustix::process::waitpid(Pid::from_raw(pasta.0), WaitOptions::NOHANG) {
+                Ok(None) if began.elapsed() < WITHIN => {}
+                Ok(None) => return Err(failed(&format!("there was no way out within {WITHIN:?}"))),
+                _ => return Err(failed(&"it ended at once; is /dev/net/tun there for this user to open?")),
+            }
+            std::thread::sleep(Duration::from_millis(1)); // it tells nobody when it is ready
+        }
+        Ok(pasta)
+    }
+}
+
+impl Drop for Pasta {
+    fn drop(&mut self) {
+        kennel_keeper::sys::kill(self.0, libc::SIGKILL);
+        let _ = rustix::process::waitpid(Pid::from_raw(self.0), WaitOptions::empty());
+    }
+}
+
+/// The ports of one kind, in its words.
+fn published(ports: &[Publish], udp: bool) -> String {
+    let wanted = ports.iter().filter(|port| port.udp == udp);
+    let words: Vec<String> = wanted.map(|port| format!("{}:{}", port.host, port.inside)).collect();
+    if words.is_empty() { "none".into() } else { format!("127.0.0.1/{}", words.join(",")) }
+}
+
+/// Whether there is a route to everywhere where that process is.
+fn has_way_out(pid: i32) -> bool {
+    let routes = std::fs::read_to_string(format!("/proc/{pid}/net/route")).unwrap_or_default();
+    routes.lines().skip(1).any(|line| line.split_whitespace().nth(1) == Some("00000000"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    fn must(words: &str) {
+        let words: Vec<&str> = words.split(' ').collect();
+        let status = Command::new(words[0]).args(&words[1..]).status();
+        assert!(status.is_ok_and(|status| status.success()), "{words:?}");
+    }
+
+    fn is_gone(pid: i32) -> bool {
+        !std::path::Path::new(&format!("/proc/{pid}")).exists()
+    }
+
+    /// As an ordinary user, in a network of the test's own. This process is that user afterwards: each test has its own.
+    #[test]
+    fn it_gives_a_way_out_and_goes() {
+        assert!(rustix::process::geteuid().is_root(), "only root can become another user");
+        sys::move_into(libc::CLONE_NEWNET | libc::CLONE_NEWNS).unwrap();
+        must("mount --make-rprivate /");
+        // A device for everyone, without changing the machine's.
+        must("mount -t tmpfs none /dev/net");
+        must("mknod -m 666 /dev/net/tun c 10 200");
+        must("ip link add up0 type veth peer name up1");
+        must("ip address add 203.0.113.1/24 dev up0");
+        must("ip link set up0 up");
+        must("ip link set up1 up");
+        must("ip route add default via 203.0.113.2");
+        kennel_keeper::sys::become_user(61_207, 61_207, &[]).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--net", "sleep", "1000"]).stdout(Stdio::null());
+        let holder = Holder(command.spawn().unwrap());
+        let pid = holder.0.id() as i32;
+        let network = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).ok();
+        let began = Instant::now();
+        while network(&pid.to_string()) == network("thread-self") || network(&pid.to_string()).is_none() {
+            assert!(began.elapsed() < WITHIN);
+            std::thread::yield_now();
+        }
+        let refused = Pasta::start("/usr/bin/false", pid, &[]).err().unwrap();
+        assert!(refused.contains("/usr/bin/false: it ended at once"), "{refused}");
+        let pasta = Pasta::start("/usr/bin/pasta", pid, &[]).unwrap();
+        assert!(has_way_out(pid));
+        let number = pasta.0;
+        drop(pasta);
+        assert!(is_gone(number));
+    }
+
+    struct Holder(std::process::Child);
+
+    impl Drop for Holder {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Beside Docker: it lets nothing pass between networks but what is its own. One chain is left to others, and there we
+//! say that sandboxes may.
+
+use super::nfnetlink::{INET, IPV4, Nftables};
+use kennel_core::{Error, Result};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+/// How it stands with Docker's rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Docker {
+    /// It has none here.
+    NotHere,
+    /// They do not know of sandboxes yet.
+    Shut,
+    /// They let sandboxes pass.
+    Open,
+}
+
+const TABLE: &str = "filter";
+const USERS: &str = "DOCKER-USER";
+const OURS: &str = "KENNEL";
+
+/// What follows is carried out whole or not at all. Where Docker's own containers are concerned, its rules decide.
+const RULES: &str = "*filter
+:KENNEL - [0:0]
+-A KENNEL -i kennel+ -o docker0 -j RETURN
+-A KENNEL -i kennel+ -o br-+ -j RETURN
+-A KENNEL -i kennel+ -j ACCEPT
+-A KENNEL -o kennel+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-I DOCKER-USER 1 -j KENNEL
+COMMIT
+";
+
+impl Docker {
+    /// Looks. What cannot be seen is not there.
+    pub(super) fn look() -> Self {
+        look().unwrap_or(Self::NotHere)
+    }
+}
+
+fn look() -> Result<Docker, Errno> {
+    let kernel = Nftables::open()?;
+    if kernel.chain(IPV4, TABLE, USERS)?.is_none() {
+        return Ok(Docker::NotHere);
+    }
+    // The name of the chain that a rule leads to is in it.
+    let leads_to_us = kernel.rules(IPV4, TABLE, USERS)?.iter().any(|rule| rule.mentions(OURS.as_bytes()));
+    Ok(if leads_to_us { Docker::Open } else { Docker::Shut })
+}
+
+/// Whether the chain `FORWARD` drops what none of its rules accepts.
+pub(super) fn drops() -> Result<bool, Errno> {
+    const POLICY: u16 = 5;
+    let chain = Nftables::open()?.chain(IPV4, TABLE, "FORWARD")?;
+    let policy = chain.as_ref().and_then(|chain| chain.attribute(POLICY)).and_then(|policy| policy.try_into().ok());
+    Ok(policy.map(u32::from_be_bytes) == Some(0))
+}
+
+/// Whether firewalld has rules here.
+pub(super) fn has_firewalld() -> Result<bool, Errno> {
+    Nftables::open()?.table(INET, "firewalld").map(|table| table.is_some())
+}
+
+/// Whether there are rules of the old kind.
+pub(super) fn has_old_rules() -> bool {
+    std::fs::read_to_string("/proc/net/ip_tables_names").is_ok_and(|names| names.lines().any(|name| name == TABLE))
+}
+
+/// Lets sandboxes pass.
+pub(super) fn pass() -> Result<()> {
+    let what = "let sandboxes pass beside Docker";
+    let name = "iptables-restore";
+    // Whoever does the same has to wait, and will find it done. The lock is on the program, so that no file is left.
+    let lock = super::program(name).and_then(|path| std::fs::File::open(path).ok());
+    if let Some(lock) = &lock {
+        rustix::io::retry_on_intr(|| rustix::fs::flock(lock, FlockOperation::LockExclusive))
+            .map_err(|error| Error::io(what, error))?;
+    }
+    if Docker::look() != Docker::Shut {
+        return Ok(());
+    }
+    super::run(what, name, &["--wait", "10", "--noflush"], RULES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rules_are_about_our_interfaces_and_chains() {
+        assert!(RULES.contains(&format!("-I {USERS} 1 -j {OURS}\n")) && RULES.contains(&format!(":{OURS} ")));
+        assert_eq!(RULES.matches(&format!("{}+", kennel_jail::PREFIX)).count(), 4);
+    }
+}

@@ -1,0 +1,186 @@
+//! The network `bridge`: what the host has to have for it, once for all sandboxes.
+//!
+//! Each sandbox gets a pair of interfaces of its own from its jail. Here is what they have in common: rules of the
+//! firewall that go by the interfaces' names, so that nothing has to be changed for a sandbox and nothing is left of it;
+//! leave to pass where Docker lets nothing pass; and whom to ask for names.
+//!
+//! Whether all is there is asked of the kernel each time a sandbox starts, which takes microseconds. Programs (`nft`,
+//! `iptables-restore`) are run only if something is not.
+
+mod beside;
+mod names;
+mod nfnetlink;
+mod rules;
+
+use kennel_core::{Error, Result};
+use kennel_jail::{Link, PORTS, Publish, Rights};
+use kennel_types::{ErrorCode, Protocol, Published, SandboxId, SandboxSpec};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+pub use beside::Docker;
+
+/// What the network `bridge` finds on this machine.
+#[derive(Clone, Debug)]
+pub struct Bridge {
+    /// What makes rules, where it is.
+    pub nft: Option<PathBuf>,
+    /// The range of addresses, if the rules are there.
+    pub range: Option<String>,
+    /// Whether this machine passes packets on between its networks.
+    pub forwarding: bool,
+    /// How it stands with Docker's rules.
+    pub docker: Docker,
+    /// Whether something else lets nothing pass: the policy of the chain `FORWARD`, without Docker.
+    pub closed: bool,
+    /// Whether firewalld runs: it lets pass only what it knows.
+    pub firewalld: bool,
+    /// Whether there are rules of the old kind (`iptables-legacy`), which cannot be seen this way.
+    pub legacy: bool,
+}
+
+impl Bridge {
+    /// Makes the rules if they are not there: whether that can be done shows in no other way.
+    pub fn make() -> Result<()> {
+        match rules::in_force()? {
+            Some(_) => Ok(()),
+            None => rules::install().map(drop),
+        }
+    }
+
+    /// Looks, and changes nothing. Root sees it all; others see programs only.
+    pub fn look() -> Self {
+        let rules = rules::present().ok().flatten();
+        let docker = Docker::look();
+        Self {
+            nft: program("nft"),
+            range: rules.map(rules::Rules::range_text),
+            forwarding: rules::is_forwarding(),
+            closed: docker == Docker::NotHere && beside::drops().unwrap_or(false),
+            docker,
+            firewalld: beside::has_firewalld().unwrap_or(false),
+            legacy: beside::has_old_rules(),
+        }
+    }
+}
+
+/// Sees to it that sandboxes can have it; answers the range of their addresses. If they cannot, why, and what to do.
+pub(crate) async fn ready(rights: Rights) -> Result<Ipv4Addr> {
+    if rights == Rights::User {
+        return pasta().map(|_| Ipv4Addr::UNSPECIFIED);
+    }
+    let range = match rules::in_force()? {
+        Some(rules) => rules.range,
+        None => apart(rules::install).await?,
+    };
+    if Docker::look() == Docker::Shut {
+        apart(beside::pass).await?;
+    }
+    Ok(range)
+}
+
+/// A sandbox's way out.
+pub(crate) async fn link(id: &SandboxId, spec: &SandboxSpec, rights: Rights) -> Result<(Link, names::Names)> {
+    let range = ready(rights).await?;
+    for port in &spec.ports {
+        check_free(*port)?;
+    }
+    let names = names::Names::of_this_machine();
+    let ports = spec.ports.iter().map(|port| Publish {
+        host: port.host.unwrap_or(0),
+        inside: port.inside,
+        udp: port.protocol == Protocol::Udp,
+    });
+    let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(id.as_str());
+    let servers = names.forwarded.iter().map(ToString::to_string).collect();
+    let pasta = match rights {
+        Rights::Root => None,
+        Rights::User => Some(pasta()?),
+    };
+    Ok((Link { range: range.octets(), first: hash as u16, ports: ports.collect(), names: servers, pasta }, names))
+}
+
+/// The program that is the way out of an ordinary user's sandboxes.
+fn pasta() -> Result<String> {
+    let unavailable = |what: &str, fix: &str| Error::new(ErrorCode::NotAvailable, what).hint(fix);
+    let path = program("pasta").ok_or_else(|| {
+        unavailable("a network for sandboxes of ordinary users: pasta is not installed", "sudo apt-get install passt")
+    })?;
+    let device = rustix::fs::access("/dev/net/tun", rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK);
+    device.map_err(|_| {
+        unavailable(
+            "a network for sandboxes of ordinary users: /dev/net/tun is not this user's to open",
+            "sudo chmod 666 /dev/net/tun",
+        )
+    })?;
+    path.into_os_string()
+        .into_string()
+        .map_err(|path| unavailable(&format!("{} is not valid UTF-8", path.display()), "install pasta elsewhere"))
+}
+
+/// Where the ports of a sandbox that runs are published: its jail has written it down.
+pub(crate) fn published(dir: &Path) -> Vec<Published> {
+    let text = std::fs::read_to_string(dir.join(PORTS)).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// Does what runs other programs where nobody else has to wait for it.
+async fn apart<T: Send + 'static>(work: fn() -> Result<T>) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Error::new(ErrorCode::Internal, format!("prepare the network: {error}")))?
+}
+
+/// Says early, and with a way out, that a port is taken. The jail would notice, too.
+fn check_free(port: kennel_types::Port) -> Result<()> {
+    let Some(number) = port.host else { return Ok(()) };
+    let place = (Ipv4Addr::LOCALHOST, number);
+    let tried = match port.protocol {
+        Protocol::Tcp => std::net::TcpListener::bind(place).map(drop),
+        Protocol::Udp => std::net::UdpSocket::bind(place).map(drop),
+    };
+    match tried {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            let message = format!("publish port {port}: 127.0.0.1:{number} is taken by another program");
+            let free = kennel_types::Port { host: None, ..port };
+            Err(Error::new(ErrorCode::StartFailed, message)
+                .hint(format!("leave the choice to Kennel: --publish {free}; or see who has it: ss -ltunp")))
+        }
+        Err(error) => Err(Error::io(format!("publish port {port}"), error)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// A program of root's, where those are. The library looks at no `PATH`.
+fn program(name: &str) -> Option<PathBuf> {
+    const PLACES: [&str; 6] =
+        ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin", "/run/current-system/sw/bin"];
+    let runs = |path: &PathBuf| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+    PLACES.iter().map(|place| Path::new(place).join(name)).find(runs)
+}
+
+/// Runs a program with this input. What it says is the reason if it fails.
+fn run(what: &str, name: &str, arguments: &[&str], input: &str) -> Result<()> {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    let missing = || {
+        let package = if name == "nft" { "nftables" } else { "iptables" };
+        Error::new(ErrorCode::NotAvailable, format!("{what}: the program {name} is not installed"))
+            .hint(format!("install the package {package}; kennel doctor --fix gets nftables"))
+    };
+    let path = program(name).ok_or_else(missing)?;
+    let failed = |error| Error::io(format!("{what}: {}", path.display()), error);
+    let mut command = Command::new(&path);
+    command.args(arguments).env_clear().stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // One that does not read says why.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(failed)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = kennel_core::printable(String::from_utf8_lossy(&output.stderr).trim());
+    Err(Error::new(ErrorCode::StartFailed, format!("{what}: {name} says: {said}")).hint("kennel doctor"))
+}

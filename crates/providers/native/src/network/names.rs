@@ -1,0 +1,128 @@
+//! Whom a sandbox asks for names: those that the host asks, where they can be reached from inside.
+//!
+//! Who answers on the host's own loopback (systemd-resolved, dnsmasq) cannot. If it is systemd-resolved, those whom it asks
+//! in turn are asked; else questions are passed on by a program of the sandbox's own.
+
+use kennel_jail::NAMES;
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+
+/// What is in `/etc/resolv.conf` inside, and what it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    /// The file.
+    pub(crate) text: String,
+    /// Who only the host can ask: the first is asked inside at [`NAMES`], the others at the following.
+    pub(crate) forwarded: Vec<SocketAddr>,
+}
+
+/// More than that no program asks.
+const SERVERS: usize = 3;
+/// Where systemd-resolved listens.
+const STUBS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53)), IpAddr::V4(Ipv4Addr::new(127, 0, 0, 54))];
+
+impl Names {
+    /// As this machine is set up now.
+    pub(crate) fn of_this_machine() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let own = |address: Ipv4Addr| UdpSocket::bind((address, 0)).is_ok();
+        Self::of(&read("/etc/resolv.conf"), || read("/run/systemd/resolve/resolv.conf"), own)
+    }
+
+    /// From the host's own file, the one of those whom systemd-resolved asks, and whether an address is the host's own.
+    fn of(text: &str, upstream: impl FnOnce() -> String, own: impl Fn(Ipv4Addr) -> bool) -> Self {
+        let mut servers = servers(text);
+        if servers.is_empty() {
+            // What the C library takes it to mean.
+            servers.push(Ipv4Addr::LOCALHOST.into());
+        }
+        let direct = |servers: &[IpAddr]| -> Vec<Ipv4Addr> {
+            let usable = servers.iter().filter_map(|server| match server {
+                IpAddr::V4(address) => {
+                    (!address.is_loopback() && !address.is_unspecified() && !own(*address)).then_some(*address)
+                }
+                IpAddr::V6(_) => None,
+            });
+            usable.collect()
+        };
+        let mut asked = direct(&servers);
+        if asked.is_empty() && servers.iter().all(|server| STUBS.contains(server)) {
+            asked = direct(&self::servers(&upstream()));
+        }
+        let mut forwarded = Vec::new();
+        if asked.is_empty() {
+            forwarded = servers.into_iter().take(SERVERS).map(|server| SocketAddr::new(server, 53)).collect();
+            let [a, b, c, d] = NAMES;
+            asked = (0..forwarded.len() as u8).map(|at| Ipv4Addr::new(a, b, c, d + at)).collect();
+        }
+        let mut inside = String::new();
+        for server in asked.iter().take(SERVERS) {
+            let _ = writeln!(inside, "nameserver {server}"); // a String takes everything
+        }
+        for line in text.lines().filter(|line| is_kept(line)) {
+            inside.extend([line, "\n"]);
+        }
+        Self { text: inside, forwarded }
+    }
+}
+
+fn is_kept(line: &str) -> bool {
+    matches!(line.split_whitespace().next(), Some("search" | "domain" | "options" | "sortlist"))
+}
+
+fn servers(text: &str) -> Vec<IpAddr> {
+    let named = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some("nameserver")).then(|| words.next()?.parse().ok())?
+    });
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str, upstream: &str) -> (Vec<String>, Vec<String>) {
+        let own = |address: Ipv4Addr| address == Ipv4Addr::new(192, 168, 1, 5);
+        let names = Names::of(text, || upstream.to_owned(), own);
+        let lines = names.text.lines().map(ToOwned::to_owned).collect();
+        (lines, names.forwarded.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn servers_in_reach_are_asked_directly() {
+        let text = "# made by hand\nnameserver 10.0.0.1\nnameserver fd00::1\nnameserver 127.0.0.1\nsearch example.net\noptions edns0\n";
+        let (lines, forwarded) = of(text, "");
+        assert_eq!(lines, ["nameserver 10.0.0.1", "search example.net", "options edns0"]);
+        assert!(forwarded.is_empty());
+    }
+
+    #[test]
+    fn of_systemd_resolved_those_are_asked_whom_it_asks() {
+        let (lines, forwarded) =
+            of("nameserver 127.0.0.53\noptions edns0\nsearch lan\n", "nameserver 10.0.0.1\nnameserver 10.0.0.2\n");
+        assert_eq!(lines, ["nameserver 10.0.0.1", "nameserver 10.0.0.2", "options edns0", "search lan"]);
+        assert!(forwarded.is_empty());
+    }
+
+    #[test]
+    fn questions_that_only_the_host_can_ask_are_passed_on() {
+        for (text, servers) in [
+            ("nameserver 127.0.0.1\n", &["127.0.0.1:53"][..]),
+            ("", &["127.0.0.1:53"]),
+            ("nameserver 192.168.1.5\nnameserver fd00::1\n", &["192.168.1.5:53", "[fd00::1]:53"]),
+            ("nameserver 127.0.0.53\n", &["127.0.0.53:53"]),
+        ] {
+            let (lines, forwarded) = of(text, "nameserver 127.0.0.1\n");
+            assert_eq!(forwarded, servers, "{text}");
+            assert_eq!(lines.len(), servers.len());
+            assert_eq!(lines[0], "nameserver 127.0.0.11");
+        }
+    }
+
+    #[test]
+    fn more_than_three_are_never_asked() {
+        let text: String = ["nameserver 127.0.1.1"; 9].join("\n");
+        assert_eq!(of(&text, "").1.len(), 3);
+    }
+}

@@ -1,0 +1,135 @@
+//! The rules of the firewall, in a table of our own: made once for all sandboxes of the machine, whoever they belong to.
+//!
+//! The table's comment says which rules it has and which range of addresses sandboxes have, so that all who come later
+//! agree. Whoever comes when it is not there, or is of another version, puts it there whole, in one step.
+
+use super::nfnetlink::{INET, Nftables};
+use kennel_core::{Error, Result};
+use kennel_types::ErrorCode;
+use rustix::io::Errno;
+use std::net::Ipv4Addr;
+
+/// Changes with the rules.
+const VERSION: &str = "kennel rules 1";
+/// Where sandboxes have their addresses: the first of these that leads nowhere else.
+const RANGES: [Ipv4Addr; 4] = [
+    Ipv4Addr::new(10, 207, 0, 0),
+    Ipv4Addr::new(10, 231, 0, 0),
+    Ipv4Addr::new(172, 30, 0, 0),
+    Ipv4Addr::new(10, 83, 0, 0),
+];
+const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
+
+/// Rules that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rules {
+    /// The first of 65536 addresses.
+    pub(super) range: Ipv4Addr,
+}
+
+impl Rules {
+    pub(super) fn range_text(self) -> String {
+        format!("{}/16", self.range)
+    }
+}
+
+/// The rules, if they are there as they should be.
+pub(super) fn present() -> Result<Option<Rules>, Errno> {
+    /// Chains and what else is in it; and its comment.
+    const USE: u16 = 3;
+    const USERDATA: u16 = 6;
+    let Some(table) = Nftables::open()?.table(INET, "kennel")? else { return Ok(None) };
+    let chains = table.attribute(USE).and_then(|count| count.try_into().ok()).map_or(0, u32::from_be_bytes);
+    let comment = table.attribute(USERDATA).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    // Someone may have emptied it.
+    Ok(comment.filter(|_| chains as usize >= chains_of(TEXT)).and_then(|comment| read(&comment)))
+}
+
+/// The rules, if there is nothing left to be done.
+pub(super) fn in_force() -> Result<Option<Rules>> {
+    let failed = |error: Errno| {
+        Error::new(ErrorCode::NotAvailable, format!("network bridge: the kernel tells of no firewall rules: {error}"))
+            .hint("boot a kernel with CONFIG_NF_TABLES; in a container, start that with CAP_NET_ADMIN")
+    };
+    Ok(present().map_err(failed)?.filter(|_| is_forwarding()))
+}
+
+const TEXT: &str = include_str!("rules.nft");
+
+fn chains_of(text: &str) -> usize {
+    text.lines().filter(|line| line.trim_start().starts_with("chain ")).count()
+}
+
+fn read(comment: &str) -> Option<Rules> {
+    let (_, after) = comment.split_once(VERSION)?;
+    let range = after.strip_prefix(' ')?.split('/').next()?.parse().ok()?;
+    RANGES.contains(&range).then_some(Rules { range })
+}
+
+/// Whether this machine passes packets on.
+pub(super) fn is_forwarding() -> bool {
+    std::fs::read_to_string(FORWARDING).is_ok_and(|text| text.trim() != "0")
+}
+
+/// Puts them there; answers the range.
+pub(super) fn install() -> Result<Ipv4Addr> {
+    let routes = std::fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let range = RANGES.into_iter().find(|range| !is_taken(*range, &routes)).unwrap_or(RANGES[0]);
+    let forwarding = is_forwarding();
+    super::run("make firewall rules for network bridge", "nft", &["-f", "-"], &text(range, !forwarding))?;
+    if !forwarding {
+        let what = || format!("let packets pass: write 1 to {FORWARDING}");
+        std::fs::write(FORWARDING, "1")
+            .map_err(|error| Error::io(what(), error).hint("sysctl -w net.ipv4.ip_forward=1"))?;
+    }
+    Ok(range)
+}
+
+/// As `nft` reads them. `guarded`: this machine passed nothing on before us, and passes on nothing else now.
+fn text(range: Ipv4Addr, guarded: bool) -> String {
+    let guard = if guarded { "iifname != \"kennel*\" oifname != \"kennel*\" drop" } else { "" };
+    TEXT.replace("MARK", &format!("{VERSION} {range}/16")).replace("GUARD", guard)
+}
+
+/// Whether addresses of a range lead somewhere already, by the kernel's table of routes. Our own do not count.
+fn is_taken(range: Ipv4Addr, routes: &str) -> bool {
+    routes.lines().skip(1).any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| fields.get(at).and_then(|field| u32::from_str_radix(field, 16).ok()).map(u32::from_be);
+        let (Some(to), Some(mask)) = (number(1), number(7)) else { return false };
+        let both = mask & 0xffff_0000;
+        let ours = fields[0].starts_with(kennel_jail::PREFIX);
+        !ours && mask != 0 && to & both == u32::from(range) & both
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_that_leads_elsewhere_is_taken() {
+        let table = |lines: &str| format!("Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\n{lines}");
+        let range = Ipv4Addr::new(10, 207, 0, 0);
+        let line = |dev: &str, to: &str, mask: &str| {
+            table(&format!("{dev}\t{to}\t00000000\t0001\t0\t0\t0\t{mask}\t0\t0\t0\n"))
+        };
+        assert!(!is_taken(range, &line("eth0", "00000000", "00000000")), "the way to everywhere is no clash");
+        assert!(!is_taken(range, &line("docker0", "000011AC", "0000FFFF")));
+        assert!(is_taken(range, &line("tun0", "0000CF0A", "0000FFFF")));
+        assert!(is_taken(range, &line("tun0", "0000000A", "000000FF")), "10.0.0.0/8");
+        assert!(is_taken(range, &line("tun0", "0005CF0A", "00FFFFFF")), "10.207.5.0/24");
+        assert!(!is_taken(range, &line("kennel7", "0705CF0A", "FFFFFFFF")), "our own");
+    }
+
+    #[test]
+    fn the_comment_says_which_rules_these_are() {
+        let text = text(RANGES[1], true);
+        let comment = text.lines().find_map(|line| line.trim().strip_prefix("comment ")).unwrap();
+        assert_eq!(read(comment), Some(Rules { range: RANGES[1] }));
+        assert!(text.contains("oifname != \"kennel*\" drop") && !text.contains("GUARD") && !text.contains("MARK"));
+        assert_eq!(read("kennel rules 0 10.207.0.0/16"), None);
+        assert_eq!(read("kennel rules 1 1.2.3.4/16"), None);
+        assert_eq!(chains_of(TEXT), 5);
+    }
+}

@@ -46,6 +46,20 @@ impl Ground {
     }
 }
 
+/// A test that fails leaves no sandbox, either.
+impl Drop for Ground {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.home.state()).into_iter().flatten().flatten() {
+            let holder = std::fs::read_to_string(entry.path().join("lock")).unwrap_or_default();
+            if let Some(jail) = holder.trim().parse().ok().and_then(rustix::process::Pid::from_raw)
+                && std::thread::panicking()
+            {
+                let _ = rustix::process::kill_process(jail, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
 async fn inside(sandbox: &Sandbox, words: &str) -> String {
     let output = sandbox.run(&ExecSpec::shell(words), None, 1 << 16).await.unwrap();
     output.stdout_text().trim().to_owned()

@@ -83,7 +83,8 @@ async fn address(sandbox: &Sandbox) -> String {
 
 /// Answers connections and datagrams inside, at this place.
 async fn serve(sandbox: &Sandbox, place: &str) {
-    let spec = format!("/workspace/reach serve {place} > /tmp/served 2>&1 &");
+    // What an earlier one said must not count.
+    let spec = format!("rm -f /tmp/served; /workspace/reach serve {place} > /tmp/served 2>&1 &");
     inside(sandbox, &spec).await;
     let ready = within(SOON, async || inside(sandbox, "cat /tmp/served").await == "ready").await;
     assert!(ready, "{}", inside(sandbox, "cat /tmp/served").await);

@@ -46,6 +46,20 @@ impl Ground {
     }
 }
 
+/// A test that fails leaves no sandbox, either.
+impl Drop for Ground {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.home.state()).into_iter().flatten().flatten() {
+            let holder = std::fs::read_to_string(entry.path().join("lock")).unwrap_or_default();
+            if let Some(jail) = holder.trim().parse().ok().and_then(rustix::process::Pid::from_raw)
+                && std::thread::panicking()
+            {
+                let _ = rustix::process::kill_process(jail, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
 async fn inside(sandbox: &Sandbox, words: &str) -> String {
     let output = sandbox.run(&ExecSpec::shell(words), None, 1 << 16).await.unwrap();
     output.stdout_text().trim().to_owned()
@@ -69,7 +83,8 @@ async fn address(sandbox: &Sandbox) -> String {
 
 /// Answers connections and datagrams inside, at this place.
 async fn serve(sandbox: &Sandbox, place: &str) {
-    let spec = format!("/workspace/reach serve {place} > /tmp/served 2>&1 &");
+    // What an earlier one said must not count.
+    let spec = format!("rm -f /tmp/served; /workspace/reach serve {place} > /tmp/served 2>&1 &");
     inside(sandbox, &spec).await;
     let ready = within(SOON, async || inside(sandbox, "cat /tmp/served").await == "ready").await;
     assert!(ready, "{}", inside(sandbox, "cat /tmp/served").await);

@@ -163,6 +163,11 @@ pub fn not_dumpable() -> Result<(), Errno> {
     prctl(libc::PR_SET_DUMPABLE, 0)
 }
 
+/// The same user may look into this process again.
+pub fn dumpable() -> Result<(), Errno> {
+    prctl(libc::PR_SET_DUMPABLE, 1)
+}
+
 /// Drops every capability from the bounding set that is not in `keep`.
 pub fn limit_bounding_set(keep: u64) -> Result<(), Errno> {
     for capability in 0..64u64 {

@@ -6,6 +6,7 @@
 
 use crate::sys;
 use kennel_jail::Publish;
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, WaitOptions};
 use std::ffi::CString;
 use std::time::{Duration, Instant};
@@ -44,14 +45,22 @@ impl Pasta {
         ];
         let text = |word: &str| CString::new(word).map_err(|error| failed(&error));
         let arguments = arguments.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
+        let nothing = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let nothing = nothing.map_err(|error| failed(&error))?;
         let child = kennel_keeper::sys::fork_until_exec(|| {
             sys::die_with_parent();
+            // The line to whoever started us is not for it: that one waits until it is closed.
+            if kennel_keeper::sys::put_at(&nothing, 0).is_err() {
+                kennel_keeper::sys::exit_now(127)
+            }
             // It takes a signal that is ignored already for a failure to ignore it.
             kennel_keeper::sys::default_signal(libc::SIGPIPE);
             kennel_keeper::sys::execve(&arguments[0], &arguments, &[]);
             kennel_keeper::sys::exit_now(127)
         });
         let pasta = Self(child.map_err(|error| failed(&error))?);
+        // It was nobody else: what is in `/proc` about us, and about those we fork, is still this user's to write.
+        let _ = kennel_keeper::sys::dumpable();
         let began = Instant::now();
         while !has_way_out(pid) {
             match rustix::process::waitpid(Pid::from_raw(pasta.0), WaitOptions::NOHANG) {

@@ -1,0 +1,102 @@
+//! The one error of this crate: a code of the table in `kennel-types`, what was attempted on what, and what to do next.
+//!
+//! Much of what is told here comes from archives and registries. It passes [`shown`] on its way into a message.
+
+use kennel_types::ErrorCode;
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    code: ErrorCode,
+    message: String,
+    hint: Option<String>,
+    #[source]
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: None, source: None }
+    }
+
+    /// What was given is no image, or not the one that it says it is.
+    pub(crate) fn unsound(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidConfig, message)
+    }
+
+    /// A cap was reached.
+    pub(crate) fn too_much(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::LimitExceeded, message)
+    }
+
+    /// An I/O error while doing `what`.
+    pub(crate) fn io(what: impl std::fmt::Display, error: impl Into<std::io::Error>) -> Self {
+        let error = error.into();
+        let code = match error.kind() {
+            std::io::ErrorKind::NotFound => ErrorCode::NotFound,
+            std::io::ErrorKind::PermissionDenied => ErrorCode::PermissionDenied,
+            std::io::ErrorKind::AlreadyExists => ErrorCode::AlreadyExists,
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorCode::LimitExceeded,
+            _ => ErrorCode::Internal,
+        };
+        let full = code == ErrorCode::LimitExceeded;
+        let made = Self { source: Some(Box::new(error)), ..Self::new(code, String::new()) };
+        let message = format!("{what}: {}", made.source.as_ref().map(ToString::to_string).unwrap_or_default());
+        let made = Self { message, ..made };
+        if full { made.hint("make room, then try again: kennel image prune --all") } else { made }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same, said of something larger.
+    pub(crate) fn of(mut self, what: impl std::fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
+    /// Which kind of error.
+    pub fn code(&self) -> ErrorCode {
+        self.code
+    }
+
+    /// What to do next.
+    pub fn next_step(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+}
+
+/// Text from outside for a message: control characters escaped, and cut where it is long.
+pub(crate) fn shown(text: &[u8]) -> String {
+    const LONGEST: usize = 200;
+    let text = String::from_utf8_lossy(text);
+    let mut out: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        out.push('…');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_from_outside_reaches_a_terminal_raw() {
+        assert_eq!(shown(b"a\x1b[31m\n\xff"), "a\\u{1b}[31m\\n\u{fffd}");
+        assert!(shown(&[b'x'; 5000]).len() < 210);
+    }
+
+    #[test]
+    fn a_full_disk_is_a_limit() {
+        let error = Error::io("write", std::io::Error::from(std::io::ErrorKind::StorageFull));
+        assert_eq!(error.code(), ErrorCode::LimitExceeded);
+        assert!(error.next_step().is_some());
+    }
+}

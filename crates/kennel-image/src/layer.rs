@@ -1,0 +1,352 @@
+//! One layer: from a stream, packed or not, to a directory that is checked and ready to be put in place.
+
+use crate::Digest;
+use crate::digest::Hashing;
+use crate::error::{Error, Result, shown};
+use crate::limits::{Limits, Tally};
+use crate::operation::Operation;
+use crate::progress::{Doing, Progress, Teller};
+use crate::store::{Kind, LayerNote, Store, sync_dir};
+use crate::tree::{Entry, Tree, What};
+use flate2::read::MultiGzDecoder;
+use rustix::fs::Timespec;
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::io::{self, BufReader, Cursor, Read};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tar::{Archive, EntryType};
+
+/// Largest window that a zstd stream may ask for, as a power of two: its memory.
+const ZSTD_WINDOW: u32 = 27;
+/// What may stand before an entry: long names and attributes. It is read into memory.
+const HEADERS: u64 = 2 << 20;
+/// How often it is told how far it is.
+const TELL: Duration = Duration::from_millis(100);
+
+/// Where a layer comes from, and what it must be.
+pub(crate) struct Stream<R> {
+    pub(crate) from: R,
+    /// How many bytes there are, packed, if that is known.
+    pub(crate) size: Option<u64>,
+    /// What the bytes must be as they come, if they are not checked yet.
+    pub(crate) blob: Option<Digest>,
+    /// What they must be unpacked; not known of plain files.
+    pub(crate) diff_id: Option<Digest>,
+    /// What it is called while it is worked on.
+    pub(crate) part: String,
+}
+
+/// A layer that is unpacked, and not in place yet.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    pub(crate) diff_id: Digest,
+    pub(crate) note: LayerNote,
+    dir: PathBuf,
+}
+
+impl Unpacked {
+    /// Puts it in place. If another process has just done so, that one counts.
+    pub(crate) fn place(&self, store: &Store) -> Result<()> {
+        let what = |error| Error::io("put a layer in place", error);
+        match std::fs::rename(&self.dir, store.layer(&self.diff_id)) {
+            Err(_) if store.has_layer(&self.diff_id) => Ok(()),
+            Err(error) => Err(what(error)),
+            Ok(()) => sync_dir(&store.layers()).map_err(what),
+        }
+    }
+}
+
+/// Unpacks one layer, packed or not, into an empty directory, by the rules that the store goes by; answers its diff id.
+pub fn unpack_layer(from: impl Read, into: &Path, limits: &Limits) -> Result<Digest> {
+    let kind = Kind::ours();
+    let tally = Tally::new(*limits);
+    let mut tree = Tree::new(into, kind, tally.limits(), true)?;
+    let stream = Stream { from, size: None, blob: None, diff_id: None, part: String::new() };
+    let (digest, _) = read(stream, &mut tree, &tally, &Teller::silent())?;
+    tree.finish()?;
+    Ok(digest)
+}
+
+/// Unpacks a layer, checks it and has it written to disk.
+pub(crate) fn unpack<R: Read>(
+    store: &Store,
+    work: &Operation,
+    stream: Stream<R>,
+    tally: &Tally,
+    teller: &Teller,
+) -> Result<Unpacked> {
+    let dir = work.place();
+    let files = dir.join("fs");
+    let what = |error| Error::io(format!("make {}", files.display()), error);
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&files).map_err(what)?;
+    // Only a layer of an image has marks for what it removes.
+    let mut tree = Tree::new(&files, store.kind(), tally.limits(), stream.diff_id.is_some())?;
+    let part = stream.part.clone();
+    let (diff_id, note) = read(stream, &mut tree, tally, teller).map_err(|error| error.of(format!("layer {part}")))?;
+    let note = LayerNote { left_out: tree.finish()?, ..note };
+    let text = serde_json::to_vec(&note).map_err(|error| Error::io("describe a layer", error))?;
+    std::fs::write(dir.join("layer.json"), text).map_err(what)?;
+    let on_disk = std::fs::File::open(&dir).map_err(what)?;
+    // All at once is much quicker than each file for itself.
+    rustix::fs::syncfs(&on_disk).map_err(|error| Error::io("write a layer to disk", error))?;
+    teller.tell(Progress { part, doing: Doing::Done, bytes: None });
+    Ok(Unpacked { diff_id, note, dir })
+}
+
+/// Reads a whole layer into a tree, and checks what passed.
+fn read<R: Read>(
+    stream: Stream<R>,
+    tree: &mut Tree<'_>,
+    tally: &Tally,
+    teller: &Teller,
+) -> Result<(Digest, LayerNote)> {
+    let Stream { from, size, blob, diff_id, part } = stream;
+    let seen = Rc::new(Seen { packed: Cell::new(0), trouble: RefCell::new(None) });
+    // Only as much as is said to be there: what comes after is not of it.
+    let from = Counted { from: from.take(size.unwrap_or(u64::MAX)), seen: seen.clone() };
+    let mut packed = Hashing::new(from);
+    let mut note = LayerNote::default();
+    let found = {
+        let plain = Metered {
+            from: unpacked(&mut packed).map_err(|error| unreadable(&error))?,
+            seen: seen.clone(),
+            count: 0,
+            tally,
+            teller,
+            shown: Instant::now(),
+            progress: (part, size),
+        };
+        let mut plain = Hashing::new(plain);
+        let read = entries(&mut plain, tree, tally, &mut note);
+        let read = read.and_then(|()| plain.finish().map_err(|error| unreadable(&error)));
+        // What stopped it is what went wrong, whatever became of it on the way.
+        read.map_err(|error| seen.trouble.take().unwrap_or(error))?
+    };
+    let whole = packed.finish().map_err(|error| seen.trouble.take().unwrap_or_else(|| unreadable(&error)))?;
+    if let Some(size) = size.filter(|size| seen.packed.get() != *size) {
+        return Err(Error::unsound(format!("it is cut off: {} of {size} bytes are there", seen.packed.get())));
+    }
+    for (expected, found) in [(blob, whole), (diff_id, found)] {
+        if let Some(expected) = expected.filter(|expected| *expected != found) {
+            return Err(Error::unsound(format!("it is not what it should be: expected {expected}, found {found}")));
+        }
+    }
+    Ok((found, note))
+}
+
+fn unreadable(error: &io::Error) -> Error {
+    Error::unsound(format!("it cannot be read: {error}"))
+}
+
+/// What a stream holds, whatever it is packed with: what it says about itself elsewhere is often wrong.
+pub(crate) fn unpacked<'a, R: Read + 'a>(mut from: R) -> io::Result<Box<dyn Read + 'a>> {
+    let mut magic = Vec::new();
+    from.by_ref().take(4).read_to_end(&mut magic)?;
+    let gzip = magic.starts_with(&[0x1f, 0x8b]);
+    let zstd = magic == [0x28, 0xb5, 0x2f, 0xfd];
+    let whole = BufReader::with_capacity(128 * 1024, Cursor::new(magic).chain(from));
+    Ok(if gzip {
+        Box::new(MultiGzDecoder::new(whole))
+    } else if zstd {
+        let mut decoder = zstd::stream::read::Decoder::with_buffer(whole)?;
+        decoder.window_log_max(ZSTD_WINDOW)?;
+        Box::new(decoder)
+    } else {
+        Box::new(whole)
+    })
+}
+
+/// Puts all entries of a tar archive into a tree.
+fn entries(from: &mut dyn Read, tree: &mut Tree<'_>, tally: &Tally, note: &mut LayerNote) -> Result<()> {
+    let left = Rc::new(Cell::new(HEADERS));
+    let mut archive = Archive::new(Budget { from, left: left.clone() });
+    let mut entries = archive.entries().map_err(|error| unreadable(&error))?;
+    loop {
+        left.set(HEADERS);
+        let Some(entry) = entries.next() else { return Ok(()) };
+        let mut entry = entry.map_err(|error| unreadable(&error))?;
+        left.set(u64::MAX);
+        if matches!(entry.header().entry_type(), EntryType::XGlobalHeader) {
+            drain(&mut entry)?;
+            continue;
+        }
+        tally.entry()?;
+        note.entries += 1;
+        let name = entry.path_bytes().into_owned();
+        let described = describe(&mut entry, &name).map_err(|error| error.of(format!("the entry {}", shown(&name))))?;
+        let Describing { entry: described, sparse } = described;
+        let size = &mut note.size;
+        // A sparse file is larger than what there is of it in the archive: what is written counts.
+        let mut count = |bytes| {
+            *size += bytes;
+            if sparse { tally.bytes(bytes) } else { Ok(()) }
+        };
+        tree.put(&described, &mut entry, &mut count)?;
+        drain(&mut entry)?;
+    }
+}
+
+struct Describing<'a> {
+    entry: Entry<'a>,
+    sparse: bool,
+}
+
+fn drain(entry: &mut impl Read) -> Result<()> {
+    io::copy(entry, &mut io::sink()).map_err(|error| unreadable(&error)).map(drop)
+}
+
+/// What an archive says about an entry.
+fn describe<'a, R: Read>(entry: &mut tar::Entry<'_, R>, name: &'a [u8]) -> Result<Describing<'a>> {
+    let wrong = |error: io::Error| Error::unsound(format!("it cannot be read: {error}"));
+    let mut xattrs = Vec::new();
+    let mut modified = None;
+    if let Some(extensions) = entry.pax_extensions().map_err(wrong)? {
+        for extension in extensions {
+            let extension = extension.map_err(wrong)?;
+            let key = extension.key_bytes();
+            if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                xattrs.push((name.to_vec(), extension.value_bytes().to_vec()));
+            } else if key == b"mtime" {
+                modified = extension.value().ok().and_then(time);
+            } else if key.starts_with(b"GNU.sparse.") {
+                return Err(Error::unsound("it is a sparse file of a form that is not supported")
+                    .hint("make the archive without --sparse"));
+            }
+        }
+    }
+    let link = entry.link_name_bytes().map(Cow::into_owned);
+    let target = || link.clone().ok_or_else(|| Error::unsound("it is a link to nothing"));
+    let kind = entry.header().entry_type();
+    let what = match kind {
+        EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+            // Archives of long ago have no other mark of a directory.
+            if kind == EntryType::Regular && name.ends_with(b"/") { What::Directory } else { What::File(entry.size()) }
+        }
+        EntryType::Directory => What::Directory,
+        EntryType::Symlink => What::Symlink(target()?),
+        EntryType::Link => What::HardLink(target()?),
+        EntryType::Fifo => What::Fifo,
+        EntryType::Char | EntryType::Block => What::Device,
+        other => return Err(Error::unsound(format!("it is of the unknown kind {:?}", char::from(other.as_byte())))),
+    };
+    let header = entry.header();
+    let id = |found: io::Result<u64>| {
+        let found = found.map_err(wrong)?;
+        // The last one means "do not change it".
+        u32::try_from(found).ok().filter(|id| *id != u32::MAX).ok_or_else(|| Error::unsound("its owner is no user"))
+    };
+    let seconds = header.mtime().ok().and_then(|seconds| i64::try_from(seconds).ok()).unwrap_or(0);
+    let entry = Entry {
+        name,
+        what,
+        mode: header.mode().map_err(wrong)? & 0o7777,
+        uid: id(header.uid())?,
+        gid: id(header.gid())?,
+        modified: modified.unwrap_or(Timespec { tv_sec: seconds, tv_nsec: 0 }),
+        xattrs,
+    };
+    Ok(Describing { entry, sparse: kind == EntryType::GNUSparse })
+}
+
+/// A time as it stands in an extension: seconds, perhaps with a fraction.
+fn time(text: &str) -> Option<Timespec> {
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let digits: String = fraction.chars().chain("000000000".chars()).take(9).collect();
+    Some(Timespec { tv_sec: seconds.parse().ok()?, tv_nsec: digits.parse().ok()? })
+}
+
+/// What the readers of one layer know together.
+struct Seen {
+    packed: Cell<u64>,
+    /// Why reading was stopped by one of us. Whoever reads through others sees only that it was.
+    trouble: RefCell<Option<Error>>,
+}
+
+impl Seen {
+    fn stop(&self, error: Error) -> io::Error {
+        let told = io::Error::other(error.to_string());
+        self.trouble.borrow_mut().get_or_insert(error);
+        told
+    }
+}
+
+/// Counts what is read packed.
+struct Counted<R> {
+    from: R,
+    seen: Rc<Seen>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.from.read(buffer)?;
+        self.seen.packed.set(self.seen.packed.get() + count as u64);
+        Ok(count)
+    }
+}
+
+/// Holds what is read unpacked to the limits, and tells how far it is.
+struct Metered<'a, R> {
+    from: R,
+    seen: Rc<Seen>,
+    count: u64,
+    tally: &'a Tally,
+    teller: &'a Teller,
+    shown: Instant,
+    progress: (String, Option<u64>),
+}
+
+impl<R: Read> Read for Metered<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.from.read(buffer)?;
+        self.count += count as u64;
+        let packed = self.seen.packed.get();
+        self.teller
+            .still_wanted()
+            .and_then(|()| self.tally.bytes(count as u64))
+            .and_then(|()| self.tally.growth(packed, self.count))
+            .map_err(|error| self.seen.stop(error))?;
+        if self.shown.elapsed() >= TELL {
+            self.shown = Instant::now();
+            let (part, size) = &self.progress;
+            let bytes = size.map(|size| (packed.min(size), size));
+            self.teller.tell(Progress { part: part.clone(), doing: Doing::Unpacking, bytes });
+        }
+        Ok(count)
+    }
+}
+
+/// What is read while an entry's header is looked for must not be more than that: it is all kept in memory.
+pub(crate) struct Budget<R> {
+    pub(crate) from: R,
+    pub(crate) left: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Budget<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.left.get();
+        if left == 0 && !buffer.is_empty() {
+            return Err(io::Error::other("the names and attributes of an entry are too long"));
+        }
+        let most = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let count = self.from.read(&mut buffer[..most])?;
+        if left != u64::MAX {
+            self.left.set(left - count as u64);
+        }
+        Ok(count)
+    }
+}
+
+impl<R: io::Seek> io::Seek for Budget<R> {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        self.from.seek(to)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,5 @@
+//! The store through its public surface.
+
+mod common;
+mod load;
+mod store;

@@ -1,0 +1,184 @@
+//! What is kept, what is removed, and what a crash leaves.
+
+use crate::common::{Layer, Shelf, nobody, reference, saved};
+use kennel_image::{Digest, Store, noted_below};
+use kennel_types::ErrorCode;
+use std::collections::HashSet;
+
+fn two() -> (Shelf, Digest, Digest, Digest) {
+    let shelf = Shelf::new();
+    let base = Layer::new().file("base", &[1; 1000]).tar();
+    let one = Layer::new().file("one", &[2; 100]).tar();
+    let two = Layer::new().file("two", &[3; 10]).tar();
+    shelf.load(&saved("one", &[&base, &one])).unwrap();
+    shelf.load(&saved("two", &[&base, &two])).unwrap();
+    (shelf, Digest::of(&base), Digest::of(&one), Digest::of(&two))
+}
+
+fn layers(shelf: &Shelf) -> HashSet<String> {
+    shelf.holds().into_iter().filter_map(|name| name.strip_prefix("layers/").map(ToOwned::to_owned)).collect()
+}
+
+#[test]
+fn what_two_share_goes_with_the_second() {
+    let (shelf, base, one, two) = two();
+    let removed = shelf.store.remove(&["one"], &nobody).unwrap();
+    assert_eq!((removed.images, removed.layers, removed.freed), (vec![reference("one")], 1, 100));
+    assert_eq!(layers(&shelf), HashSet::from([base.hex(), two.hex()]), "{one}");
+    let id = shelf.store.get(&reference("two")).unwrap().unwrap().id;
+    let removed = shelf.store.remove(&[&id.short()], &nobody).unwrap();
+    assert_eq!(removed.freed, 1010);
+    shelf.is_empty();
+}
+
+#[test]
+fn one_that_is_missing_keeps_all() {
+    let (shelf, ..) = two();
+    let error = shelf.store.remove(&["one", "three"], &nobody).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::ImageNotFound);
+    assert!(error.to_string().contains("three") && error.next_step().unwrap().contains("kennel image pull three"));
+    assert_eq!(shelf.store.list().unwrap().len(), 2);
+    assert!(Shelf::new().store.remove(&["one"], &nobody).is_err());
+}
+
+#[test]
+fn layers_of_a_sandbox_stay() {
+    let (shelf, base, one, two) = two();
+    let sandboxes = shelf.dir.path().join("sandboxes");
+    let sandbox = sandboxes.join("abc");
+    std::fs::create_dir_all(&sandbox).unwrap();
+    std::fs::create_dir_all(sandboxes.join("without-an-image")).unwrap();
+    std::fs::write(sandboxes.join("a-file"), "").unwrap();
+    shelf.store.hold(&reference("one")).unwrap().unwrap().note(&sandbox).unwrap();
+    let noted = || noted_below(&sandboxes);
+    assert_eq!(noted().unwrap(), HashSet::from([base, one]));
+    let pruned = shelf.store.prune(true, &noted).unwrap();
+    assert_eq!(pruned.images, [reference("two")]);
+    let removed = shelf.store.remove(&["one"], &noted).unwrap();
+    assert_eq!((removed.layers, removed.in_use), (0, 2));
+    assert_eq!(layers(&shelf), HashSet::from([base.hex(), one.hex()]), "{two}");
+    // It goes with its sandbox.
+    std::fs::remove_dir_all(&sandbox).unwrap();
+    assert_eq!(shelf.store.prune(false, &noted).unwrap().freed, 1100);
+    shelf.is_empty();
+}
+
+#[test]
+fn what_cannot_be_read_is_not_unused() {
+    let (shelf, base, ..) = two();
+    let unknown = || Err("sha256:x".parse::<Digest>().unwrap_err());
+    assert!(shelf.store.prune(true, &unknown).is_err());
+    assert_eq!(shelf.store.list().unwrap().len(), 2);
+    let names = shelf.dir.path().join("images/names");
+    let name = std::fs::read_dir(&names).unwrap().next().unwrap().unwrap().path();
+    std::fs::write(&name, "{").unwrap();
+    assert!(shelf.store.prune(false, &nobody).is_err());
+    assert!(layers(&shelf).contains(&base.hex()));
+    let sandbox = shelf.dir.path().join("sandboxes/abc");
+    std::fs::create_dir_all(&sandbox).unwrap();
+    std::fs::write(sandbox.join("image-layers"), "half a line").unwrap();
+    assert!(noted_below(&shelf.dir.path().join("sandboxes")).is_err());
+}
+
+#[test]
+fn nothing_is_removed_while_an_image_is_taken() {
+    let (shelf, ..) = two();
+    let held = shelf.store.hold(&reference("one")).unwrap().unwrap();
+    let (begun, begin) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let pruning = scope.spawn(|| {
+            begun.send(()).unwrap();
+            shelf.store.prune(true, &nobody).unwrap()
+        });
+        begin.recv().unwrap();
+        assert!(held.image.layers.iter().all(|layer| layer.is_dir()));
+        drop(held);
+        assert_eq!(pruning.join().unwrap().images.len(), 2);
+    });
+    shelf.is_empty();
+}
+
+#[test]
+fn what_a_crash_left_is_cleared_away() {
+    let (shelf, ..) = two();
+    let tmp = shelf.dir.path().join("images/tmp/0123456789abcdef/0/fs");
+    std::fs::create_dir_all(&tmp).unwrap();
+    std::fs::write(tmp.join("half"), "x").unwrap();
+    std::fs::write(shelf.dir.path().join("images/blobs/half"), [0; 77]).unwrap();
+    let pruned = shelf.store.prune(false, &nobody).unwrap();
+    assert_eq!((pruned.downloads, pruned.freed, pruned.layers), (1, 77, 0));
+    assert!(shelf.holds().iter().all(|name| name.starts_with("names/") || name.starts_with("layers/")));
+}
+
+#[test]
+fn work_of_a_living_process_is_left_alone() {
+    let (shelf, ..) = two();
+    let theirs = shelf.dir.path().join("images/tmp/0123456789abcdef");
+    std::fs::create_dir_all(&theirs).unwrap();
+    let lock = std::fs::File::open(&theirs).unwrap();
+    lock.lock().unwrap();
+    let one = shelf.store.get(&reference("one")).unwrap().unwrap();
+    std::fs::write(theirs.join("needs.json"), serde_json::to_string(&one.diff_ids).unwrap()).unwrap();
+    shelf.store.remove(&["one", "two"], &nobody).unwrap();
+    assert!(theirs.exists() && one.layers.iter().all(|layer| layer.is_dir()));
+    drop(lock);
+    assert_eq!(shelf.store.prune(false, &nobody).unwrap().layers, 2);
+    shelf.is_empty();
+}
+
+#[test]
+fn an_image_that_is_not_whole_is_not_there() {
+    let (shelf, base, ..) = two();
+    std::fs::remove_dir_all(shelf.dir.path().join("images/layers").join(base.hex())).unwrap();
+    assert!(shelf.store.get(&reference("one")).unwrap().is_none());
+    assert!(shelf.store.hold(&reference("one")).unwrap().is_none());
+}
+
+#[test]
+fn a_store_that_is_not_there_is_empty() {
+    let shelf = Shelf::new();
+    assert!(shelf.store.get(&reference("one")).unwrap().is_none());
+    assert!(shelf.store.hold(&reference("one")).unwrap().is_none());
+    assert!(shelf.store.list().unwrap().is_empty());
+    assert_eq!(shelf.store.prune(true, &nobody).unwrap(), kennel_image::Removed::default());
+    assert!(!shelf.dir.path().join("images").exists(), "to look makes nothing");
+}
+
+#[test]
+fn a_store_is_its_owners() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let shelf = Shelf::new();
+    let theirs = shelf.dir.path().join("theirs");
+    std::fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(65534), None).unwrap();
+    let error = Store::open(&theirs).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::PermissionDenied);
+}
+
+/// Everything again as an ordinary user: this program, called by `nobody`.
+#[test]
+fn an_ordinary_user_has_a_store_too() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let copy = dir.path().join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    for only in ["load::", "store::what_two_share"] {
+        let mut call = std::process::Command::new(&copy);
+        call.arg(only).env("TMPDIR", dir.path()).uid(NOBODY).gid(NOBODY).current_dir(dir.path());
+        let done = call.output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(
+            done.status.success() && !said.contains(" 0 passed"),
+            "{said}\n{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
+}

@@ -70,6 +70,11 @@ impl Error {
     pub fn next_step(&self) -> Option<&str> {
         self.hint.as_deref()
     }
+
+    /// Whether the same may go better later, and what was fetched so far is worth keeping for it.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self.code, ErrorCode::NotAvailable | ErrorCode::Timeout | ErrorCode::Aborted)
+    }
 }
 
 /// Text from outside for a message: control characters escaped, and cut where it is long.

@@ -6,6 +6,7 @@
 //!
 //! It prints nothing, reads no environment variable and never changes directory.
 
+mod credentials;
 mod digest;
 mod error;
 mod image;
@@ -14,11 +15,13 @@ mod limits;
 mod load;
 mod operation;
 mod progress;
+mod pull;
 mod reference;
 mod store;
 mod sweep;
 mod tree;
 
+pub use credentials::Credentials;
 pub use digest::Digest;
 pub use error::{Error, Result};
 pub use image::{Image, ImageConfig};
@@ -26,6 +29,7 @@ pub use layer::unpack_layer;
 pub use limits::Limits;
 pub use load::LoadOptions;
 pub use progress::{Doing, Progress, Tell};
+pub use pull::{Proxies, PullOptions};
 pub use reference::Reference;
 pub use store::{Held, Kind, Store, noted_below};
 pub use sweep::{InUse, Removed};

@@ -2,7 +2,7 @@
 
 mod archive;
 mod blobs;
-mod described;
+pub(crate) mod described;
 mod files;
 
 use crate::error::{Error, Result};

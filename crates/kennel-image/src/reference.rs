@@ -48,7 +48,6 @@ impl Reference {
     }
 
     /// What is asked of a registry: the tag or the digest.
-    #[cfg(test)]
     pub(crate) fn version(&self) -> String {
         match &self.version {
             Version::Tag(tag) => tag.clone(),

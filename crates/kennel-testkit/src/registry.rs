@@ -2,7 +2,7 @@
 
 use crate::{docker, within_blocking};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -10,17 +10,34 @@ use std::time::Duration;
 pub struct Registry {
     program: Child,
     port: u16,
-    _storage: tempfile::TempDir,
+    storage: tempfile::TempDir,
 }
+
+/// Who may use a registry that not everyone may use: name and password.
+pub const LOGIN: (&str, &str) = ("ann", "secret");
+/// The same, as the registry wants it.
+const PASSWORDS: &str = "ann:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n";
 
 impl Registry {
     /// Starts an empty one on a free port.
     pub fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// Starts one that only [`LOGIN`] may use.
+    pub fn start_private() -> Self {
+        Self::start_with("auth:\n  htpasswd:\n    realm: kennel\n    path: PASSWORDS\n")
+    }
+
+    fn start_with(more: &str) -> Self {
         let storage = tempfile::tempdir().expect("make a directory for the registry");
+        let passwords = storage.path().join("passwords");
+        std::fs::write(&passwords, PASSWORDS).expect("write the registry's passwords");
+        let more = more.replace("PASSWORDS", &passwords.display().to_string());
         let port = free_port();
         let config = format!(
             "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\n\
-             http:\n  addr: 127.0.0.1:{port}\n",
+             http:\n  addr: 127.0.0.1:{port}\n{more}",
             storage.path().join("data").display()
         );
         let file = storage.path().join("config.yml");
@@ -30,7 +47,7 @@ impl Registry {
         let program = command.spawn().unwrap_or_else(|error| {
             panic!("start docker-registry: {error}; install it: apt-get install docker-registry")
         });
-        let registry = Self { program, port, _storage: storage };
+        let registry = Self { program, port, storage };
         let up = within_blocking(Duration::from_secs(30), || TcpStream::connect(("127.0.0.1", port)).is_ok());
         assert!(up, "the registry does not come up");
         registry
@@ -39,6 +56,17 @@ impl Registry {
     /// What an image of that name is called here.
     pub fn name(&self, image: &str) -> String {
         format!("127.0.0.1:{}/{image}", self.port)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The file that holds a blob, for who wants to spoil it.
+    pub fn blob(&self, hex: &str) -> PathBuf {
+        let blobs = self.storage.path().join("data/docker/registry/v2/blobs/sha256");
+        blobs.join(&hex[..2]).join(hex).join("data")
     }
 
     /// Puts an image of an engine here, and takes the name it needed there away again; answers its name.

@@ -4,7 +4,7 @@ use super::blobs::Blobs;
 use crate::error::{Error, Result, shown};
 use crate::{Digest, Reference};
 use kennel_types::ErrorCode;
-use oci_spec::image::{Arch, Descriptor, ImageIndex, ImageManifest, MediaType, Os};
+use oci_spec::image::{Arch, Descriptor, ImageIndex, ImageManifest, Os};
 use serde::Deserialize;
 
 /// An image of a layout.
@@ -95,12 +95,13 @@ fn layout(blobs: &dyn Blobs, text: &[u8], name: Option<&Reference>) -> Result<Ve
             };
             let names = named(names)?;
             let mut entry = entry.clone();
-            if *entry.media_type() == MediaType::ImageIndex || is_list(&entry) {
-                let index: ImageIndex = parse("an index", &blob(blobs, &entry)?)?;
-                entry = choose(&index)?.clone();
+            let mut text = blob(blobs, &entry)?;
+            if is_index(&text)? {
+                entry = choose(&parse::<ImageIndex>("an index", &text)?)?.clone();
+                text = blob(blobs, &entry)?;
             }
             let (digest, _) = named_blob(&entry)?;
-            let manifest: ImageManifest = parse("a manifest", &blob(blobs, &entry)?)?;
+            let manifest: ImageManifest = parse("a manifest", &text)?;
             let config = blob(blobs, manifest.config())?;
             let layers = manifest.layers().iter().map(|layer| {
                 let (digest, size) = named_blob(layer)?;
@@ -163,9 +164,23 @@ pub(crate) fn parse<T: serde::de::DeserializeOwned>(what: &str, text: &[u8]) -> 
     })
 }
 
-/// Whether an entry is a list of others, in Docker's own words.
-pub(crate) fn is_list(entry: &Descriptor) -> bool {
-    entry.media_type().to_string() == "application/vnd.docker.distribution.manifest.list.v2+json"
+/// Whether a description is of several images, and not of one. It must be of one of the two, by what is in it: what it
+/// is called elsewhere counts for nothing.
+pub(crate) fn is_index(text: &[u8]) -> Result<bool> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Parts {
+        schema_version: u32,
+        manifests: Option<serde::de::IgnoredAny>,
+        layers: Option<serde::de::IgnoredAny>,
+    }
+    let Parts { schema_version, manifests, layers } = parse("the manifest", text)?;
+    match (schema_version, manifests, layers) {
+        (2, Some(_), None) => Ok(true),
+        (2, None, Some(_)) => Ok(false),
+        (2, ..) => Err(Error::unsound("the manifest is of no image, or of one and of several at once")),
+        (version, ..) => Err(Error::unsound(format!("the manifest is of version {version}, and only 2 is understood"))),
+    }
 }
 
 fn is_ours(entry: &Descriptor) -> bool {

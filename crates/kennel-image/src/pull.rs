@@ -1,0 +1,266 @@
+//! Images from registries.
+
+mod download;
+mod registry;
+
+use crate::credentials::Credentials;
+use crate::error::{Error, Result};
+use crate::image::{Described, Image, each_once};
+use crate::layer::{self, Stream, Unpacked};
+use crate::limits::{Limits, Tally};
+use crate::load::described::{check, choose, is_index, named_blob, parse};
+use crate::load::{check_layers, install};
+use crate::operation::Operation;
+use crate::progress::{Doing, Progress, Tell, blocking};
+use crate::store::Store;
+use crate::{Digest, Reference};
+use download::Download;
+use futures_util::StreamExt;
+use kennel_types::{ErrorCode, Pull};
+use oci_spec::image::{ImageIndex, ImageManifest};
+use registry::{Registry, endpoints};
+use std::collections::BTreeMap;
+use std::io::Seek;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::mpsc;
+
+/// Layers that are fetched at the same time.
+const AT_ONCE: usize = 3;
+/// Largest manifest or configuration.
+const DESCRIPTION: u64 = 4 << 20;
+
+/// How an image is pulled.
+#[derive(Clone, Debug)]
+pub struct PullOptions {
+    /// Whether it is pulled when it is here, or not at all.
+    pub when: Pull,
+    /// How much it may be.
+    pub limits: Limits,
+    /// Where logins are found.
+    pub credentials: Credentials,
+    /// Registries, by host and port, whose certificates are not checked, and which may speak plain HTTP. Those on this
+    /// machine always may.
+    pub insecure: Vec<String>,
+    /// Other places to ask before a registry: `host`, `host:port/path` or with a scheme, in order.
+    pub mirrors: BTreeMap<String, Vec<String>>,
+    /// Proxies on the way to registries.
+    pub proxies: Proxies,
+    /// How often in a row a download may break off without getting any further.
+    pub attempts: u32,
+}
+
+impl Default for PullOptions {
+    fn default() -> Self {
+        Self {
+            when: Pull::default(),
+            limits: Limits::default(),
+            credentials: Credentials::default(),
+            insecure: Vec::new(),
+            mirrors: BTreeMap::new(),
+            proxies: Proxies::default(),
+            attempts: 5,
+        }
+    }
+}
+
+/// Proxies on the way to registries.
+#[derive(Clone, Debug, Default)]
+pub struct Proxies {
+    /// For plain HTTP.
+    pub http: Option<String>,
+    /// For HTTPS.
+    pub https: Option<String>,
+    /// Hosts that are asked without one, between commas.
+    pub none: Option<String>,
+}
+
+impl Store {
+    /// Pulls an image, if it is to be. What breaks off is continued, also by a later call; what does not fit its digest is
+    /// refused.
+    pub async fn pull(&self, reference: &Reference, options: &PullOptions, tell: Tell<'_>) -> Result<Image> {
+        if options.when != Pull::Always
+            && let Some(image) = self.get(reference)?
+        {
+            return Ok(image);
+        }
+        if options.when == Pull::Never {
+            return Err(Self::no_image(&reference.familiar()));
+        }
+        let mut failed = None;
+        for endpoint in endpoints(reference, options)? {
+            let mirrored = endpoint.mirror;
+            match self.pull_from(Registry::connect(endpoint, reference, options).await, reference, options, tell).await
+            {
+                Ok(image) => return Ok(image),
+                // A mirror that does not have it, or is not there, is passed over; one that lies is not.
+                Err(error) if mirrored && (error.may_pass() || is_elsewhere(&error)) => failed = Some(error),
+                Err(error) => return Err(error.of(format!("pull {}", reference.familiar()))),
+            }
+        }
+        Err(failed.unwrap_or_else(|| Self::no_image(&reference.familiar())))
+    }
+
+    async fn pull_from(
+        &self,
+        registry: Result<Registry>,
+        reference: &Reference,
+        options: &PullOptions,
+        tell: Tell<'_>,
+    ) -> Result<Image> {
+        let registry = Arc::new(registry?);
+        let (digest, manifest) = find(&registry, reference).await?;
+        if let Some(image) = self.get(reference)?
+            && image.manifest == Some(digest)
+        {
+            return Ok(image);
+        }
+        let (config, size) = named_blob(manifest.config())?;
+        if size > DESCRIPTION {
+            return Err(Error::too_much("the image's configuration is too large"));
+        }
+        let bytes = registry.small_blob(&config, size).await?;
+        check("the configuration", &config, &bytes)?;
+        let described = Described::read(&bytes)?;
+        check_layers(&described, manifest.layers().len(), &options.limits)?;
+        let mut wanted = BTreeMap::new();
+        for (id, layer) in described.diff_ids.iter().zip(manifest.layers()) {
+            let (digest, size) = named_blob(layer)?;
+            if size > options.limits.bytes {
+                return Err(Error::too_much(format!("layer {} is larger than an image may be", digest.short())));
+            }
+            wanted.insert(*id, (digest, size));
+        }
+        let (store, ids) = (self.clone(), each_once(&described.diff_ids));
+        let work = blocking(tell, move |_| {
+            let work = Operation::begin(&store)?;
+            work.needs(&store, &ids)?;
+            Ok(work)
+        });
+        let work = Arc::new(work.await?);
+        let fetching = Fetching {
+            store: self,
+            work: &work,
+            registry: &registry,
+            tally: Arc::new(Tally::new(options.limits)),
+            attempts: options.attempts,
+            downloads: Mutex::default(),
+            tell,
+        };
+        let fetched = fetching.all(wanted).await;
+        let installed = match fetched {
+            Ok(layers) => {
+                let (store, work) = (self.clone(), work.clone());
+                let image = vec![(reference.clone(), Some(digest), described)];
+                blocking(tell, move |_| install(&store, &work, &layers, image)).await
+            }
+            Err(error) => Err(error),
+        };
+        // What was fetched is worth keeping only if the rest may still come.
+        if installed.as_ref().err().is_none_or(|error| !error.may_pass()) {
+            fetching.discard();
+        }
+        installed?.pop().ok_or_else(|| Error::new(ErrorCode::Internal, "no image was made"))
+    }
+}
+
+fn is_elsewhere(error: &Error) -> bool {
+    matches!(error.code(), ErrorCode::ImageNotFound | ErrorCode::PermissionDenied | ErrorCode::LimitExceeded)
+}
+
+/// The manifest of an image for this machine, checked, and its digest.
+async fn find(registry: &Registry, reference: &Reference) -> Result<(Digest, ImageManifest)> {
+    let mut text = registry.manifest(&reference.version()).await?;
+    if let Some(expected) = reference.digest() {
+        check("the manifest", expected, &text)?;
+    }
+    if is_index(&text)? {
+        let index: ImageIndex = parse("the index", &text)?;
+        let (digest, size) = named_blob(choose(&index)?)?;
+        text = registry.manifest(&digest.to_string()).await?;
+        check("the manifest", &digest, &text)?;
+        if text.len() as u64 != size {
+            return Err(Error::unsound(format!("the manifest has {} bytes, and should have {size}", text.len())));
+        }
+        if is_index(&text)? {
+            return Err(Error::unsound("the index leads to another one"));
+        }
+    }
+    Ok((Digest::of(&text), parse("the manifest", &text)?))
+}
+
+struct Fetching<'a> {
+    store: &'a Store,
+    work: &'a Arc<Operation>,
+    registry: &'a Arc<Registry>,
+    tally: Arc<Tally>,
+    attempts: u32,
+    /// Locked by us, until all is over.
+    downloads: Mutex<Vec<Arc<Download>>>,
+    tell: Tell<'a>,
+}
+
+impl Fetching<'_> {
+    /// Fetches and unpacks what is not here, a few at a time.
+    async fn all(&self, wanted: BTreeMap<Digest, (Digest, u64)>) -> Result<BTreeMap<Digest, Unpacked>> {
+        let (alive, mut all_gone) = mpsc::channel::<()>(1);
+        let mut layers = BTreeMap::new();
+        let mut failed = None;
+        {
+            let each = wanted.into_iter().map(|(id, (blob, size))| self.one(id, blob, size, alive.clone()));
+            let mut running = futures_util::stream::iter(each).buffer_unordered(AT_ONCE);
+            while let Some(done) = running.next().await {
+                match done {
+                    Ok(layer) => layers.extend(layer.map(|layer| (layer.diff_id, layer))),
+                    Err(error) => {
+                        failed = Some(error);
+                        break;
+                    }
+                }
+            }
+        }
+        // Threads that still unpack see that nobody waits for them. Nothing may be left when this ends.
+        drop(alive);
+        let _ = all_gone.recv().await;
+        failed.map_or(Ok(layers), Err)
+    }
+
+    /// One layer; nothing if it is here.
+    async fn one(&self, id: Digest, blob: Digest, size: u64, alive: mpsc::Sender<()>) -> Result<Option<Unpacked>> {
+        let part = blob.short();
+        let present = |part: &str| (self.tell)(Progress { part: part.to_owned(), doing: Doing::Present, bytes: None });
+        if self.store.has_layer(&id) {
+            present(&part);
+            return Ok(None);
+        }
+        let download = Arc::new(Download::lock(self.store, blob, size, self.tell).await?);
+        self.downloads.lock().unwrap_or_else(PoisonError::into_inner).push(download.clone());
+        // Whoever had it locked may have been done with it.
+        if self.store.has_layer(&id) {
+            present(&part);
+            return Ok(None);
+        }
+        download
+            .fetch(self.registry, self.attempts, self.tell)
+            .await
+            .map_err(|error| error.of(format!("layer {part}")))?;
+        let (store, work, tally) = (self.store.clone(), self.work.clone(), self.tally.clone());
+        let unpacked = blocking(self.tell, move |teller| {
+            let _alive = alive;
+            let mut file = download.file();
+            file.rewind().map_err(|error| Error::io("read a layer", error))?;
+            // Its digest was checked when it was fetched.
+            let stream = Stream { from: file, size: Some(size), blob: None, diff_id: Some(id), part };
+            let unpacked = layer::unpack(&store, &work, stream, &tally, teller);
+            // Before whoever waits for us goes on.
+            drop(work);
+            unpacked
+        });
+        unpacked.await.map(Some)
+    }
+
+    fn discard(&self) {
+        for download in self.downloads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            download.discard();
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! A registry, as far as pulling needs it: manifests and blobs, and the tokens that they are had for.
+//!
+//! Our own, over a well-kept HTTP client: the crates that do this read what a registry sends into memory whatever its size,
+//! panic at a token that is no header, follow from HTTPS to HTTP, and take proxies from the environment. A registry is
+//! not to be trusted with any of that.
+
+use super::PullOptions;
+use crate::credentials::Login;
+use crate::error::{Error, Result, shown};
+use crate::{Digest, Reference};
+use base64::Engine;
+use http_auth::ChallengeParser;
+use kennel_types::ErrorCode;
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, RANGE, WWW_AUTHENTICATE};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url, redirect};
+use secrecy::ExposeSecret;
+use serde::Deserialize;
+use std::net::IpAddr;
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+const CONNECT: Duration = Duration::from_secs(20);
+/// Longest silence in the middle of an answer.
+const SILENCE: Duration = Duration::from_mins(1);
+const REDIRECTS: usize = 5;
+/// Largest manifest.
+const MANIFEST: u64 = 4 << 20;
+/// Largest answer with a token, or with an error.
+const ANSWER: u64 = 256 << 10;
+const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
+    application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
+
+/// A place to ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// Host and port.
+    host: String,
+    /// What stands before a repository's name there.
+    prefix: String,
+    /// Whether certificates are not checked, and plain HTTP will do.
+    insecure: bool,
+    /// Whether it stands in for another.
+    pub(crate) mirror: bool,
+}
+
+/// Where to ask for an image: mirrors first.
+pub(crate) fn endpoints(image: &Reference, options: &PullOptions) -> Result<Vec<Endpoint>> {
+    let is_insecure = |host: &str| options.insecure.iter().any(|one| one == host) || is_loopback(host);
+    let mut all = Vec::new();
+    for text in options.mirrors.get(image.registry()).into_iter().flatten() {
+        let (plain, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
+            (Some(rest), _) => (true, rest),
+            (None, Some(rest)) => (false, rest),
+            (None, None) => (false, text.as_str()),
+        };
+        let (host, prefix) = rest.trim_end_matches('/').split_once('/').unwrap_or((rest.trim_end_matches('/'), ""));
+        if host.is_empty() || Url::parse(&format!("https://{host}/{prefix}")).is_err() {
+            let message = format!("{} is not the place of a mirror", shown(text.as_bytes()));
+            return Err(
+                Error::new(ErrorCode::InvalidConfig, message).hint("write it as in https://mirror.example/path")
+            );
+        }
+        let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+        all.push(Endpoint { host: host.to_owned(), prefix, insecure: plain || is_insecure(host), mirror: true });
+    }
+    let registry = image.registry();
+    let host = if registry == "docker.io" { "registry-1.docker.io" } else { registry };
+    all.push(Endpoint { host: host.to_owned(), prefix: String::new(), insecure: is_insecure(registry), mirror: false });
+    Ok(all)
+}
+
+/// Whether a registry is on this machine: nobody listens in between.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.split(':').next().unwrap_or(host),
+    };
+    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// A registry that is asked for one repository.
+pub(crate) struct Registry {
+    http: Client,
+    /// Up to the repository's name.
+    base: String,
+    host: String,
+    /// Whether it is spoken to in plain HTTP.
+    plain: bool,
+    repository: String,
+    login: Option<Login>,
+    authorization: Mutex<Option<HeaderValue>>,
+}
+
+#[derive(Deserialize)]
+struct Token {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Complaints {
+    errors: Vec<Complaint>,
+}
+
+#[derive(Deserialize)]
+struct Complaint {
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    code: String,
+}
+
+impl Registry {
+    /// Gets ready to ask.
+    pub(crate) async fn connect(endpoint: Endpoint, image: &Reference, options: &PullOptions) -> Result<Self> {
+        let Endpoint { host, prefix, insecure, mirror } = endpoint;
+        let http = client(insecure, options)?;
+        let registry = if mirror { host.as_str() } else { image.registry() };
+        let login = options.credentials.find(registry, image).await?;
+        let repository = format!("{prefix}{}", image.repository());
+        let plain = insecure && speaks_plainly(&http, &host).await;
+        let scheme = if plain { "http" } else { "https" };
+        let base = format!("{scheme}://{host}/v2/{repository}");
+        Ok(Self { http, base, host, plain, repository, login, authorization: Mutex::new(None) })
+    }
+
+    /// A manifest or index, by tag or digest. It is not checked.
+    pub(crate) async fn manifest(&self, version: &str) -> Result<Vec<u8>> {
+        let answer = self.get(&format!("manifests/{version}"), MANIFESTS, 0).await?;
+        self.read(answer, MANIFEST).await
+    }
+
+    /// A blob that is no larger than it should be. It is not checked.
+    pub(crate) async fn small_blob(&self, digest: &Digest, size: u64) -> Result<Vec<u8>> {
+        let bytes = self.read(self.blob(digest, 0).await?, size).await?;
+        if bytes.len() as u64 != size {
+            return Err(Error::unsound(format!("{digest} has {} bytes, and should have {size}", bytes.len())));
+        }
+        Ok(bytes)
+    }
+
+    /// A blob from a byte on. It may come whole all the same.
+    pub(crate) async fn blob(&self, digest: &Digest, from: u64) -> Result<Response> {
+        self.get(&format!("blobs/{digest}"), "*/*", from).await
+    }
+
+    async fn get(&self, path: &str, accept: &str, from: u64) -> Result<Response> {
+        let mut authorized = false;
+        loop {
+            let mut request = self.http.get(format!("{}/{path}", self.base)).header(ACCEPT, accept);
+            if from > 0 {
+                request = request.header(RANGE, format!("bytes={from}-"));
+            }
+            let sent = self.authorization.lock().await.clone();
+            if let Some(value) = &sent {
+                request = request.header(AUTHORIZATION, value);
+            }
+            let answer = request.send().await.map_err(|error| self.unreachable(error))?;
+            match answer.status() {
+                StatusCode::UNAUTHORIZED if !std::mem::replace(&mut authorized, true) => {
+                    self.authorize(&answer, sent.as_ref()).await?;
+                }
+                status if status.is_success() || (from > 0 && status == StatusCode::RANGE_NOT_SATISFIABLE) => {
+                    return Ok(answer);
+                }
+                _ => return Err(self.refusal(answer).await),
+            }
+        }
+    }
+
+    /// Gets what the registry wants to see.
+    async fn authorize(&self, answer: &Response, sent: Option<&HeaderValue>) -> Result<()> {
+        let mut authorization = self.authorization.lock().await;
+        // Another request of ours has just done so.
+        if authorization.as_ref() != sent {
+            return Ok(());
+        }
+        let headers = answer.headers().get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
+        let mut basic = false;
+        for header in headers {
+            for challenge in ChallengeParser::new(header).flatten() {
+                let value = |name: &str| {
+                    let found = challenge.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+                    found.map(|(_, value)| value.to_unescaped())
+                };
+                if challenge.scheme.eq_ignore_ascii_case("bearer")
+                    && let Some(realm) = value("realm")
+                {
+                    *authorization = Some(self.token(&realm, value("service"), value("scope")).await?);
+                    return Ok(());
+                }
+                basic |= challenge.scheme.eq_ignore_ascii_case("basic");
+            }
+        }
+        if let (true, Some(Login::Basic { user, secret })) = (basic, &self.login) {
+            *authorization = Some(basic_header(user, secret.expose_secret())?);
+            return Ok(());
+        }
+        Err(self.not_allowed("it wants a login"))
+    }
+
+    async fn token(&self, realm: &str, service: Option<String>, scope: Option<String>) -> Result<HeaderValue> {
+        if let Some(Login::Bearer(token)) = &self.login {
+            return header(&format!("Bearer {}", token.expose_secret()));
+        }
+        let mut url = Url::parse(realm).map_err(|_| Error::unsound("the registry names no place to log in at"))?;
+        // A password does not go where the registry's own words would not.
+        if url.scheme() != "https" && !(self.plain && url.scheme() == "http") {
+            return Err(Error::unsound(format!(
+                "the registry wants the login at {}, which is not safe",
+                shown(realm.as_bytes())
+            )));
+        }
+        let scope = scope.unwrap_or_else(|| format!("repository:{}:pull", self.repository));
+        let mut query = vec![("scope", scope)];
+        query.extend(service.map(|service| ("service", service)));
+        let request = match &self.login {
+            Some(Login::Identity(token)) => {
+                query.extend([("grant_type", "refresh_token".to_owned()), ("client_id", "kennel".to_owned())]);
+                query.push(("refresh_token", token.expose_secret().to_owned()));
+                let mut form = url.clone();
+                form.query_pairs_mut().clear().extend_pairs(&query);
+                let form = form.query().unwrap_or_default().to_owned();
+                self.http.post(url).header("content-type", "application/x-www-form-urlencoded").body(form)
+            }
+            login => {
+                url.query_pairs_mut().extend_pairs(&query);
+                let request = self.http.get(url);
+                match login {
+                    Some(Login::Basic { user, secret }) => {
+                        request.header(AUTHORIZATION, basic_header(user, secret.expose_secret())?)
+                    }
+                    _ => request,
+                }
+            }
+        };
+        let answer = send(request).await.map_err(|error| self.unreachable(error))?;
+        if !answer.status().is_success() {
+            return Err(self.refusal(answer).await);
+        }
+        let text = self.read(answer, ANSWER).await?;
+        let wrong = || Error::unsound("the registry's login answers something else than a token");
+        let Token { token, access_token } = serde_json::from_slice(&text).map_err(|_| wrong())?;
+        header(&format!("Bearer {}", token.or(access_token).ok_or_else(wrong)?))
+    }
+
+    /// An answer, if it is not too long.
+    async fn read(&self, mut answer: Response, most: u64) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        while let Some(piece) = answer.chunk().await.map_err(|error| self.unreachable(error))? {
+            if (bytes.len() + piece.len()) as u64 > most {
+                return Err(Error::too_much(format!(
+                    "{} answers more than the {most} bytes that are fit here",
+                    self.host
+                )));
+            }
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(bytes)
+    }
+
+    /// The error for an answer that is none.
+    async fn refusal(&self, answer: Response) -> Error {
+        let status = answer.status();
+        let text = self.read(answer, ANSWER).await.unwrap_or_default();
+        let complaints = serde_json::from_slice::<Complaints>(&text).map(|all| all.errors).unwrap_or_default();
+        let why = complaints.into_iter().next().map(|it| if it.message.is_empty() { it.code } else { it.message });
+        let why = why.map_or_else(|| format!("HTTP status {status}"), |why| shown(why.as_bytes()));
+        let host = &self.host;
+        match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => self.not_allowed(&why),
+            StatusCode::NOT_FOUND => Error::new(ErrorCode::ImageNotFound, format!("{host} does not have it: {why}"))
+                .hint("check its name and tag"),
+            StatusCode::TOO_MANY_REQUESTS => Error::too_much(format!("{host} has been asked too often: {why}"))
+                .hint(format!("wait, or log in: docker login {host}")),
+            status if status.is_server_error() => {
+                Error::new(ErrorCode::NotAvailable, format!("{host} cannot answer now: {why}")).hint("try again later")
+            }
+            _ => Error::unsound(format!("{host} refuses: {why}")),
+        }
+    }
+
+    fn not_allowed(&self, why: &str) -> Error {
+        let host = &self.host;
+        let message = format!("{host} does not let us have it: {why}");
+        Error::new(ErrorCode::PermissionDenied, message).hint(format!("check its name, or log in: docker login {host}"))
+    }
+
+    /// The error for a registry that cannot be talked to.
+    pub(crate) fn unreachable(&self, error: reqwest::Error) -> Error {
+        let code = if error.is_timeout() { ErrorCode::Timeout } else { ErrorCode::NotAvailable };
+        let error = error.without_url();
+        // The outermost says least.
+        let mut why = vec![error.to_string()];
+        let mut cause = std::error::Error::source(&error);
+        while let Some(inner) = cause {
+            why.push(inner.to_string());
+            cause = inner.source();
+        }
+        why.dedup();
+        let why = shown(why.join(": ").as_bytes());
+        let host = &self.host;
+        let hint = if self.plain || !why.contains("InvalidMessage") && !why.to_lowercase().contains("certificate") {
+            "check the network, and try again: what has come so far is kept".to_owned()
+        } else {
+            format!("if you trust the way to it: kennel config set --user images.insecure '[\"{host}\"]'")
+        };
+        Error::new(code, format!("cannot talk to {host}: {why}")).hint(hint)
+    }
+}
+
+/// Whether a registry that may speaks plain HTTP. Whatever it answers, it answers.
+async fn speaks_plainly(http: &Client, host: &str) -> bool {
+    // On this machine that is what to expect; some who speak it wait for ever for the rest of a secure greeting.
+    if is_loopback(host)
+        && let Ok(answer) = http.get(format!("http://{host}/v2/")).send().await
+    {
+        // One that wants to be spoken to securely says so.
+        return answer.status() != StatusCode::BAD_REQUEST;
+    }
+    let secure = http.get(format!("https://{host}/v2/")).send().await;
+    secure.is_err_and(|error| error.is_connect() || error.is_request())
+}
+
+async fn send(request: RequestBuilder) -> reqwest::Result<Response> {
+    request.send().await
+}
+
+fn client(insecure: bool, options: &PullOptions) -> Result<Client> {
+    // A program that has chosen another is left its choice.
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    let follow = redirect::Policy::custom(move |attempt| {
+        let secure = |url: &Url| url.scheme() == "https";
+        let downgrade = attempt.previous().last().is_some_and(secure) && !secure(attempt.url());
+        if attempt.previous().len() > REDIRECTS {
+            attempt.error("it leads on and on")
+        } else if downgrade && !insecure {
+            attempt.error("it leads from HTTPS to plain HTTP")
+        } else {
+            attempt.follow()
+        }
+    });
+    let mut builder = Client::builder()
+        .user_agent(concat!("kennel/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT)
+        .read_timeout(SILENCE)
+        .redirect(follow)
+        .danger_accept_invalid_certs(insecure)
+        // Nothing from the environment: who calls says what counts.
+        .no_proxy();
+    let none = || options.proxies.none.as_deref().and_then(reqwest::NoProxy::from_string);
+    let wrong = |error: reqwest::Error| {
+        Error::new(ErrorCode::InvalidConfig, format!("a proxy cannot be used: {}", shown(error.to_string().as_bytes())))
+    };
+    if let Some(proxy) = &options.proxies.http {
+        builder = builder.proxy(reqwest::Proxy::http(proxy).map_err(wrong)?.no_proxy(none()));
+    }
+    if let Some(proxy) = &options.proxies.https {
+        builder = builder.proxy(reqwest::Proxy::https(proxy).map_err(wrong)?.no_proxy(none()));
+    }
+    builder.build().map_err(|error| {
+        let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        Error::new(ErrorCode::NotAvailable, format!("cannot make connections: {why}"))
+            .hint("install the certificates of authorities: apt-get install ca-certificates")
+    })
+}
+
+fn basic_header(user: &str, secret: &str) -> Result<HeaderValue> {
+    let packed = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{secret}"));
+    header(&format!("Basic {packed}"))
+}
+
+fn header(text: &str) -> Result<HeaderValue> {
+    let mut value = HeaderValue::from_str(text).map_err(|_| Error::unsound("a token of the registry is no token"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_on_this_machine() {
+        for host in ["localhost", "localhost:5000", "127.0.0.1:5000", "127.1.2.3", "[::1]:5000"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in ["localhost.example", "127.0.0.1.example", "128.0.0.1", "[::2]:5000", "example:127"] {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn mirrors_come_first() {
+        let image: Reference = "debian".parse().unwrap();
+        let mirrors =
+            [("docker.io".to_owned(), vec!["https://a.example/hub/".to_owned(), "http://b.example:80".to_owned()])];
+        let options = PullOptions { mirrors: mirrors.into(), ..PullOptions::default() };
+        let all = endpoints(&image, &options).unwrap();
+        let told: Vec<_> =
+            all.iter().map(|it| (it.host.as_str(), it.prefix.as_str(), it.insecure, it.mirror)).collect();
+        assert_eq!(
+            told,
+            [
+                ("a.example", "hub/", false, true),
+                ("b.example:80", "", true, true),
+                ("registry-1.docker.io", "", false, false)
+            ]
+        );
+        let wrong = [("docker.io".to_owned(), vec!["https://".to_owned()])];
+        assert!(endpoints(&image, &PullOptions { mirrors: wrong.into(), ..PullOptions::default() }).is_err());
+    }
+}

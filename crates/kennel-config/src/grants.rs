@@ -18,14 +18,16 @@ pub struct Grant<'a> {
 }
 
 impl Layered {
-    /// What the project's files open up in the section `sandbox`, for new sandboxes. `real` resolves links: what looks
+    /// What the project's files open up in the sections `sandbox` and `images`, for new sandboxes. `real` resolves links: what looks
     /// like a directory of the project may be a link to another.
     pub fn grants(&self, real: &dyn Fn(&Path) -> PathBuf) -> Vec<Grant<'_>> {
         let of_project = |(_, setting): &(KeyPath, &Setting)| setting.origin.layer == Layer::Project;
-        let in_sandbox = |(key, _): &(KeyPath, &Setting)| key.segments().first().is_some_and(|name| name == "sandbox");
+        let in_force = |(key, _): &(KeyPath, &Setting)| {
+            key.segments().first().is_some_and(|name| name == "sandbox" || name == "images")
+        };
         self.settings()
             .filter(of_project)
-            .filter(in_sandbox)
+            .filter(in_force)
             .filter_map(|(key, setting)| {
                 let what = opens(&key, setting, real)?;
                 Some(Grant { key, setting, what })
@@ -39,6 +41,11 @@ fn opens(key: &KeyPath, setting: &Setting, real: &dyn Fn(&Path) -> PathBuf) -> O
         let project = project_of(setting);
         project.is_none_or(|project| !real(path).starts_with(real(&project)))
     };
+    // All of it: with it someone else's image comes under a name that you trust, or fills your disk.
+    if key.segments()[0] == "images" {
+        let size = key.segments()[1..] == ["maxSize"];
+        return Some(if size { "how much an image may take" } else { "where your images come from" });
+    }
     let found = match key.segments()[1..].iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["enabled"] => (read(setting) == Some(false)).then_some("commands run without a sandbox"),
         ["onUnavailable"] => {

@@ -1,8 +1,8 @@
 //! What can be typed. Each command describes its own options in its own file.
 
 use crate::command::{
-    attach, completions, config, cp, create, doctor, events, exec, explain, inspect, logs, ls, pause, rename, rm, run,
-    setup, start, stats, stop, version, wait,
+    attach, completions, config, cp, create, doctor, events, exec, explain, image, inspect, logs, ls, pause, rename,
+    rm, run, setup, start, stats, stop, version, wait,
 };
 use crate::providers::{ProviderName, Providers};
 use crate::report;
@@ -78,6 +78,7 @@ enum Command {
     Stats(stats::Stats),
     Events(events::Events),
     Wait(wait::Wait),
+    Image(image::Image),
     Config(config::Config),
     Doctor(doctor::Doctor),
     Setup(setup::Setup),
@@ -163,6 +164,7 @@ impl Cli {
             Command::Stats(command) => command.run(providers).await,
             Command::Events(command) => command.run(providers).await,
             Command::Wait(command) => command.run(providers).await,
+            Command::Image(command) => command.run().await,
             Command::Config(command) => command.run(),
             Command::Doctor(command) => command.run(providers).await,
             Command::Setup(command) => command.run(providers).await,

@@ -10,6 +10,7 @@ mod each;
 pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod explain;
+pub(crate) mod image;
 pub(crate) mod inspect;
 pub(crate) mod logs;
 pub(crate) mod ls;

@@ -54,6 +54,11 @@ impl Places {
         self.data.join("programs")
     }
 
+    /// Where images are kept.
+    pub(crate) fn images(&self) -> PathBuf {
+        self.data.join("images")
+    }
+
     /// Where it is written down which settings of projects the user trusts.
     pub(crate) fn trusted(&self) -> PathBuf {
         self.state.join("trusted")

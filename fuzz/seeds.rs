@@ -59,6 +59,7 @@ fn main() {
         ]),
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
+    layers(&root.join("image_layer"));
     for (name, frames) in frames.iter().chain(&answers) {
         write(&root.join("frames"), name, frames);
     }
@@ -85,6 +86,41 @@ fn entry() -> Vec<u8> {
     let mut bytes = (message.len() as u32).to_le_bytes().to_vec();
     bytes.extend(message);
     bytes
+}
+
+/// Layers and descriptions; the first byte says which.
+fn layers(dir: &Path) {
+    std::fs::create_dir_all(dir).expect("make a directory for seeds");
+    let mut layer = tar::Builder::new(Vec::new());
+    let mut put = |kind, name: &str, target: Option<&str>, content: &[u8]| {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(0o755);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(1);
+        header.set_size(content.len() as u64);
+        match target {
+            Some(target) => layer.append_link(&mut header, name, target).expect("it fits into memory"),
+            None => layer.append_data(&mut header, name, content).expect("it fits into memory"),
+        }
+    };
+    use tar::EntryType;
+    put(EntryType::Directory, "d", None, b"");
+    put(EntryType::Regular, "d/f", None, b"content");
+    put(EntryType::Symlink, "l", Some("../d"), b"");
+    put(EntryType::Link, "h", Some("d/f"), b"");
+    put(EntryType::Regular, "d/.wh.x", None, b"");
+    put(EntryType::Regular, "d/.wh..wh..opq", None, b"");
+    put(EntryType::Char, "null", None, b"");
+    let layer = layer.into_inner().expect("it fits into memory");
+    let manifest = br#"[{"Config":"config","RepoTags":["a:b"],"Layers":["x/layer.tar"]}]"#;
+    let index = br#"{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","size":0}]}"#;
+    let seeds: [(&str, u8, &[u8]); 4] =
+        [("layer", 0, &layer), ("archive", 2, &layer), ("manifest", 3, manifest), ("index", 4, index)];
+    for (name, what, bytes) in seeds {
+        std::fs::write(dir.join(name), [&[what], bytes].concat()).expect("write a seed");
+    }
 }
 
 /// The first byte says how the rest is cut.

@@ -20,18 +20,20 @@ enum Until {
     Seconds(u64),
 }
 
-const TARGETS: [Target; 3] = [
+const TARGETS: [Target; 4] = [
     Target { name: "frames", allocation: 4, until: Until::Inputs(1_000_000) },
     // Each input is a whole connection.
     Target { name: "keeper_answers", allocation: 4, until: Until::Seconds(60) },
     // Not from inside, but from whoever wrote the project's files.
     Target { name: "config", allocation: 64, until: Until::Seconds(30) },
+    // From registries and archives. A stream may ask for a window of 128 MiB.
+    Target { name: "image_layer", allocation: 160, until: Until::Seconds(30) },
 ];
 
 /// How long.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Fuzz {
-    /// Inputs for each target [default: a million frames, a minute of keepers, half a minute of settings]
+    /// Inputs for each target [default: a million frames, a minute of keepers, half a minute of settings and of images]
     #[arg(long, value_name = "COUNT")]
     runs: Option<u64>,
     /// Only this target

@@ -70,7 +70,9 @@ pub(crate) fn layer(environment: &Environment, current: &Path) -> Result<(Tree, 
 
 /// Whether a variable's name is that of a setting, or looks like one.
 pub fn is_ours(name: &str) -> bool {
-    ["KENNEL_SANDBOX_", "KENNEL_CONTAINER_", "KENNEL_AGENT_"].iter().any(|ours| name.starts_with(ours))
+    ["KENNEL_SANDBOX_", "KENNEL_CONTAINER_", "KENNEL_AGENT_", "KENNEL_IMAGES_"]
+        .iter()
+        .any(|ours| name.starts_with(ours))
 }
 
 fn unknown(environment: &Environment) -> Vec<Problem> {

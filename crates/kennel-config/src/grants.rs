@@ -18,7 +18,7 @@ pub struct Grant<'a> {
 }
 
 impl Layered {
-    /// What the project's files open up in the section `sandbox`, for new sandboxes. `real` resolves links: what looks
+    /// What the project's files open up in the sections `sandbox` and `images`, for new sandboxes. `real` resolves links: what looks
     /// like a directory of the project may be a link to another.
     pub fn grants(&self, real: &dyn Fn(&Path) -> PathBuf) -> Vec<Grant<'_>> {
         let of_project = |(_, setting): &(KeyPath, &Setting)| setting.origin.layer == Layer::Project;
@@ -27,10 +27,12 @@ impl Layered {
             setting.origin.layer == Layer::User && read(setting) == Some(NetworkMode::None)
         };
         let shut = self.explain("sandbox.network").is_ok_and(|layers| layers.iter().any(shut));
-        let in_sandbox = |(key, _): &(KeyPath, &Setting)| key.segments().first().is_some_and(|name| name == "sandbox");
+        let in_force = |(key, _): &(KeyPath, &Setting)| {
+            key.segments().first().is_some_and(|name| name == "sandbox" || name == "images")
+        };
         self.settings()
             .filter(of_project)
-            .filter(in_sandbox)
+            .filter(in_force)
             .filter_map(|(key, setting)| {
                 let what = opens(&key, setting, shut, real)?;
                 Some(Grant { key, setting, what })
@@ -44,6 +46,11 @@ fn opens(key: &KeyPath, setting: &Setting, shut: bool, real: &dyn Fn(&Path) -> P
         let project = project_of(setting);
         project.is_none_or(|project| !real(path).starts_with(real(&project)))
     };
+    // All of it: with it someone else's image comes under a name that you trust, or fills your disk.
+    if key.segments()[0] == "images" {
+        let size = key.segments()[1..] == ["maxSize"];
+        return Some(if size { "how much an image may take" } else { "where your images come from" });
+    }
     let found = match key.segments()[1..].iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["enabled"] => (read(setting) == Some(false)).then_some("commands run without a sandbox"),
         ["onUnavailable"] => {

@@ -37,7 +37,7 @@ pub use layers::{Layer, Layered, Origin};
 pub use load::{Loaded, Sources, check_text, load, validate};
 pub use location::{Location, Source};
 pub use model::{
-    AgentContainer, AgentMode, AgentSection, Config, ContainerSection, OnUnavailable, Profile, Provider,
+    AgentContainer, AgentMode, AgentSection, Config, ContainerSection, ImagesSection, OnUnavailable, Profile, Provider,
     SandboxSection, VmSection,
 };
 pub use node::{Key, Node, Value};

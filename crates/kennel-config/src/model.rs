@@ -23,6 +23,21 @@ pub struct Config {
     pub container: ContainerSection,
     /// The agent that `serve` starts for each session.
     pub agent: AgentSection,
+    /// Images that Kennel pulls and keeps by itself.
+    pub images: ImagesSection,
+}
+
+/// Images that Kennel pulls and keeps by itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ImagesSection {
+    /// Registries, each `host` or `host:port`, that may speak plain HTTP or have a certificate that nobody vouches for.
+    pub insecure: Vec<String>,
+    /// Places to ask before a registry, by its name, as in `"docker.io" = ["https://mirror.example"]`.
+    pub mirrors: BTreeMap<String, Vec<String>>,
+    /// What an image may take unpacked; `64g` if not given.
+    #[schemars(with = "Size")]
+    pub max_size: Option<ByteSize>,
 }
 
 /// What a sandbox is when nothing else is said.

@@ -33,6 +33,11 @@ impl Error {
         Self::new(ErrorCode::LimitExceeded, message)
     }
 
+    /// What cannot be read as what it should be. Those who read tell of it in its own words.
+    pub(crate) fn unreadable(error: &std::io::Error) -> Self {
+        Self::unsound(format!("it cannot be read: {}", shown(error.to_string().as_bytes())))
+    }
+
     /// An I/O error while doing `what`.
     pub(crate) fn io(what: impl std::fmt::Display, error: impl Into<std::io::Error>) -> Self {
         let error = error.into();
@@ -45,7 +50,8 @@ impl Error {
         };
         let full = code == ErrorCode::LimitExceeded;
         let made = Self { source: Some(Box::new(error)), ..Self::new(code, String::new()) };
-        let message = format!("{what}: {}", made.source.as_ref().map(ToString::to_string).unwrap_or_default());
+        let why = made.source.as_ref().map(ToString::to_string).unwrap_or_default();
+        let message = format!("{what}: {}", shown(why.as_bytes()));
         let made = Self { message, ..made };
         if full { made.hint("make room, then try again: kennel image prune --all") } else { made }
     }

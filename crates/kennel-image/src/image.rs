@@ -1,6 +1,6 @@
 //! What an image is, once it is in the store.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shown};
 use crate::{Digest, Reference};
 use kennel_types::ErrorCode;
 use oci_spec::image::{Arch, ImageConfiguration, Os};
@@ -66,12 +66,12 @@ impl Described {
     /// Reads a configuration. It must be of this architecture.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
         let read: ImageConfiguration = serde_json::from_slice(bytes)
-            .map_err(|error| Error::unsound(format!("the image's configuration cannot be read: {error}")))?;
+            .map_err(|error| Error::unsound(format!("the image's configuration cannot be read: {}", told(&error))))?;
         if *read.os() != Os::Linux || *read.architecture() != Arch::default() {
             let message = format!(
                 "the image is for {}/{}, and this machine is linux/{}",
-                read.os(),
-                read.architecture(),
+                told(read.os()),
+                told(read.architecture()),
                 Arch::default()
             );
             return Err(Error::new(ErrorCode::Unsupported, message));
@@ -91,6 +91,11 @@ impl Described {
         let id = Digest::of(text.as_bytes());
         Self { id, diff_ids: vec![diff_id], created: None, config: ImageConfig::default() }
     }
+}
+
+/// Something that an image says, for a message.
+fn told(text: &impl ToString) -> String {
+    shown(text.to_string().as_bytes())
 }
 
 fn run(config: &oci_spec::image::Config) -> ImageConfig {

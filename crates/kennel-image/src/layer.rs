@@ -111,7 +111,7 @@ fn read<R: Read>(
     let mut note = LayerNote::default();
     let found = {
         let plain = Metered {
-            from: unpacked(&mut packed).map_err(|error| unreadable(&error))?,
+            from: unpacked(&mut packed).map_err(|error| Error::unreadable(&error))?,
             seen: seen.clone(),
             count: 0,
             tally,
@@ -121,11 +121,11 @@ fn read<R: Read>(
         };
         let mut plain = Hashing::new(plain);
         let read = entries(&mut plain, tree, tally, &mut note);
-        let read = read.and_then(|()| plain.finish().map_err(|error| unreadable(&error)));
+        let read = read.and_then(|()| plain.finish().map_err(|error| Error::unreadable(&error)));
         // What stopped it is what went wrong, whatever became of it on the way.
         read.map_err(|error| seen.trouble.take().unwrap_or(error))?
     };
-    let whole = packed.finish().map_err(|error| seen.trouble.take().unwrap_or_else(|| unreadable(&error)))?;
+    let whole = packed.finish().map_err(|error| seen.trouble.take().unwrap_or_else(|| Error::unreadable(&error)))?;
     if let Some(size) = size.filter(|size| seen.packed.get() != *size) {
         return Err(Error::unsound(format!("it is cut off: {} of {size} bytes are there", seen.packed.get())));
     }
@@ -135,10 +135,6 @@ fn read<R: Read>(
         }
     }
     Ok((found, note))
-}
-
-fn unreadable(error: &io::Error) -> Error {
-    Error::unsound(format!("it cannot be read: {error}"))
 }
 
 /// What a stream holds, whatever it is packed with: what it says about itself elsewhere is often wrong.
@@ -163,11 +159,11 @@ pub(crate) fn unpacked<'a, R: Read + 'a>(mut from: R) -> io::Result<Box<dyn Read
 fn entries(from: &mut dyn Read, tree: &mut Tree<'_>, tally: &Tally, note: &mut LayerNote) -> Result<()> {
     let left = Rc::new(Cell::new(HEADERS));
     let mut archive = Archive::new(Budget { from, left: left.clone() });
-    let mut entries = archive.entries().map_err(|error| unreadable(&error))?;
+    let mut entries = archive.entries().map_err(|error| Error::unreadable(&error))?;
     loop {
         left.set(HEADERS);
         let Some(entry) = entries.next() else { return Ok(()) };
-        let mut entry = entry.map_err(|error| unreadable(&error))?;
+        let mut entry = entry.map_err(|error| Error::unreadable(&error))?;
         left.set(u64::MAX);
         if matches!(entry.header().entry_type(), EntryType::XGlobalHeader) {
             drain(&mut entry)?;
@@ -195,12 +191,12 @@ struct Describing<'a> {
 }
 
 fn drain(entry: &mut impl Read) -> Result<()> {
-    io::copy(entry, &mut io::sink()).map_err(|error| unreadable(&error)).map(drop)
+    io::copy(entry, &mut io::sink()).map_err(|error| Error::unreadable(&error)).map(drop)
 }
 
 /// What an archive says about an entry.
 fn describe<'a, R: Read>(entry: &mut tar::Entry<'_, R>, name: &'a [u8]) -> Result<Describing<'a>> {
-    let wrong = |error: io::Error| Error::unsound(format!("it cannot be read: {error}"));
+    let wrong = |error: io::Error| Error::unreadable(&error);
     let mut xattrs = Vec::new();
     let mut modified = None;
     if let Some(extensions) = entry.pax_extensions().map_err(wrong)? {

@@ -104,13 +104,12 @@ impl Loading<'_> {
         let path = self.work.place();
         let what = |error| Error::io(format!("write {}", path.display()), error);
         let mut to = File::options().read(true).write(true).create_new(true).open(&path).map_err(what)?;
-        let from = unpacked(from).map_err(|error| Error::unsound(format!("it cannot be read: {error}")))?;
+        let from = unpacked(from).map_err(|error| Error::unreadable(&error))?;
         let mut from = from.take(self.options.limits.bytes);
         let mut buffer = vec![0; 256 * 1024];
         loop {
             self.teller.still_wanted()?;
-            let count =
-                from.read(&mut buffer).map_err(|error| Error::unsound(format!("it cannot be read: {error}")))?;
+            let count = from.read(&mut buffer).map_err(|error| Error::unreadable(&error))?;
             if count == 0 {
                 break;
             }

@@ -19,7 +19,7 @@ use futures_util::StreamExt;
 use kennel_types::{ErrorCode, Pull};
 use oci_spec::image::{ImageIndex, ImageManifest};
 use registry::{Registry, endpoints};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::Seek;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
@@ -122,14 +122,7 @@ impl Store {
         check("the configuration", &config, &bytes)?;
         let described = Described::read(&bytes)?;
         check_layers(&described, manifest.layers().len(), &options.limits)?;
-        let mut wanted = BTreeMap::new();
-        for (id, layer) in described.diff_ids.iter().zip(manifest.layers()) {
-            let (digest, size) = named_blob(layer)?;
-            if size > options.limits.bytes {
-                return Err(Error::too_much(format!("layer {} is larger than an image may be", digest.short())));
-            }
-            wanted.insert(*id, (digest, size));
-        }
+        let wanted = wanted(&described, &manifest, &options.limits)?;
         let (store, ids) = (self.clone(), each_once(&described.diff_ids));
         let work = blocking(tell, move |_| {
             let work = Operation::begin(&store)?;
@@ -156,9 +149,8 @@ impl Store {
             Err(error) => Err(error),
         };
         // What was fetched is worth keeping only if the rest may still come.
-        if installed.as_ref().err().is_none_or(|error| !error.may_pass()) {
-            fetching.discard();
-        }
+        let keep = installed.as_ref().is_err_and(Error::may_pass);
+        fetching.end(keep);
         installed?.pop().ok_or_else(|| Error::new(ErrorCode::Internal, "no image was made"))
     }
 }
@@ -188,6 +180,26 @@ async fn find(registry: &Registry, reference: &Reference) -> Result<(Digest, Ima
     Ok((Digest::of(&text), parse("the manifest", &text)?))
 }
 
+/// Layers by what they are fetched as: what they are unpacked, and how many bytes come.
+type Wanted = BTreeMap<Digest, (Digest, u64)>;
+
+/// The layers of an image.
+fn wanted(described: &Described, manifest: &ImageManifest, limits: &Limits) -> Result<Wanted> {
+    let mut wanted = Wanted::new();
+    let mut known = HashSet::new();
+    for (id, layer) in described.diff_ids.iter().zip(manifest.layers()) {
+        let (blob, size) = named_blob(layer)?;
+        if size > limits.bytes {
+            return Err(Error::too_much(format!("layer {} is larger than an image may be", blob.short())));
+        }
+        // The same layer may be there twice, but is one.
+        if known.insert(*id) && wanted.insert(blob, (*id, size)).is_some() {
+            return Err(Error::unsound(format!("layer {} is said to be two different ones", blob.short())));
+        }
+    }
+    Ok(wanted)
+}
+
 struct Fetching<'a> {
     store: &'a Store,
     work: &'a Arc<Operation>,
@@ -201,16 +213,21 @@ struct Fetching<'a> {
 
 impl Fetching<'_> {
     /// Fetches and unpacks what is not here, a few at a time.
-    async fn all(&self, wanted: BTreeMap<Digest, (Digest, u64)>) -> Result<BTreeMap<Digest, Unpacked>> {
+    async fn all(&self, wanted: Wanted) -> Result<BTreeMap<Digest, Unpacked>> {
+        // All are locked first, in the order of their digests, and by everyone: so nobody waits for who waits for them.
+        let mut downloads = Vec::new();
+        for (blob, (id, size)) in wanted {
+            downloads.extend(self.lock(id, blob, size).await?.map(|download| (id, download)));
+        }
         let (alive, mut all_gone) = mpsc::channel::<()>(1);
         let mut layers = BTreeMap::new();
         let mut failed = None;
         {
-            let each = wanted.into_iter().map(|(id, (blob, size))| self.one(id, blob, size, alive.clone()));
+            let each = downloads.into_iter().map(|(id, download)| self.one(id, download, alive.clone()));
             let mut running = futures_util::stream::iter(each).buffer_unordered(AT_ONCE);
             while let Some(done) = running.next().await {
                 match done {
-                    Ok(layer) => layers.extend(layer.map(|layer| (layer.diff_id, layer))),
+                    Ok(layer) => drop(layers.insert(layer.diff_id, layer)),
                     Err(error) => {
                         failed = Some(error);
                         break;
@@ -224,43 +241,50 @@ impl Fetching<'_> {
         failed.map_or(Ok(layers), Err)
     }
 
-    /// One layer; nothing if it is here.
-    async fn one(&self, id: Digest, blob: Digest, size: u64, alive: mpsc::Sender<()>) -> Result<Option<Unpacked>> {
-        let part = blob.short();
-        let present = |part: &str| (self.tell)(Progress { part: part.to_owned(), doing: Doing::Present, bytes: None });
-        if self.store.has_layer(&id) {
-            present(&part);
+    /// The download of a layer, ours alone; nothing if the layer is here.
+    async fn lock(&self, id: Digest, blob: Digest, size: u64) -> Result<Option<Arc<Download>>> {
+        let is_here = || {
+            let here = self.store.has_layer(&id);
+            if here {
+                (self.tell)(Progress { part: blob.short(), doing: Doing::Present, bytes: None });
+            }
+            here
+        };
+        if is_here() {
             return Ok(None);
         }
         let download = Arc::new(Download::lock(self.store, blob, size, self.tell).await?);
         self.downloads.lock().unwrap_or_else(PoisonError::into_inner).push(download.clone());
         // Whoever had it locked may have been done with it.
-        if self.store.has_layer(&id) {
-            present(&part);
-            return Ok(None);
-        }
-        download
-            .fetch(self.registry, self.attempts, self.tell)
-            .await
-            .map_err(|error| error.of(format!("layer {part}")))?;
+        Ok((!is_here()).then_some(download))
+    }
+
+    async fn one(&self, id: Digest, download: Arc<Download>, alive: mpsc::Sender<()>) -> Result<Unpacked> {
+        let part = download.part().to_owned();
+        let fetched = download.fetch(self.registry, self.attempts, self.tell).await;
+        fetched.map_err(|error| error.of(format!("layer {part}")))?;
         let (store, work, tally) = (self.store.clone(), self.work.clone(), self.tally.clone());
         let unpacked = blocking(self.tell, move |teller| {
             let _alive = alive;
             let mut file = download.file();
             file.rewind().map_err(|error| Error::io("read a layer", error))?;
             // Its digest was checked when it was fetched.
-            let stream = Stream { from: file, size: Some(size), blob: None, diff_id: Some(id), part };
+            let size = Some(download.size());
+            let stream = Stream { from: file, size, blob: None, diff_id: Some(id), part };
             let unpacked = layer::unpack(&store, &work, stream, &tally, teller);
             // Before whoever waits for us goes on.
             drop(work);
             unpacked
         });
-        unpacked.await.map(Some)
+        unpacked.await
     }
 
-    fn discard(&self) {
+    /// Lets go of the downloads, and removes those that are of no use.
+    fn end(&self, keep: bool) {
         for download in self.downloads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            download.discard();
+            if !keep || download.is_empty() {
+                download.discard();
+            }
         }
     }
 }

@@ -113,6 +113,12 @@ pub fn noted_below(dir: &Path) -> Result<HashSet<Digest>> {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => continue,
             Err(error) => return Err(Error::io(format!("read {}", path.display()), error)),
         };
+        if text.is_empty() {
+            // The machine went down before it was on disk.
+            let message = format!("{} does not say which layers are in use", path.display());
+            return Err(Error::new(ErrorCode::Internal, message)
+                .hint("remove the sandbox that it is of: kennel ls --all, then kennel rm"));
+        }
         for line in text.lines() {
             noted.insert(line.parse::<Digest>().map_err(|error| error.of(path.display()))?);
         }

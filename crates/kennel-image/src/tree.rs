@@ -468,7 +468,7 @@ fn copy(from: &mut dyn Read, mut to: &File, size: u64, count: &mut dyn FnMut(u64
             Ok(0) => return Err("the archive ends in the middle of it".into()),
             Ok(got) => got,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(Fault::Refused(format!("it cannot be read: {error}"))),
+            Err(error) => return Err(Fault::Ours(Error::unreadable(&error))),
         };
         count(got as u64).map_err(Fault::Ours)?;
         to.write_all(&buffer[..got])?;

@@ -1,8 +1,8 @@
 //! What can be typed. Each command describes its own options in its own file.
 
 use crate::command::{
-    attach, completions, config, cp, create, doctor, events, exec, explain, gc, inspect, logs, ls, pause, rename, rm,
-    run, setup, start, stats, stop, version, wait,
+    attach, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect, logs, ls, pause,
+    rename, rm, run, setup, start, stats, stop, version, wait,
 };
 use crate::providers::{ProviderName, Providers};
 use crate::report;
@@ -79,6 +79,7 @@ enum Command {
     Events(events::Events),
     Wait(wait::Wait),
     Gc(gc::Gc),
+    Image(image::Image),
     Config(config::Config),
     Doctor(doctor::Doctor),
     Setup(setup::Setup),
@@ -165,6 +166,7 @@ impl Cli {
             Command::Events(command) => command.run(providers).await,
             Command::Wait(command) => command.run(providers).await,
             Command::Gc(command) => command.run(providers).await,
+            Command::Image(command) => command.run().await,
             Command::Config(command) => command.run(),
             Command::Doctor(command) => command.run(providers).await,
             Command::Setup(command) => command.run(providers).await,

@@ -11,6 +11,7 @@ pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod gc;
+pub(crate) mod image;
 pub(crate) mod inspect;
 pub(crate) mod logs;
 pub(crate) mod ls;

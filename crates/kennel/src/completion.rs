@@ -3,6 +3,7 @@
 //! The shell calls this program with a variable set; see `kennel completions`.
 
 use crate::cli::Cli;
+use crate::places::Places;
 use crate::providers::Providers;
 use crate::{environment, report};
 use clap::CommandFactory;
@@ -11,6 +12,7 @@ use clap_complete::engine::{
 };
 use clap_complete::env::{CompleteEnv, Shells};
 use kennel_core::printable;
+use kennel_image::Store;
 use std::ffi::OsStr;
 use std::time::Duration;
 
@@ -37,6 +39,14 @@ pub(crate) fn registration(shell: &str) -> std::io::Result<Vec<u8>> {
 /// For an argument that names a sandbox.
 pub(crate) fn sandboxes() -> ArgValueCandidates {
     ArgValueCandidates::new(|| named(""))
+}
+
+/// For an argument that names an image.
+pub(crate) fn images() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let images = Places::find().ok().and_then(|places| Store::open(places.images()).ok()?.list().ok());
+        images.unwrap_or_default().iter().map(|image| CompletionCandidate::new(image.reference.familiar())).collect()
+    })
 }
 
 /// For an argument that is a path here, or one in a sandbox.

@@ -20,6 +20,14 @@ const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
 const XDG_RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 /// Where Docker is.
 const DOCKER_HOST: &str = "DOCKER_HOST";
+/// Where Docker's settings and logins are; `~/.docker` if not set.
+const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
+/// Podman's file of logins.
+const REGISTRY_AUTH_FILE: &str = "REGISTRY_AUTH_FILE";
+/// Proxies on the way to registries, by what is spoken, and hosts that need none; in small letters too.
+const HTTP_PROXY: &str = "HTTP_PROXY";
+const HTTPS_PROXY: &str = "HTTPS_PROXY";
+const NO_PROXY: &str = "NO_PROXY";
 /// Set by a shell that asks what can be typed; see `kennel completions`.
 pub(crate) const COMPLETE: &str = "KENNEL_COMPLETE";
 /// Where programs are looked for that the doctor tells of.
@@ -43,7 +51,16 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     (XDG_STATE_HOME, "Where sandboxes are kept. `~/.local/state` if not set."),
     (XDG_RUNTIME_DIR, "Where a rootless Docker has its socket."),
     (DOCKER_HOST, "Where Docker listens, as in `unix:///var/run/docker.sock`."),
-    (PATH, "Where `kennel doctor` looks for programs."),
+    (
+        DOCKER_CONFIG,
+        "Where Docker keeps its logins, for images that Kennel pulls itself: `config.json` in it. `~/.docker` if not set.",
+    ),
+    (REGISTRY_AUTH_FILE, "A file of logins, as Podman has it; it counts before Docker's."),
+    (
+        "HTTP_PROXY, HTTPS_PROXY, NO_PROXY",
+        "Proxies on the way to registries, and hosts that need none; in small letters too.",
+    ),
+    (PATH, "Where `kennel doctor` looks for programs, and credential helpers are."),
     (TERM, "The kind of terminal, passed on to a command that gets one."),
     (SUDO_UID, "Who called `sudo`: files made in a workspace are given to that user."),
     (SUDO_GID, "The group of who called `sudo`."),
@@ -100,6 +117,28 @@ pub(crate) fn program_dirs() -> Vec<PathBuf> {
 
 pub(crate) fn term() -> Option<String> {
     std::env::var(TERM).ok().filter(|text| !text.is_empty())
+}
+
+/// Files of logins at registries, those that count most first. They need not be there.
+pub(crate) fn login_files() -> Vec<PathBuf> {
+    let docker = path(DOCKER_CONFIG).or_else(|| home().map(|home| home.join(".docker")));
+    let podman = config_home().or_else(|| home().map(|home| home.join(".config")));
+    let parts = [
+        path(REGISTRY_AUTH_FILE),
+        docker.map(|dir| dir.join("config.json")),
+        runtime_dir().map(|dir| dir.join("containers/auth.json")),
+        podman.map(|dir| dir.join("containers/auth.json")),
+    ];
+    parts.into_iter().flatten().collect()
+}
+
+/// Proxies on the way to registries.
+pub(crate) fn proxies() -> kennel_image::Proxies {
+    let said = |name: &str| {
+        let value = std::env::var(name.to_lowercase()).or_else(|_| std::env::var(name));
+        value.ok().filter(|value| !value.is_empty())
+    };
+    kennel_image::Proxies { http: said(HTTP_PROXY), https: said(HTTPS_PROXY), none: said(NO_PROXY) }
 }
 
 /// The user behind `sudo`. Whoever is not root may not say so.

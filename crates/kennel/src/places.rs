@@ -49,14 +49,14 @@ impl Places {
         self.state.join(provider)
     }
 
-    /// Where images are kept.
-    pub(crate) fn images(&self) -> PathBuf {
-        self.data.join("images")
-    }
-
     /// Where the programs for the inside are put.
     pub(crate) fn programs(&self) -> PathBuf {
         self.data.join("programs")
+    }
+
+    /// Where images are kept.
+    pub(crate) fn images(&self) -> PathBuf {
+        self.data.join("images")
     }
 
     /// Where it is written down which settings of projects the user trusts.

@@ -40,27 +40,41 @@ impl Drop for Cleared<'_> {
 
 /// Has an image pulled, with a bar for each of its parts.
 pub(crate) async fn pull(provider: &dyn Provider, image: &str, when: Pull) -> Result<()> {
-    let bars = Bars { all: MultiProgress::new(), parts: Mutex::default(), image, watched: is_watched() };
-    let done = provider.pull(image, when, &|progress| bars.show(progress)).await;
-    let _ = bars.all.clear();
-    done
+    let bars = Bars::new(format!("pulling {image}"));
+    provider.pull(image, when, &|progress| bars.show(progress)).await
 }
 
-struct Bars<'a> {
+/// A bar for each part of something; they go with it.
+pub(crate) struct Bars {
     all: MultiProgress,
     parts: Mutex<HashMap<String, ProgressBar>>,
-    image: &'a str,
+    title: String,
     watched: bool,
 }
 
-impl Bars<'_> {
+impl Drop for Bars {
+    fn drop(&mut self) {
+        let _ = self.all.clear();
+    }
+}
+
+impl Bars {
+    pub(crate) fn new(title: String) -> Self {
+        Self { all: MultiProgress::new(), parts: Mutex::default(), title, watched: is_watched() }
+    }
+
+    /// The same, of an image that we handle ourselves.
+    pub(crate) fn show_image(&self, kennel_image::Progress { part, doing, bytes }: kennel_image::Progress) {
+        self.show(PullProgress { part, doing: doing.to_string(), bytes });
+    }
+
     fn show(&self, PullProgress { part, doing, bytes }: PullProgress) {
         if !self.watched {
             return;
         }
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         if parts.is_empty() {
-            report::note(&format!("pulling {}", self.image));
+            report::note(&self.title);
         }
         let bar = parts.entry(part).or_insert_with_key(|part| {
             let style = style("  {prefix:.bold} {bar:24} {bytes:>10} {msg}");

@@ -2,11 +2,14 @@
 //!
 //! Making one is cheap and asks nobody: an engine's client is built only for who needs that engine.
 
+use crate::command::image::pull_options;
 use crate::places::Places;
+use crate::settings::Settings;
 use crate::{environment, report};
-use kennel_config::{OnUnavailable, SandboxSection};
+use kennel_config::OnUnavailable;
 use kennel_core::{Error, Provider, Result, Sandbox, printable};
 use kennel_docker::NamePrefix;
+use kennel_image::PullOptions;
 use kennel_types::{ErrorCode, MODES, Mode, NetworkMode, SandboxId, SandboxInfo};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,7 +68,7 @@ impl ProviderName {
         let places = Places::find()?;
         let (state, programs) = (places.provider_state(self.as_str()), places.programs());
         Ok(match self {
-            Self::Native => Arc::new(make_native(&places)),
+            Self::Native => Arc::new(make_native(&places, PullOptions::default())),
             Self::Local => Arc::new(kennel_local::Local::new(state, programs)),
             Self::Docker => Arc::new(kennel_docker::Docker::new(kennel_docker::DockerOptions {
                 state_dir: state,
@@ -106,35 +109,38 @@ impl Providers {
     pub(crate) fn prepare(&mut self, image: Option<&str>, network: Option<NetworkMode>) {
         let native = self.named.is_none_or(|name| name == ProviderName::Native) && image.is_none();
         if let (true, Ok(places)) = (native, Places::find()) {
-            let native = make_native(&places);
+            let native = make_native(&places, PullOptions::default());
             native.prepare(network);
             self.native = Some(Arc::new(native));
         }
     }
 
     /// One of them for a new sandbox, made once if it has begun already.
-    fn make(&self, name: ProviderName, settings: &SandboxSection) -> Result<Arc<dyn Provider>> {
-        match &self.native {
-            Some(native) if name == ProviderName::Native => Ok(native.clone()),
-            _ => name.make_with(NamePrefix::new(settings.name_prefix.as_str())?),
+    fn make(&self, name: ProviderName, settings: &Settings) -> Result<Arc<dyn Provider>> {
+        match (&self.native, name) {
+            (Some(native), ProviderName::Native) => Ok(native.clone()),
+            (None, ProviderName::Native) => {
+                Ok(Arc::new(make_native(&Places::find()?, pull_options(settings.images.clone()))))
+            }
+            _ => name.make_with(NamePrefix::new(settings.sandbox.name_prefix.as_str())?),
         }
     }
 
     /// The one for a new sandbox: the one that was named, on the command line or in the settings; else native where it
     /// works, else Docker. Never `local` by itself.
-    pub(crate) async fn for_new(&self, settings: &SandboxSection, image: Option<&str>) -> Result<Arc<dyn Provider>> {
+    pub(crate) async fn for_new(&self, settings: &Settings, image: Option<&str>) -> Result<Arc<dyn Provider>> {
         if let Some(named) = self.named {
             return self.make(named, settings);
         }
-        if !settings.enabled {
+        if !settings.sandbox.enabled {
             report::warning("sandbox.enabled is false: the command runs without a sandbox");
             return self.make(ProviderName::Local, settings);
         }
-        let found = match ProviderName::set(settings.provider)? {
+        let found = match ProviderName::set(settings.sandbox.provider)? {
             Some(named) => self.make(named, settings),
             None => self.detected(settings, image).await,
         };
-        if settings.on_unavailable == OnUnavailable::Error {
+        if settings.sandbox.on_unavailable == OnUnavailable::Error {
             return found;
         }
         let reason = match found {
@@ -152,7 +158,7 @@ impl Providers {
         self.make(ProviderName::Local, settings)
     }
 
-    async fn detected(&self, settings: &SandboxSection, image: Option<&str>) -> Result<Arc<dyn Provider>> {
+    async fn detected(&self, settings: &Settings, image: Option<&str>) -> Result<Arc<dyn Provider>> {
         let native = self.make(ProviderName::Native, settings)?;
         // What is only in an engine's own store may be there and nowhere else.
         let elsewhere = |image: &str| !has_image(image) && docker_socket().is_ok_and(|socket| socket.exists());
@@ -295,7 +301,7 @@ impl Providers {
     }
 
     /// The one that a new sandbox would get; native if none is available.
-    pub(crate) async fn name_for_new(&self, settings: &SandboxSection) -> Result<ProviderName> {
+    pub(crate) async fn name_for_new(&self, settings: &Settings) -> Result<ProviderName> {
         let found = match self.for_new(settings, None).await {
             Err(error) if error.code() == ErrorCode::NotAvailable => None,
             found => Some(found?),
@@ -329,10 +335,10 @@ fn has_image(image: &str) -> bool {
     found.flatten().is_some()
 }
 
-fn make_native(places: &Places) -> kennel_native::Native {
+fn make_native(places: &Places, pull: PullOptions) -> kennel_native::Native {
     let native = kennel_native::Native::new(places.provider_state("native"), places.programs());
     match kennel_image::Store::open(places.images()) {
-        Ok(store) => native.with_images(store, kennel_image::PullOptions::default()),
+        Ok(store) => native.with_images(store, pull),
         // Another's: it is told when an image is asked for.
         Err(_) => native,
     }
@@ -340,7 +346,7 @@ fn make_native(places: &Places) -> kennel_native::Native {
 
 /// Tries what the kernel grants to native sandboxes.
 pub(crate) fn try_kernel() -> Result<kennel_native::Trial> {
-    make_native(&Places::find()?).try_kernel()
+    make_native(&Places::find()?, PullOptions::default()).try_kernel()
 }
 
 /// Says which providers could not be asked.

@@ -4,7 +4,9 @@ pub(crate) mod trust;
 
 use crate::places::Places;
 use crate::{environment, report};
-use kennel_config::{Config, Environment, Layer, Layered, Loaded, Place, Problem, SandboxSection, Sources, Tree};
+use kennel_config::{
+    Config, Environment, ImagesSection, Layer, Layered, Loaded, Place, Problem, SandboxSection, Sources, Tree,
+};
 use kennel_core::{Error, Result};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,6 +15,8 @@ use std::path::{Path, PathBuf};
 /// What a new sandbox is, where the command line does not say otherwise.
 pub(crate) struct Settings {
     pub(crate) sandbox: SandboxSection,
+    /// Where images come from.
+    pub(crate) images: ImagesSection,
     /// Where each came from; nothing if nobody said anything.
     layered: Option<Layered>,
 }
@@ -22,17 +26,18 @@ impl Settings {
     pub(crate) fn in_force() -> Result<Self> {
         let around = Around::look()?;
         if !around.has_any() {
-            return Ok(Self { sandbox: Config::default().sandbox, layered: None });
+            let Config { sandbox, images, .. } = Config::default();
+            return Ok(Self { sandbox, images, layered: None });
         }
         let loaded = around.load()?;
         let paths = RealPaths::default();
         trust::check(&loaded, &|path| paths.of(path))?;
-        let mut sandbox = loaded.layered.config().map_err(|error| wrong(&error))?.sandbox;
+        let Config { mut sandbox, images, .. } = loaded.layered.config().map_err(|error| wrong(&error))?;
         // What was looked at is what is used: a link may lead elsewhere by then.
         for path in sandbox.volumes.iter_mut().map(|volume| &mut volume.host).chain(&mut sandbox.workspace) {
             *path = paths.of(path);
         }
-        Ok(Self { sandbox, layered: Some(loaded.layered) })
+        Ok(Self { sandbox, images, layered: Some(loaded.layered) })
     }
 
     /// A setting that someone has made; `None` where the built-in one counts.

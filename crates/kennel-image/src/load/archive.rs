@@ -35,7 +35,10 @@ enum Member {
 impl<'a> Members<'a> {
     /// Looks through an archive; nothing if it has more members than a layout could.
     pub(crate) fn of(file: &'a File) -> Result<Option<Self>> {
-        let wrong = |error: io::Error| Error::unsound(format!("it is no tar archive that can be read: {error}"));
+        let wrong = |error: io::Error| {
+            let why = shown(error.to_string().as_bytes());
+            Error::unsound(format!("it is no tar archive that can be read: {why}"))
+        };
         let left = Rc::new(Cell::new(HEADERS));
         let mut archive = Archive::new(Budget { from: file, left: left.clone() });
         let mut entries = archive.entries_with_seek().map_err(wrong)?;

@@ -55,6 +55,16 @@ impl Download {
         Ok(Self { file: file.await?, path, blob, size, part })
     }
 
+    /// What it is called while it is worked on.
+    pub(crate) fn part(&self) -> &str {
+        &self.part
+    }
+
+    /// How many bytes it has when it is whole.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// The file. Who reads it has it from its beginning.
     pub(crate) fn file(&self) -> &File {
         &self.file
@@ -177,6 +187,11 @@ impl Download {
 
     fn wrong(&self, error: std::io::Error) -> Error {
         Error::io(format!("write {}", self.path.display()), error)
+    }
+
+    /// Whether nothing has come yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.have().is_ok_and(|have| have == 0)
     }
 
     /// Removes what is here. Whoever waits for it makes a new file.

@@ -19,6 +19,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
+/// Where Docker's own registry answers.
+const HUB: &str = "registry-1.docker.io";
 const CONNECT: Duration = Duration::from_secs(20);
 /// Longest silence in the middle of an answer.
 const SILENCE: Duration = Duration::from_mins(1);
@@ -64,7 +66,7 @@ pub(crate) fn endpoints(image: &Reference, options: &PullOptions) -> Result<Vec<
         all.push(Endpoint { host: host.to_owned(), prefix, insecure: plain || is_insecure(host), mirror: true });
     }
     let registry = image.registry();
-    let host = if registry == "docker.io" { "registry-1.docker.io" } else { registry };
+    let host = if registry == "docker.io" { HUB } else { registry };
     all.push(Endpoint { host: host.to_owned(), prefix: String::new(), insecure: is_insecure(registry), mirror: false });
     Ok(all)
 }
@@ -272,7 +274,7 @@ impl Registry {
             StatusCode::NOT_FOUND => Error::new(ErrorCode::ImageNotFound, format!("{host} does not have it: {why}"))
                 .hint("check its name and tag"),
             StatusCode::TOO_MANY_REQUESTS => Error::too_much(format!("{host} has been asked too often: {why}"))
-                .hint(format!("wait, or log in: docker login {host}")),
+                .hint(format!("wait, or log in: {}", self.log_in())),
             status if status.is_server_error() => {
                 Error::new(ErrorCode::NotAvailable, format!("{host} cannot answer now: {why}")).hint("try again later")
             }
@@ -283,7 +285,12 @@ impl Registry {
     fn not_allowed(&self, why: &str) -> Error {
         let host = &self.host;
         let message = format!("{host} does not let us have it: {why}");
-        Error::new(ErrorCode::PermissionDenied, message).hint(format!("check its name, or log in: docker login {host}"))
+        Error::new(ErrorCode::PermissionDenied, message).hint(format!("check its name, or log in: {}", self.log_in()))
+    }
+
+    /// What a user types to log in.
+    fn log_in(&self) -> String {
+        if self.host == HUB { "docker login".to_owned() } else { format!("docker login {}", self.host) }
     }
 
     /// The error for a registry that cannot be talked to.

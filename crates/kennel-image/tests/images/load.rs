@@ -129,6 +129,52 @@ fn marks_and_files_of_one_layer_go_together() {
     assert!(!root.join(".wh..wh.plnk").exists());
 }
 
+/// What the kernel makes of layers: the paths that are seen in an overlay of them.
+fn seen(image: &Image) -> String {
+    let point = tempfile::tempdir().unwrap();
+    let layers: Vec<&str> = image.layers.iter().rev().map(|layer| layer.to_str().unwrap()).collect();
+    let mut call = std::process::Command::new("unshare");
+    let (namespaces, marks): (&[&str], _) = if rustix::process::geteuid().is_root() {
+        (&["--mount"], "")
+    } else {
+        (&["--mount", "--user", "--map-root-user"], ",userxattr")
+    };
+    let options = format!("ro,lowerdir={}{marks}", layers.join(":"));
+    let script = r#"mount -t overlay none -o "$1" "$2" && cd "$2" && find . | LC_ALL=C sort"#;
+    call.args(namespaces).args(["sh", "-c", script, "sh"]).arg(options).arg(point.path());
+    let done = call.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8_lossy(&done.stdout).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_kernel_understands_the_marks() {
+    let shelf = Shelf::new();
+    let lower = Layer::new()
+        .file("a/gone", b"")
+        .file("a/kept", b"")
+        .file("b/one", b"")
+        .file("b/two", b"")
+        .file("c/old", b"")
+        .file("d", b"")
+        .tar();
+    let upper = Layer::new()
+        .file("a/.wh.gone", b"")
+        .dir("b", 0o755)
+        .file("b/.wh..wh..opq", b"")
+        .file("b/new", b"")
+        .file(".wh.c", b"")
+        .file("c/new", b"")
+        .file(".wh.d", b"")
+        .tar();
+    let image = one(shelf.load(&saved("a", &[&lower, &upper])).unwrap());
+    assert_eq!(seen(&image), ". ./a ./a/kept ./b ./b/new ./c ./c/new");
+    // The same layer twice is one directory: the kernel would refuse it twice.
+    let again = one(shelf.load(&saved("b", &[&lower, &upper, &lower])).unwrap());
+    assert_eq!(again.layers.len(), 2);
+    assert_eq!(seen(&again), ". ./a ./a/gone ./a/kept ./b ./b/new ./b/one ./b/two ./c ./c/new ./c/old ./d");
+}
+
 #[test]
 fn layers_are_unpacked_once_and_shared() {
     let shelf = Shelf::new();

@@ -395,6 +395,38 @@ fn two_at_once_fetch_it_once() {
     assert_eq!(shelf.holds().len(), 2, "{:?}", shelf.holds());
 }
 
+#[test]
+fn nobody_waits_for_who_waits_for_them() {
+    let registry = Registry::start();
+    let pusher = public(&registry);
+    let layers: Vec<Vec<u8>> =
+        (0..8).map(|index| Layer::new().file(&format!("f{index}"), &noise(30_000 + index)).tar()).collect();
+    let image = |name: &str, order: Vec<usize>| {
+        let plain: Vec<&[u8]> = order.iter().map(|&index| layers[index].as_slice()).collect();
+        let packed: Vec<Vec<u8>> = plain.iter().map(|layer| gzip(layer)).collect();
+        pusher.image(name, &config(&plain), &packed.iter().map(Vec::as_slice).collect::<Vec<_>>()).0
+    };
+    let names = [
+        image("up", (0..8).collect()),
+        image("down", (0..8).rev().collect()),
+        image("odd", vec![5, 1, 7, 0, 3]),
+        image("twice", vec![2, 6, 2]),
+    ];
+    let shelf = Shelf::new();
+    std::thread::scope(|scope| {
+        for name in &names {
+            scope.spawn(|| pull(&shelf, name, &options()).unwrap());
+        }
+    });
+    assert_eq!(shelf.holds().len(), 8 + names.len(), "{:?}", shelf.holds());
+    // One blob that would be two layers would have to be waited for by who has it.
+    let (plain, packed) = (&layers[0], gzip(&layers[0]));
+    let lie = config_of(&[Digest::of(plain).to_string(), Digest::of(b"else").to_string()]);
+    let (name, _) = pusher.image("lie", &lie, &[&packed, &packed]);
+    let error = pull(&Shelf::new(), &name, &options()).unwrap_err();
+    assert!(error.to_string().contains("two different ones"), "{error}");
+}
+
 /// A registry that answers what it is told to.
 fn lying(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> u16 {
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -78,6 +78,8 @@ fn what_cannot_be_read_is_not_unused() {
     std::fs::create_dir_all(&sandbox).unwrap();
     std::fs::write(sandbox.join("image-layers"), "half a line").unwrap();
     assert!(noted_below(&shelf.dir.path().join("sandboxes")).is_err());
+    std::fs::write(sandbox.join("image-layers"), "").unwrap();
+    assert!(noted_below(&shelf.dir.path().join("sandboxes")).is_err());
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl Create {
         let mut watch = Watch::begin(None)?;
         let settings = Settings::in_force()?;
         let image = self.sandbox.image(&settings);
-        let provider = watch.unless_ended(providers.for_new(&settings.sandbox, image)).await?;
+        let provider = watch.unless_ended(providers.for_new(&settings, image)).await?;
         let mut spec = self.sandbox.spec(&settings, provider.mode())?;
         if !self.command.is_empty() {
             spec.command = Some(self.command.clone());

@@ -212,7 +212,7 @@ fn table(found: &[SandboxInfo]) -> String {
 }
 
 /// A time for people.
-fn ago(time: Duration) -> String {
+pub(super) fn ago(time: Duration) -> String {
     let seconds = time.as_secs();
     let (count, unit) = match seconds {
         0..60 => (seconds, "second"),

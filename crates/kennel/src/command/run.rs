@@ -81,7 +81,7 @@ impl Run {
         let mut watch = Watch::begin(self.limit(&settings))?;
         record.timeout = watch.limit;
         let image = self.sandbox.image(&settings);
-        let provider = watch.unless_ended(providers.for_new(&settings.sandbox, image)).await?;
+        let provider = watch.unless_ended(providers.for_new(&settings, image)).await?;
         record.provider = Some(provider.name());
         let mut spec = self.sandbox.spec(&settings, provider.mode())?;
         // Whatever becomes of this process, the sandbox does not outlive it.

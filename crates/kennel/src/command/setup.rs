@@ -44,7 +44,7 @@ impl Setup {
                 Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("kennel setup {}", chosen.as_str())))
             }
             (Some(name), _) | (None, Some(name)) => Ok(name),
-            (None, None) => providers.name_for_new(&Settings::in_force()?.sandbox).await,
+            (None, None) => providers.name_for_new(&Settings::in_force()?).await,
         }
     }
 }

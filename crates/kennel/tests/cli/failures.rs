@@ -156,6 +156,15 @@ fn what_is_said_when_it_goes_wrong() {
     shelf.put(&["--provider", "docker", "run", "--image", "debian", "--", "true"]);
     shelf.put(&["--provider", "docker", "run", "--", "true"]);
     shelf.put(&["run", "--image", "debian", "--", "true"]);
+    // Images.
+    shelf.put(&["image", "pull", "No Good"]);
+    shelf.put(&["image", "rm", "nothing"]);
+    shelf.put(&["image", "load", "nothing.tar"]);
+    shelf.put(&["image", "load", "plain"]);
+    shelf.put(&["image", "load", "--name", "mine", "plain"]);
+    settings("[images]\ninsecure = [\"registry.example\"]\nmaxSize = \"1t\"\n");
+    shelf.put(&["image", "pull", "registry.example/app"]);
+    std::fs::remove_file(kennel.here().join("kennel.toml")).unwrap();
     // Sandboxes that are not there, not running, or in the way.
     for verb in ["start", "stop", "rm", "inspect", "logs", "attach", "wait", "stats"] {
         shelf.put(&[verb, "nobody"]);

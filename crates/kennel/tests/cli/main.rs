@@ -4,6 +4,7 @@ mod config;
 mod copy;
 mod doctor;
 mod failures;
+mod images;
 mod life;
 mod run;
 mod settings;

@@ -1,0 +1,133 @@
+//! `kennel image pull` and `kennel image load`.
+
+use super::{ImageJson, of, pull_options, store};
+use crate::output::{print, print_json};
+use crate::progress::Bars;
+use crate::result::JsonError;
+use crate::settings::Settings;
+use crate::{input, report};
+use kennel_core::{Error, Result};
+use kennel_image::{LoadOptions, PullOptions, Reference};
+use kennel_types::ErrorCode;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+const PULL_EXAMPLES: &str = "\
+Examples:
+  kennel image pull debian:12
+  kennel image pull registry.example:5000/team/app@sha256:…
+  kennel --quiet image pull debian        without progress
+
+What breaks off is continued by the next pull. Mirrors, and registries without HTTPS, are
+settings: `kennel config show images`.";
+
+const LOAD_EXAMPLES: &str = "\
+Examples:
+  kennel image load app.tar                          of `docker save`, or an OCI layout
+  docker save app | kennel image load -
+  kennel image load --name mine:1 ./rootfs           plain files
+  kennel image load --name mine:1 rootfs.tar.zst     as of `docker export` or `mmdebstrap`";
+
+/// Pull an image from a registry
+///
+/// It is asked for again also if it is here: the name may stand for another one by now. Layers that are here are not fetched.
+#[derive(Debug, clap::Args)]
+#[command(after_help = PULL_EXAMPLES)]
+pub(super) struct Pull {
+    /// Its name: `debian` is `docker.io/library/debian:latest`
+    #[arg(value_name = "IMAGE")]
+    image: String,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Load images from an archive, an OCI layout or plain files
+///
+/// What it is is found out: an archive of `docker save`, an OCI layout as an archive or a directory, or a root file system
+/// as an archive or a directory. Archives may be packed with gzip or zstd. Devices are left out.
+#[derive(Debug, clap::Args)]
+#[command(after_help = LOAD_EXAMPLES)]
+pub(super) struct Load {
+    /// A file, a directory, or - for standard input
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    /// The name it gets; plain files have none of their own
+    #[arg(long, value_name = "IMAGE")]
+    name: Option<String>,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints where it could not be had.
+#[derive(Serialize)]
+struct Failed {
+    error: JsonError,
+}
+
+fn failed(json: bool, error: &Error) -> u8 {
+    if !json {
+        return report::failed(error);
+    }
+    match print_json(&Failed { error: JsonError::of(error) }) {
+        0 => report::exit_status(error),
+        status => status,
+    }
+}
+
+/// The error with what to do next, also where nothing better is known.
+fn or_hint(error: Error, hint: &str) -> Error {
+    if error.next_step().is_some() { error } else { error.hint(hint) }
+}
+
+fn named(text: &str) -> Result<Reference> {
+    text.parse().map_err(of)
+}
+
+impl Pull {
+    pub(super) async fn run(self) -> u8 {
+        match self.pull().await {
+            Ok(image) if self.json => print_json(&ImageJson::from(image)),
+            Ok(image) => print(&image.reference.to_string()),
+            Err(error) => failed(self.json, &error),
+        }
+    }
+
+    async fn pull(&self) -> Result<kennel_image::Image> {
+        let reference = named(&self.image)?;
+        let options = PullOptions { when: kennel_types::Pull::Always, ..pull_options(Settings::in_force()?.images) };
+        let bars = Bars::new(format!("pulling {reference}"));
+        let pulled = store()?.pull(&reference, &options, &|progress| bars.show_image(progress)).await;
+        pulled
+            .map_err(of)
+            .map_err(|error| or_hint(error, "try again; if it is refused again, tell whoever made the image"))
+    }
+}
+
+impl Load {
+    pub(super) async fn run(self) -> u8 {
+        match self.load().await {
+            Ok(images) if self.json => print_json(&images.into_iter().map(ImageJson::from).collect::<Vec<_>>()),
+            Ok(images) => {
+                let names: Vec<String> = images.iter().map(|image| image.reference.to_string()).collect();
+                print(&names.join("\n"))
+            }
+            Err(error) => failed(self.json, &error),
+        }
+    }
+
+    async fn load(&self) -> Result<Vec<kennel_image::Image>> {
+        let name = self.name.as_deref().map(named).transpose()?;
+        let options = LoadOptions { name, limits: pull_options(Settings::in_force()?.images).limits };
+        let standard_input = self.path.as_os_str() == "-";
+        if standard_input && input::kind() == input::Kind::Terminal {
+            let message = "standard input is a terminal, and no archive";
+            return Err(Error::new(ErrorCode::InvalidConfig, message).hint("docker save IMAGE | kennel image load -"));
+        }
+        let path = if standard_input { Path::new("/dev/stdin") } else { &self.path };
+        let bars = Bars::new(format!("loading {}", self.path.display()));
+        let loaded = store()?.load(path, &options, &|progress| bars.show_image(progress)).await;
+        loaded.map_err(of).map_err(|error| or_hint(error, "kennel image load --help, for what can be loaded"))
+    }
+}

@@ -1,0 +1,102 @@
+//! `kennel image ls`.
+
+use super::{ImageJson, of, store};
+use crate::command::ls::ago;
+use crate::output::{print, print_json};
+use crate::report;
+use comfy_table::{Table, presets};
+use kennel_core::Result;
+use kennel_image::Image;
+use kennel_types::format_bytes;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel image ls
+  kennel image ls --format name,size      these columns, between tabs, without a heading
+  kennel image ls --json | jq '.[].reference'
+  kennel image rm $(kennel image ls -q)";
+
+/// List images
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Ls {
+    /// Ids only, each once
+    #[arg(short = 'q', long = "ids", conflicts_with = "json")]
+    ids: bool,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+    /// These columns only, between tabs: name, id, manifest, created, size
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',', conflicts_with_all = ["json", "ids"])]
+    format: Vec<Column>,
+}
+
+/// What can be told of an image in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Column {
+    Name,
+    Id,
+    Manifest,
+    Created,
+    Size,
+}
+
+impl Column {
+    /// Nothing, where there is nothing to tell.
+    fn of(self, image: &Image) -> String {
+        match self {
+            Self::Name => image.reference.to_string(),
+            Self::Id => image.id.to_string(),
+            Self::Manifest => image.manifest.map(|digest| digest.to_string()).unwrap_or_default(),
+            Self::Created => image.created.map(|seconds| seconds.to_string()).unwrap_or_default(),
+            Self::Size => image.size.to_string(),
+        }
+    }
+}
+
+impl Ls {
+    pub(super) fn run(&self) -> u8 {
+        self.list().unwrap_or_else(|error| report::failed(&error))
+    }
+
+    fn list(&self) -> Result<u8> {
+        let images = store()?.list().map_err(of)?;
+        if self.json {
+            return Ok(print_json(&images.into_iter().map(ImageJson::from).collect::<Vec<_>>()));
+        }
+        let lines: Vec<String> = if self.ids {
+            let mut ids: Vec<String> = images.iter().map(|image| image.id.short()).collect();
+            ids.sort();
+            ids.dedup();
+            ids
+        } else if self.format.is_empty() {
+            return Ok(print(&table(&images)));
+        } else {
+            let cells =
+                |image: &Image| self.format.iter().map(|column| column.of(image)).collect::<Vec<_>>().join("\t");
+            images.iter().map(cells).collect()
+        };
+        Ok(if lines.is_empty() { 0 } else { print(&lines.join("\n")) })
+    }
+}
+
+fn table(images: &[Image]) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["NAME", "ID", "CREATED", "SIZE"]);
+    for image in images {
+        let created = image.created.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
+        table.add_row([
+            image.reference.familiar(),
+            image.id.short(),
+            created.map_or("-".to_owned(), |seconds| ago(now.saturating_sub(Duration::from_secs(seconds)))),
+            format_bytes(image.size),
+        ]);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 3));
+    }
+    table.trim_fmt()
+}

@@ -155,7 +155,7 @@ fn what_is_said_when_it_goes_wrong() {
     // Engines that are not there.
     shelf.put(&["--provider", "docker", "run", "--image", "debian", "--", "true"]);
     shelf.put(&["--provider", "docker", "run", "--", "true"]);
-    shelf.put(&["run", "--image", "debian", "--", "true"]);
+    shelf.put(&["run", "--image", "127.0.0.1:1/debian", "--", "true"]);
     // Images.
     shelf.put(&["image", "pull", "No Good"]);
     shelf.put(&["image", "rm", "nothing"]);

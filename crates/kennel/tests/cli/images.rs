@@ -19,7 +19,7 @@ fn store(kennel: &Kennel) -> Vec<String> {
 
 #[test]
 fn an_image_is_pulled_shown_and_removed() {
-    let kennel = Kennel::on("local");
+    let kennel = Kennel::among_others("local");
     let socket = docker::socket();
     let image = docker::image_on(&socket);
     let registry = Registry::start();
@@ -49,7 +49,7 @@ fn an_image_is_pulled_shown_and_removed() {
 
 #[test]
 fn a_saved_image_comes_through_a_pipe() {
-    let kennel = Kennel::on("local");
+    let kennel = Kennel::among_others("local");
     let socket = docker::socket();
     let image = docker::image_on(&socket);
     let archive = kennel.here().join("saved.tar");
@@ -69,7 +69,7 @@ fn a_saved_image_comes_through_a_pipe() {
 
 #[test]
 fn layers_of_a_sandbox_are_kept() {
-    let kennel = Kennel::on("local");
+    let kennel = Kennel::among_others("local");
     std::fs::create_dir_all(kennel.here().join("rootfs")).unwrap();
     std::fs::write(kennel.here().join("rootfs/file"), "x").unwrap();
     kennel.kennel(&["image", "load", "--name", "mine", "rootfs"]).ok();
@@ -89,7 +89,7 @@ fn layers_of_a_sandbox_are_kept() {
 
 #[test]
 fn logins_are_those_of_docker_and_podman() {
-    let kennel = Kennel::on("local");
+    let kennel = Kennel::among_others("local");
     let socket = docker::socket();
     let registry = Registry::start_private();
     let address = registry.address();
@@ -119,7 +119,7 @@ fn logins_are_those_of_docker_and_podman() {
 
 #[test]
 fn where_images_come_from_is_the_users_choice() {
-    let kennel = Kennel::on("local");
+    let kennel = Kennel::among_others("local");
     let registry = Registry::start();
     let socket = docker::socket();
     registry.push(&socket, &docker::image_on(&socket), "library/app");
@@ -141,7 +141,7 @@ fn where_images_come_from_is_the_users_choice() {
 #[test]
 fn a_pull_that_is_ended_leaves_what_has_come() {
     use std::io::{Read, Write};
-    let kennel = Kennel::on("local");
+    let kennel = Kennel::among_others("local");
     // A registry that sends half of a layer, and then nothing.
     let layer = vec![7; 100_000];
     let digest = kennel_image::Digest::of(&layer);

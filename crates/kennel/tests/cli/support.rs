@@ -83,6 +83,11 @@ impl Kennel {
         Self { home: Home::new(), provider, image, docker_host, net }
     }
 
+    /// The same, on the network that everyone else is on.
+    pub(crate) fn among_others(provider: &'static str) -> Self {
+        Self { home: Home::new(), provider, image: None, docker_host: None, net: None }
+    }
+
     /// The image that it runs, where it runs one.
     pub(crate) fn image(&self) -> Option<&str> {
         self.image.as_deref()

@@ -8,6 +8,8 @@ mod screen;
 mod watched;
 
 use crate::support::{Finished, Kennel, finish};
+use kennel_testkit::docker;
+use kennel_testkit::registry::Registry;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -80,7 +82,7 @@ fn the_help_in_colour() {
 #[test]
 fn every_command_is_here() {
     let kennel = Kennel::on("local");
-    for above in ["", "config "] {
+    for above in ["", "config ", "image "] {
         let words: Vec<&str> = above.split_whitespace().chain(["--help"]).collect();
         let said = kennel.kennel(&words).ok();
         let listed = said.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
@@ -105,8 +107,8 @@ fn every_command_is_seen_when_all_is_well() {
         }
     }
     let calls: Vec<&str> = seen.lines().filter_map(|line| line.strip_prefix("$ kennel ")).collect();
-    // `config` alone is its help.
-    for command in COMMANDS.iter().filter(|command| **command != "config") {
+    // These alone are their help.
+    for command in COMMANDS.iter().filter(|command| !["config", "image"].contains(command)) {
         let is_it =
             |call: &&str| call.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
         assert!(calls.iter().any(is_it), "what {command} prints when all is well is in no snapshot");
@@ -183,6 +185,10 @@ fn steady(line: &str) -> String {
             return format!("{indent}{name}DIFFERS,");
         }
     }
+    // As wide as what is below it.
+    if let Some((before, after)) = line.split_once("CREATED ") {
+        return format!("{before}CREATED   {}", after.trim_start());
+    }
     if line.contains(" ago") {
         let words: Vec<&str> = line.split(' ').collect();
         let at = words.iter().position(|word| *word == "ago").unwrap_or(0);
@@ -194,6 +200,32 @@ fn steady(line: &str) -> String {
         return words.join(" ");
     }
     line
+}
+
+#[test]
+fn what_images_print() {
+    insta::assert_snapshot!("images", images(false));
+}
+
+#[test]
+fn what_images_print_in_colour() {
+    assert_eq!(images(true), images(false), "there is nothing to colour");
+}
+
+fn images(coloured: bool) -> String {
+    let (socket, registry) = (docker::socket(), Registry::start());
+    let name = registry.push(&socket, &docker::image_on(&socket), "team/busybox:1");
+    let kennel = Kennel::among_others("local");
+    let mut walk = Walk::new(&kennel, coloured);
+    walk.stands_for(&registry.address(), "REGISTRY");
+    let archive = kennel_testkit::busybox::archive();
+    walk.stands_for(archive.to_str().unwrap(), "busybox.tar");
+    walk.go(&["image", "pull", &name]);
+    walk.go(&["image", "load", "--name", "mine", archive.to_str().unwrap()]);
+    walk.go(&["image", "ls", "--format", "name"]);
+    walk.go(&["image", "rm", "mine"]);
+    walk.go(&["image", "prune"]);
+    walk.text
 }
 
 fn walk(provider: &'static str, coloured: bool) -> String {

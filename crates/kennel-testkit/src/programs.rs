@@ -20,7 +20,9 @@ pub fn compile(source: &str, to: &Path) {
 
 /// Compiles all of them.
 pub fn prepare() {
-    [KNOCK, REACH, ESCAPE].iter().for_each(|source| drop(compiled(source)));
+    for source in [KNOCK, REACH, ESCAPE] {
+        compiled(source);
+    }
 }
 
 fn compiled(source: &str) -> PathBuf {
@@ -50,7 +52,9 @@ fn compiled(source: &str) -> PathBuf {
 /// A short word for what these say.
 pub(crate) fn fingerprint(parts: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
-    parts.iter().for_each(|part| hash.update(part));
+    for part in parts {
+        hash.update(part);
+    }
     hash.finalize()[..4].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 

@@ -53,10 +53,11 @@ pub(crate) fn taken(held: &Held) -> TakenImage {
 /// An error about an image as one of ours.
 pub(crate) fn from_image(error: kennel_image::Error) -> Error {
     let made = Error::new(error.code(), error.to_string());
-    match error.next_step().map(ToOwned::to_owned) {
+    let made = match error.next_step() {
         Some(hint) => made.hint(hint),
         None => made,
-    }
+    };
+    made.caused_by(error)
 }
 
 /// The accounts of an image: those of the topmost layer that has any. Nothing that it says leads out of it.

@@ -161,10 +161,8 @@ fn write_down(ports: &[Publish], places: &[SocketAddr]) -> Result<(), String> {
 fn choose(ports: &[Publish]) -> Result<Vec<Publish>, String> {
     let mut held = Vec::new();
     let mut free = |port: &Publish| {
-        let socket: OwnedFd = match port.udp {
-            true => UdpSocket::bind((Ipv4Addr::LOCALHOST, port.host))?.into(),
-            false => TcpListener::bind((Ipv4Addr::LOCALHOST, port.host))?.into(),
-        };
+        let place = (Ipv4Addr::LOCALHOST, port.host);
+        let socket: OwnedFd = if port.udp { UdpSocket::bind(place)?.into() } else { TcpListener::bind(place)?.into() };
         let place = rustix::net::getsockname(&socket)?;
         held.push(socket);
         let place = SocketAddrV4::try_from(place)?;

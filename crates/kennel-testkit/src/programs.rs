@@ -4,6 +4,7 @@ use sha2::{Digest, Sha256};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// Connects to a unix socket, or listens at one.
 pub const KNOCK: &str = include_str!("../programs/knock.rs");
@@ -12,17 +13,24 @@ pub const REACH: &str = include_str!("../programs/reach.rs");
 /// Attacks the sandbox that it is run in.
 pub const ESCAPE: &str = include_str!("../programs/escape.rs");
 
-/// Puts one of them there, compiled statically. It is compiled once for a build: by an ordinary user only if that one has
-/// a compiler, so whoever becomes one [`prepare`]s before.
+/// All of them, for whoever has become an ordinary user since, and may have neither a compiler nor a way to this build.
+static PREPARED: OnceLock<Vec<(&str, Vec<u8>)>> = OnceLock::new();
+
+/// Puts one of them there, compiled statically. It is compiled once for a build.
 pub fn compile(source: &str, to: &Path) {
-    std::fs::copy(compiled(source), to).expect("copy a program of the kit");
+    let prepared = PREPARED.get().and_then(|all| all.iter().find(|(name, _)| *name == source));
+    let bytes = prepared.map_or_else(|| read(source), |(_, bytes)| bytes.clone());
+    std::fs::write(to, bytes).expect("put a program of the kit there");
+    std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755)).expect("make it a program");
 }
 
-/// Compiles all of them.
+/// Has all of them at hand, before this thread becomes an ordinary user's.
 pub fn prepare() {
-    for source in [KNOCK, REACH, ESCAPE] {
-        compiled(source);
-    }
+    PREPARED.get_or_init(|| [KNOCK, REACH, ESCAPE].map(|source| (source, read(source))).into());
+}
+
+fn read(source: &str) -> Vec<u8> {
+    std::fs::read(compiled(source)).expect("read a program of the kit")
 }
 
 fn compiled(source: &str) -> PathBuf {

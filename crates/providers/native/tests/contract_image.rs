@@ -17,8 +17,10 @@ struct Images {
 
 impl Images {
     fn new() -> Self {
-        let archive = busybox::archive();
+        let image = std::fs::read(busybox::archive()).unwrap();
         let images = Self { home: Home::new(), _net: Net::alone() };
+        let archive = images.home.path().join("image.tar");
+        std::fs::write(&archive, image).unwrap();
         let options = LoadOptions { name: Some(IMAGE.parse().unwrap()), ..LoadOptions::default() };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(images.store().load(&archive, &options, &|_| {})).unwrap();

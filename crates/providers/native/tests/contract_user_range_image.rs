@@ -18,11 +18,13 @@ struct Images {
 
 impl Images {
     fn new() -> Self {
-        let archive = busybox::archive();
+        let image = std::fs::read(busybox::archive()).unwrap();
         programs::prepare();
         let net = Net::for_users();
         become_ordinary_user(testers_ids());
         let images = Self { home: Home::new(), _net: net };
+        let archive = images.home.path().join("image.tar");
+        std::fs::write(&archive, image).unwrap();
         let options = LoadOptions { name: Some(IMAGE.parse().unwrap()), ..LoadOptions::default() };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(images.store().load(&archive, &options, &|_| {})).unwrap();

@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 /// A shelf of failures, on the way into a snapshot.
 struct Shelf<'a> {
     kennel: &'a Kennel,
+    coloured: bool,
     text: String,
     /// Words that differ from run to run, and what stands for them.
     replaced: Vec<(String, &'static str)>,
@@ -23,7 +24,8 @@ impl<'a> Shelf<'a> {
     fn new(kennel: &'a Kennel) -> Self {
         let home = kennel.home.path().display().to_string();
         let here = kennel.here().display().to_string();
-        Self { kennel, text: String::new(), replaced: vec![(here, "HERE"), (home, "HOME")], codes: BTreeSet::new() }
+        let replaced = vec![(here, "HERE"), (home, "HOME")];
+        Self { kennel, coloured: false, text: String::new(), replaced, codes: BTreeSet::new() }
     }
 
     fn call(&self, words: &[&str]) -> Command {
@@ -31,6 +33,7 @@ impl<'a> Shelf<'a> {
         call.args(words).current_dir(self.kennel.here()).env_clear().stdin(Stdio::null());
         call.env("PATH", std::env::var_os("PATH").unwrap()).env("KENNEL_HOME", self.kennel.home.path());
         call.env("HOME", self.kennel.home.path()).env("DOCKER_HOST", "unix:///nowhere/docker.sock");
+        call.envs(self.coloured.then_some(("CLICOLOR_FORCE", "1")));
         call
     }
 
@@ -86,8 +89,18 @@ impl<'a> Shelf<'a> {
 
 #[test]
 fn what_is_said_when_it_goes_wrong() {
+    insta::assert_snapshot!("failures", all(false));
+}
+
+#[test]
+fn what_is_said_in_colour() {
+    insta::assert_snapshot!("failures_in_colour", all(true));
+}
+
+/// Everything that goes wrong, one after the other.
+fn all(coloured: bool) -> String {
     let kennel = Kennel::on("local");
-    let mut shelf = Shelf::new(&kennel);
+    let mut shelf = Shelf { coloured, ..Shelf::new(&kennel) };
     std::fs::write(kennel.here().join("plain"), "not a program").unwrap();
     std::fs::write(kennel.here().join("wrong.env"), "A=1\nno name=2\n").unwrap();
     // Words that are not there.
@@ -183,27 +196,24 @@ fn what_is_said_when_it_goes_wrong() {
     shelf.put(&["rename", "box", "No Good"]);
     shelf.put(&["cp", "box:/nowhere/at/all", "."]);
     shelf.put(&["cp", "nothing-here", "box:/tmp/x"]);
-    insta::assert_snapshot!("failures", shelf.text);
+    shelf.text
 }
 
 #[test]
-fn what_is_said_in_colour() {
+fn whoever_wants_no_colour_gets_none() {
     let kennel = Kennel::on("local");
-    let mut shelf = Shelf::new(&kennel);
+    let shelf = Shelf { coloured: true, ..Shelf::new(&kennel) };
     for words in [&["exec", "nobody", "--", "true"][..], &["rnu"], &["explain", "gravity"]] {
+        assert!(finish(shelf.call(words), None).stderr.contains('\x1b'), "{words:?}");
         let mut call = shelf.call(words);
-        call.env("CLICOLOR_FORCE", "1");
-        shelf.put_call(words, call);
-        // Whoever wants none gets none.
-        let mut call = shelf.call(words);
-        call.env("CLICOLOR_FORCE", "1").env("NO_COLOR", "1");
-        shelf.put_call(words, call);
+        call.env("NO_COLOR", "1");
+        assert!(!finish(call, None).stderr.contains('\x1b'), "{words:?}");
     }
-    insta::assert_snapshot!("failures_in_colour", shelf.text);
 }
 
 #[test]
 fn the_same_codes_for_programs() {
+    let engine = docker::socket();
     let kennel = Kennel::on("local");
     let mut shelf = Shelf::new(&kennel);
     let name = format!("box-{}", std::process::id());
@@ -224,7 +234,6 @@ fn the_same_codes_for_programs() {
     std::fs::write(kennel.here().join("kennel.toml"), "[sandbox]\nnetwork = \"host\"\n").unwrap();
     shelf.code(&["run", "--json", "--", "true"]);
     std::fs::remove_file(kennel.here().join("kennel.toml")).unwrap();
-    let engine = docker::socket();
     let words =
         ["--provider", "docker", "run", "--json", "--pull", "never", "--image", "kennel-test/none", "--", "true"];
     let mut call = shelf.call(&words);

@@ -10,7 +10,8 @@ const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody
 pub fn archive() -> PathBuf {
     let archive = crate::home::build().join(format!("kennel-test-busybox-{}.tar", fingerprint()));
     if !archive.exists() {
-        let _only_one = crate::docker::lock("image");
+        // Not the lock of the image: whoever makes the image holds that one, and needs this archive.
+        let _only_one = crate::docker::lock("archive");
         if !archive.exists() {
             make(&archive);
         }

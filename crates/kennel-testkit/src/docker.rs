@@ -163,10 +163,12 @@ fn engine_dir() -> PathBuf {
     dir
 }
 
-/// One at a time, across all processes that test.
+/// One at a time, across all processes that test. What is done under a lock takes seconds: whoever waits for minutes
+/// waits for itself, and says so instead.
 pub(crate) fn lock(what: &str) -> File {
     let file = lock_file(what);
-    file.lock().unwrap_or_else(|error| panic!("wait for the lock {what}: {error}"));
+    let free = within_blocking(Duration::from_mins(5), || file.try_lock().is_ok());
+    assert!(free, "the lock {what} is not given back: does its holder wait for itself?");
     file
 }
 

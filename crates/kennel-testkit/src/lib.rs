@@ -7,9 +7,11 @@
 pub mod contract;
 pub mod docker;
 mod eventually;
+pub mod front;
 mod home;
 pub mod host;
 pub mod inside;
+pub mod podman;
 pub mod programs;
 pub mod registry;
 mod stage;

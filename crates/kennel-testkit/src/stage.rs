@@ -52,6 +52,8 @@ pub fn check<S: Subject + 'static>(make: impl FnOnce() -> S, case: impl AsyncFnO
     let entered = runtime.enter();
     let stage = Stage { provider: subject.open(), subject: Box::new(subject), made: Mutex::default() };
     drop(entered);
+    // Which row holds may be known only after it was asked.
+    runtime.block_on(stage.provider.probe());
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let in_time = runtime.block_on(async { tokio::time::timeout(CASE, case(&stage)).await.is_ok() });
         assert!(in_time, "the case took longer than {CASE:?}");
@@ -98,7 +100,8 @@ impl Stage {
     /// A plain sandbox with the home's workspace. Its processes carry the home's mark.
     pub fn spec(&self) -> SandboxSpec {
         let mut spec = self.subject.spec();
-        spec.workspace = Some(self.home().workspace());
+        // An engine of another machine has none of our files.
+        spec.workspace = Some(self.home().workspace()).filter(|_| self.mode().workspace == Support::Given);
         spec.env.insert("KENNEL_TEST_HOME".into(), self.home().mark());
         spec
     }

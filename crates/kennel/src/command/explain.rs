@@ -49,17 +49,22 @@ impl Explain {
     pub(crate) async fn run(&self) -> u8 {
         let mut rows = Vec::new();
         for name in ProviderName::ALL {
-            let here = match name.make() {
-                Ok(provider) => provider.probe().await,
-                Err(error) => Availability {
-                    available: false,
-                    detail: error.to_string(),
-                    fix: error.next_step().map(ToOwned::to_owned),
-                },
+            let (here, in_force) = match name.make() {
+                Ok(provider) => (provider.probe().await, provider.mode()),
+                Err(error) => {
+                    let fix = error.next_step().map(ToOwned::to_owned);
+                    (Availability { available: false, detail: error.to_string(), fix }, name.mode())
+                }
             };
-            rows.extend(MODES.iter().filter(|mode| mode.provider == name.as_str()).map(|mode| (mode, here.clone())));
+            // An engine is what it is; what it could be is told of who asks for it.
+            let wanted = |mode: &&Mode| {
+                mode.provider == name.as_str()
+                    && (mode.backing != Backing::Image
+                        || mode.name == in_force.name
+                        || self.subject.as_deref() == Some(name.as_str()))
+            };
+            rows.extend(MODES.iter().filter(wanted).map(|mode| Here { mode, here: here.clone() }));
         }
-        let mut rows: Vec<Here> = rows.into_iter().map(|(mode, here)| Here { mode, here }).collect();
         let Some(subject) = self.subject.as_deref() else {
             return if self.json { print_json(&rows) } else { print(&matrix(&features(), &rows)) };
         };

@@ -33,8 +33,10 @@ pub(super) enum Program {
     Pasta,
     /// More than one user in a sandbox of an ordinary user.
     Newuidmap,
-    /// The engine.
+    /// An engine.
     Docker,
+    /// An engine that also ordinary users can run.
+    Podman,
 }
 
 impl Program {
@@ -44,6 +46,7 @@ impl Program {
             Self::Pasta => "install passt: https://passt.top",
             Self::Newuidmap => "install newuidmap and newgidmap, of shadow: https://github.com/shadow-maint/shadow",
             Self::Docker => "install Docker: https://docs.docker.com/engine/install/",
+            Self::Podman => "install Podman: https://podman.io/docs/installation",
         }
     }
 
@@ -52,6 +55,7 @@ impl Program {
         match self {
             Self::Pasta => in_path("pasta"),
             Self::Newuidmap => in_path("newuidmap"),
+            Self::Podman => in_path("podman"),
             Self::Docker => in_path("dockerd").or_else(|| in_path("docker")),
         }
     }
@@ -75,6 +79,7 @@ impl Host {
             (Program::Newuidmap, Manager::Apt { .. }) => "uidmap",
             (Program::Newuidmap, Manager::Dnf { .. }) => "shadow-utils",
             (Program::Newuidmap, Manager::Pacman) => "shadow",
+            (Program::Podman, _) => "podman",
             (Program::Docker, Manager::Apt { .. }) => "docker.io",
             (Program::Docker, Manager::Dnf { fedora: true }) => "moby-engine",
             // What is made of Fedora has another one each, or none.

@@ -1,8 +1,9 @@
-//! A Docker engine for the time of a chore: one that answers already, or one that is started and ended here.
+//! Engines for the time of a chore: those that answer already, or are started and ended here.
 
 use crate::machine::{Machine, find};
 use anyhow::Result;
 use kennel_testkit::docker;
+use kennel_testkit::podman::{Service, image_on};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -54,6 +55,63 @@ impl Drop for Engine {
             eprintln!("== ending dockerd");
             if !docker::stop() {
                 eprintln!("== it stays: someone else uses it");
+            }
+        }
+    }
+}
+
+/// Podman services: root's, and an ordinary user's.
+#[derive(Default)]
+pub(crate) struct Podmans {
+    sockets: Vec<(Service, PathBuf, bool)>,
+}
+
+impl Podmans {
+    /// Finds or starts them, with the test image on each. Where that is not possible it is said, and in CI it is a failure.
+    pub(crate) fn get(machine: &mut Machine) -> Result<Self> {
+        let mut found = Self::default();
+        for service in Service::ALL {
+            let named = std::env::var_os(service.variable()).map(PathBuf::from);
+            let (socket, ours) = match named {
+                Some(named) => (named, false),
+                None if machine.root && find("podman").is_some() => {
+                    eprintln!("== starting podman ({service:?})");
+                    (service.start(), true)
+                }
+                None => {
+                    let why =
+                        format!("only root can start one, and it needs podman; or name one in {}", service.variable());
+                    machine.leave_out("everything on Podman", &why)?;
+                    return Ok(found);
+                }
+            };
+            image_on(&socket);
+            found.sockets.push((service, socket, ours));
+        }
+        Ok(found)
+    }
+
+    /// Whether all are there.
+    pub(crate) fn are_there(&self) -> bool {
+        self.sockets.len() == Service::ALL.len()
+    }
+
+    /// Tells a command which ones to use.
+    pub(crate) fn tell(&self, command: &mut Command) {
+        for (service, socket, _) in &self.sockets {
+            command.env(service.variable(), socket);
+        }
+    }
+}
+
+impl Drop for Podmans {
+    fn drop(&mut self) {
+        for (service, _, ours) in &self.sockets {
+            if *ours {
+                eprintln!("== ending podman ({service:?})");
+                if !service.stop() {
+                    eprintln!("== it stays: someone else uses it");
+                }
             }
         }
     }

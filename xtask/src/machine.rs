@@ -1,6 +1,7 @@
 //! The machine this runs on: who we are on it, what is missing, and getting it where that is ours to do.
 
 use anyhow::{Context, Result, bail};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -26,6 +27,12 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     package("busybox", "busybox-static"),
     package("docker-registry", "docker-registry"),
     package("newuidmap", "uidmap"),
+    package("podman", "podman"),
+    package("conmon", "conmon"),
+    package("runc", "runc"),
+    package("slirp4netns", "slirp4netns"),
+    // No program on PATH: it comes where Podman looks for it.
+    package("../lib/podman/netavark", "netavark"),
 ];
 
 /// What is measured beside us.
@@ -110,6 +117,24 @@ impl Machine {
             if !has(path) && !works("usermod", &[flag, "1000000000-1000065535", NAME]) {
                 bail!("usermod could not give {NAME} a range in {path}");
             }
+        }
+        Ok(())
+    }
+}
+
+impl Machine {
+    /// Lets ordinary users make tunnels, as most machines do: their networks are made of one.
+    pub(crate) fn open_tunnels(&mut self) -> Result<()> {
+        const TUN: &str = "/dev/net/tun";
+        let mode = std::fs::metadata(TUN).map(|found| found.permissions().mode() & 0o666);
+        if mode.is_ok_and(|mode| mode == 0o666) {
+            return Ok(());
+        }
+        if !self.root || std::fs::set_permissions(TUN, PermissionsExt::from_mode(0o666)).is_err() {
+            return self.leave_out(
+                "networks of ordinary users",
+                "they may not open /dev/net/tun, and only root can change that",
+            );
         }
         Ok(())
     }

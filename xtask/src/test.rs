@@ -1,6 +1,6 @@
 //! `cargo xtask test`: all set-up, then everything that can fail.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Podmans};
 use crate::fuzz;
 use crate::machine::{FOR_TESTS, Machine, works};
 use crate::stage::{Stages, cargo};
@@ -29,7 +29,9 @@ impl Test {
         machine.install(FOR_TESTS)?;
         machine.make_tester()?;
         let engine = Engine::get(&mut machine)?;
-        let mut runner = Runner::find(&mut machine, engine.as_ref())?;
+        machine.open_tunnels()?;
+        let podmans = Podmans::get(&mut machine)?;
+        let mut runner = Runner::find(&mut machine, engine.as_ref(), &podmans)?;
         let mut stages = Stages::default();
         match self.repeat {
             Some(times) => {
@@ -40,7 +42,7 @@ impl Test {
             None => self.everything(&mut machine, &mut stages, &mut runner)?,
         }
         let tally = runner.tally;
-        drop(engine);
+        drop((engine, podmans));
         let passed = stages.conclude();
         for what in machine.left_out() {
             eprintln!("LEFT OUT {what}");
@@ -68,12 +70,13 @@ impl Test {
 struct Runner<'a> {
     nextest: bool,
     engine: Option<&'a Engine>,
+    podmans: &'a Podmans,
     root: bool,
     tally: Tally,
 }
 
 impl<'a> Runner<'a> {
-    fn find(machine: &mut Machine, engine: Option<&'a Engine>) -> Result<Self> {
+    fn find(machine: &mut Machine, engine: Option<&'a Engine>, podmans: &'a Podmans) -> Result<Self> {
         let nextest = works("cargo", &["nextest", "--version"]);
         if !nextest {
             let why = "cargo-nextest is not there (cargo install --locked cargo-nextest); cargo test stands in for it";
@@ -82,7 +85,7 @@ impl<'a> Runner<'a> {
         if !machine.root {
             machine.leave_out("everything on native", "its tests play root and ordinary users, which only root can")?;
         }
-        Ok(Self { nextest, engine, root: machine.root, tally: Tally::default() })
+        Ok(Self { nextest, engine, podmans, root: machine.root, tally: Tally::default() })
     }
 
     /// All tests but those in the documentation.
@@ -118,6 +121,7 @@ impl<'a> Runner<'a> {
 
     fn run(&mut self, stages: &mut Stages, name: &str, mut command: Command) -> Result<()> {
         Engine::tell(self.engine, &mut command);
+        self.podmans.tell(&mut command);
         let speaks_on = if self.nextest { Speaks::Stderr } else { Speaks::Stdout };
         stages.measure(name, &mut command, |command| self.tally.run(command, speaks_on))
     }
@@ -137,7 +141,10 @@ impl<'a> Runner<'a> {
         if self.nextest {
             // One expression: of several, a test has to match only one.
             let not = |name| format!("not (package(kennel-{name}) & kind(test)) & not test(/(^|::){name}::/)");
-            let wanted: Vec<String> = providers.into_iter().map(not).collect();
+            let mut wanted: Vec<String> = providers.into_iter().map(not).collect();
+            if !self.podmans.are_there() {
+                wanted.push("not binary(/podman/) & not test(/podman/)".to_owned());
+            }
             if !wanted.is_empty() {
                 command.args(["--filterset", &wanted.join(" & ")]);
             }
@@ -149,6 +156,9 @@ impl<'a> Runner<'a> {
         command.arg("--");
         for name in &providers {
             command.args(["--skip", &format!("{name}::")]);
+        }
+        if !self.podmans.are_there() {
+            command.args(["--skip", "podman"]);
         }
     }
 }

@@ -49,7 +49,14 @@ impl Keeper {
     /// A process in the sandbox shows its pid here; one outside its pid namespace shows none. Where there is no
     /// namespace, the hello must carry a token.
     pub(crate) fn is_from_outside(&self, socket: &OwnedFd) -> bool {
-        self.config.token.is_some() || sys::peer_pid(socket) == Some(0)
+        if self.config.token.is_some() {
+            return true;
+        }
+        match sys::peer(socket) {
+            Some(peer) if peer.pid == 0 => true,
+            Some(peer) => self.config.by_engine && peer.uid == 0 && was_put_in(peer.pid),
+            None => false,
+        }
     }
 
     pub(crate) fn read_connection(&mut self, id: u64, flags: epoll::EventFlags) {
@@ -222,6 +229,16 @@ impl Keeper {
             }
         }
     }
+}
+
+/// Whether a process was put into the sandbox from outside: its parent is not to be seen here. What is started inside has one
+/// inside, and falls to process 1 when that ends.
+fn was_put_in(pid: i32) -> bool {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name of the program comes before, in brackets, and may have anything in it.
+    let rest = stat.iter().rposition(|byte| *byte == b')').map_or(&[][..], |end| &stat[end + 1..]);
+    let parent = rest.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).nth(1);
+    parent == Some(&b"0"[..])
 }
 
 /// Compares in a time that does not tell where the difference is.

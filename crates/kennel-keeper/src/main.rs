@@ -1,5 +1,7 @@
 //! The keeper as a program: process 1 of a sandbox that an engine makes, or an ordinary process for `local`.
 
+mod dial;
+
 use kennel_keeper::place::{self, Place};
 use kennel_keeper::{keep, sys};
 use kennel_proto::KeeperConfig;
@@ -9,6 +11,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: kennel-keeper serve --socket PATH --config HEX
        kennel-keeper serve --dir DIR, told on standard input
+       kennel-keeper dial --socket PATH, beside the one that listens there
        kennel-keeper --version";
 
 fn main() -> ExitCode {
@@ -23,6 +26,7 @@ fn main() -> ExitCode {
             parse_hex(hex).and_then(|bytes| config(&bytes)).and_then(|config| Ok((bind(path)?, config)))
         }
         ["serve", "--dir", dir] => return in_directory(dir),
+        ["dial", "--socket", path] => return dial::dial(path),
         _ => Err(USAGE.to_owned()),
     };
     match prepared {

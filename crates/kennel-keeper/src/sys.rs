@@ -248,6 +248,11 @@ pub fn close_all_but(keep: &[i32]) {
 
 /// The pid of the process at the other end of a socket, as this process's pid namespace numbers it: 0 outside of it.
 pub fn peer_pid(socket: &OwnedFd) -> Option<i32> {
+    peer(socket).map(|cred| cred.pid)
+}
+
+/// Who connected: process, user and group, as they were then.
+pub fn peer(socket: &OwnedFd) -> Option<libc::ucred> {
     // SAFETY: plain data; the kernel fills at most the size given.
     let mut cred: libc::ucred = unsafe { std::mem::zeroed() };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
@@ -255,7 +260,7 @@ pub fn peer_pid(socket: &OwnedFd) -> Option<i32> {
     let result = unsafe {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &raw mut size)
     };
-    check(result).ok().map(|_| cred.pid)
+    check(result).ok().map(|_| cred)
 }
 
 /// A descriptor that is open as long as this process runs, by its number.

@@ -65,6 +65,9 @@ pub struct KeeperConfig {
     /// A directory that the owner of a tied sandbox holds a lock on as long as it lives. Looked at until it connects.
     #[n(18)]
     pub owner_holds: Option<ByteVec>,
+    /// Whether hosts come by a program that the engine starts beside the keeper, and not from outside.
+    #[n(19)]
+    pub by_engine: bool,
 }
 
 /// Where the main process's output is kept.

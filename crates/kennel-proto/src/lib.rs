@@ -22,6 +22,7 @@
 pub mod caps;
 mod codec;
 mod config;
+pub mod dial;
 pub mod log;
 mod message;
 

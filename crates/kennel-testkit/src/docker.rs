@@ -34,7 +34,7 @@ pub fn socket() -> PathBuf {
 pub fn start() -> PathBuf {
     let dir = engine_dir();
     let socket = dir.join("docker.sock");
-    use_it();
+    DOCKERS.hold();
     if answers(&socket) {
         return socket;
     }
@@ -88,9 +88,9 @@ pub fn start() -> PathBuf {
 pub fn stop() -> bool {
     let dir = engine_dir();
     let _only_one = lock("dockerd");
-    in_use().take();
+    DOCKERS.let_go();
     // Held to the end: whoever comes meanwhile waits, finds no engine and starts one.
-    let users = lock_file("dockerd-users");
+    let users = lock_file(DOCKERS.name());
     if users.try_lock().is_err() {
         return false;
     }
@@ -105,18 +105,36 @@ pub fn stop() -> bool {
     std::fs::remove_dir_all(dir).is_ok()
 }
 
-/// Held by this process for as long as it uses our own engine.
-fn in_use() -> std::sync::MutexGuard<'static, Option<File>> {
-    static IN_USE: Mutex<Option<File>> = Mutex::new(None);
-    IN_USE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Held by this process for as long as it uses an engine of our own.
+pub(crate) struct InUse {
+    name: &'static str,
+    held: Mutex<Option<File>>,
 }
 
-fn use_it() {
-    in_use().get_or_insert_with(|| {
-        let file = lock_file("dockerd-users");
-        file.lock_shared().expect("say that the engine is in use");
-        file
-    });
+static DOCKERS: InUse = InUse::new("dockerd-users");
+
+impl InUse {
+    pub(crate) const fn new(name: &'static str) -> Self {
+        Self { name, held: Mutex::new(None) }
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Says that it is in use, from now on.
+    pub(crate) fn hold(&self) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| {
+            let file = lock_file(self.name);
+            file.lock_shared().expect("say that the engine is in use");
+            file
+        });
+    }
+
+    /// Says that it is not, as far as this process is concerned.
+    pub(crate) fn let_go(&self) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
 }
 
 /// A small image on the engine [`socket`] finds: busybox, the programs of this kit, `nobody`, and nothing else.
@@ -172,7 +190,7 @@ pub(crate) fn lock(what: &str) -> File {
     file
 }
 
-fn lock_file(what: &str) -> File {
+pub(crate) fn lock_file(what: &str) -> File {
     let path = std::env::temp_dir().join(format!("kennel-test-{what}.lock"));
     File::create(&path).unwrap_or_else(|error| panic!("make {}: {error}", path.display()))
 }

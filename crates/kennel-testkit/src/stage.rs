@@ -24,8 +24,8 @@ pub trait Subject: Send + Sync {
     }
 
     /// The row of the mode table that its sandboxes are of.
-    fn mode(&self) -> &'static Mode {
-        self.open().mode()
+    fn mode(&self, provider: &dyn Provider) -> &'static Mode {
+        provider.mode()
     }
 
     /// Where the keeper's socket is inside, if it has a path there.
@@ -43,7 +43,6 @@ pub trait Subject: Send + Sync {
 pub struct Stage {
     subject: Box<dyn Subject>,
     provider: Arc<dyn Provider>,
-    mode: &'static Mode,
     made: Mutex<Vec<SandboxId>>,
 }
 
@@ -56,9 +55,10 @@ pub fn check<S: Subject + 'static>(make: impl FnOnce() -> S, case: impl AsyncFnO
         .build()
         .expect("a runtime for the case");
     let entered = runtime.enter();
-    let (provider, mode) = (subject.open(), subject.mode());
-    let stage = Stage { provider, mode, subject: Box::new(subject), made: Mutex::default() };
+    let stage = Stage { provider: subject.open(), subject: Box::new(subject), made: Mutex::default() };
     drop(entered);
+    // Which row holds may be known only after it was asked.
+    runtime.block_on(stage.provider.probe());
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let in_time = runtime.block_on(async { tokio::time::timeout(CASE, case(&stage)).await.is_ok() });
         assert!(in_time, "the case took longer than {CASE:?}");
@@ -74,7 +74,7 @@ pub fn check<S: Subject + 'static>(make: impl FnOnce() -> S, case: impl AsyncFnO
 impl Stage {
     /// The row of the mode table that says what should happen.
     pub fn mode(&self) -> &'static Mode {
-        self.mode
+        self.subject.mode(&*self.provider)
     }
 
     /// The provider.
@@ -105,7 +105,8 @@ impl Stage {
     /// A plain sandbox with the home's workspace. Its processes carry the home's mark.
     pub fn spec(&self) -> SandboxSpec {
         let mut spec = self.subject.spec();
-        spec.workspace = Some(self.home().workspace());
+        // An engine of another machine has none of our files.
+        spec.workspace = Some(self.home().workspace()).filter(|_| self.mode().workspace == Support::Given);
         spec.env.insert("KENNEL_TEST_HOME".into(), self.home().mark());
         spec
     }

@@ -16,7 +16,7 @@ const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
 const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 /// Where programs keep their data; `~/.local/share` if not set.
 const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
-/// Where a rootless Docker has its socket.
+/// Where the engines of ordinary users have their sockets.
 const XDG_RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 /// Where Docker is.
 const DOCKER_HOST: &str = "DOCKER_HOST";
@@ -28,6 +28,16 @@ const REGISTRY_AUTH_FILE: &str = "REGISTRY_AUTH_FILE";
 const HTTP_PROXY: &str = "HTTP_PROXY";
 const HTTPS_PROXY: &str = "HTTPS_PROXY";
 const NO_PROXY: &str = "NO_PROXY";
+/// Which of Docker's contexts counts.
+const DOCKER_CONTEXT: &str = "DOCKER_CONTEXT";
+/// Whether a Docker that is reached by TCP has to show who it is.
+const DOCKER_TLS_VERIFY: &str = "DOCKER_TLS_VERIFY";
+/// TLS without a look at who answers, which is refused.
+const DOCKER_TLS: &str = "DOCKER_TLS";
+/// Where the certificates are.
+const DOCKER_CERT_PATH: &str = "DOCKER_CERT_PATH";
+/// Where Podman is.
+const CONTAINER_HOST: &str = "CONTAINER_HOST";
 /// Set by a shell that asks what can be typed; see `kennel completions`.
 pub(crate) const COMPLETE: &str = "KENNEL_COMPLETE";
 /// Where programs are looked for that the doctor tells of.
@@ -49,12 +59,14 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     (XDG_CONFIG_HOME, "Where settings are: `kennel/config.toml` below it. `~/.config` if not set."),
     (XDG_DATA_HOME, "Where programs for the inside are kept. `~/.local/share` if not set."),
     (XDG_STATE_HOME, "Where sandboxes are kept. `~/.local/state` if not set."),
-    (XDG_RUNTIME_DIR, "Where a rootless Docker has its socket."),
-    (DOCKER_HOST, "Where Docker listens, as in `unix:///var/run/docker.sock`."),
-    (
-        DOCKER_CONFIG,
-        "Where Docker keeps its logins, for images that Kennel pulls itself: `config.json` in it. `~/.docker` if not set.",
-    ),
+    (XDG_RUNTIME_DIR, "Where engines of ordinary users have their sockets."),
+    (DOCKER_HOST, "Where Docker listens, as in `unix:///var/run/docker.sock` or `tcp://build.example:2376`."),
+    (DOCKER_CONTEXT, "Which of Docker's contexts says where it listens, where `DOCKER_HOST` does not."),
+    (DOCKER_CONFIG, "Where Docker's settings, contexts, certificates and logins are. `~/.docker` if not set."),
+    (DOCKER_TLS_VERIFY, "Set to anything: TLS, and the engine must show who it is."),
+    (DOCKER_TLS, "TLS without a look at who answers, which is refused."),
+    (DOCKER_CERT_PATH, "Where `ca.pem`, `cert.pem` and `key.pem` are, if not among Docker's settings."),
+    (CONTAINER_HOST, "Where Podman listens, as in `unix:///run/podman/podman.sock`."),
     (REGISTRY_AUTH_FILE, "A file of logins, as Podman has it; it counts before Docker's."),
     (
         "HTTP_PROXY, HTTPS_PROXY, NO_PROXY",
@@ -108,7 +120,32 @@ pub(crate) fn runtime_dir() -> Option<PathBuf> {
 }
 
 pub(crate) fn docker_host() -> Option<String> {
-    std::env::var(DOCKER_HOST).ok().filter(|text| !text.is_empty())
+    text(DOCKER_HOST)
+}
+
+pub(crate) fn docker_context() -> Option<String> {
+    text(DOCKER_CONTEXT)
+}
+
+/// Where Docker's own settings are.
+pub(crate) fn docker_config() -> Option<PathBuf> {
+    path(DOCKER_CONFIG).or_else(|| home().map(|home| home.join(".docker")))
+}
+
+pub(crate) fn docker_tls_verify() -> bool {
+    text(DOCKER_TLS_VERIFY).is_some()
+}
+
+pub(crate) fn docker_tls() -> bool {
+    text(DOCKER_TLS).is_some()
+}
+
+pub(crate) fn docker_cert_path() -> Option<PathBuf> {
+    path(DOCKER_CERT_PATH)
+}
+
+pub(crate) fn container_host() -> Option<String> {
+    text(CONTAINER_HOST)
 }
 
 pub(crate) fn program_dirs() -> Vec<PathBuf> {
@@ -116,7 +153,7 @@ pub(crate) fn program_dirs() -> Vec<PathBuf> {
 }
 
 pub(crate) fn term() -> Option<String> {
-    std::env::var(TERM).ok().filter(|text| !text.is_empty())
+    text(TERM)
 }
 
 /// Files of logins at registries, those that count most first. They need not be there.
@@ -148,6 +185,11 @@ pub(crate) fn sudo_owner() -> Option<Owner> {
     }
     let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
     Some(Owner { uid: number(SUDO_UID)?, gid: number(SUDO_GID)? })
+}
+
+/// A variable that holds text; an empty one counts as not set.
+fn text(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
 }
 
 /// A variable that holds a path; an empty one counts as not set.

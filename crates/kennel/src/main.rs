@@ -8,6 +8,7 @@ mod command;
 mod completion;
 mod copy;
 mod drive;
+mod engines;
 mod environment;
 mod input;
 mod life;

@@ -3,15 +3,15 @@
 //! Making one is cheap and asks nobody: an engine's client is built only for who needs that engine.
 
 use crate::command::image::pull_options;
+use crate::engines::{self, Endpoint};
 use crate::places::Places;
+use crate::report;
 use crate::settings::Settings;
-use crate::{environment, report};
 use kennel_config::OnUnavailable;
 use kennel_core::{Error, Provider, Result, Sandbox, printable};
-use kennel_docker::NamePrefix;
+use kennel_docker::{Docker, DockerOptions, Kind, NamePrefix};
 use kennel_image::PullOptions;
 use kennel_types::{ErrorCode, MODES, Mode, NetworkMode, SandboxId, SandboxInfo};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A provider, as people type it.
@@ -19,6 +19,8 @@ use std::sync::Arc;
 pub(crate) enum ProviderName {
     /// Linux namespaces, on this machine's own files
     Native,
+    /// Containers of a Podman engine
+    Podman,
     /// Containers of a Docker engine
     Docker,
     /// Plain processes, without any isolation
@@ -27,12 +29,13 @@ pub(crate) enum ProviderName {
 
 impl ProviderName {
     /// Where sandboxes are looked for, those that answer fastest first.
-    pub(crate) const ALL: [Self; 3] = [Self::Native, Self::Local, Self::Docker];
+    pub(crate) const ALL: [Self; 4] = [Self::Native, Self::Local, Self::Podman, Self::Docker];
 
     /// The name as it is typed.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Native => "native",
+            Self::Podman => "podman",
             Self::Docker => "docker",
             Self::Local => "local",
         }
@@ -44,9 +47,10 @@ impl ProviderName {
         match provider {
             Provider::Auto => Ok(None),
             Provider::Native => Ok(Some(Self::Native)),
+            Provider::Podman => Ok(Some(Self::Podman)),
             Provider::Docker => Ok(Some(Self::Docker)),
             Provider::Local => Ok(Some(Self::Local)),
-            Provider::Podman | Provider::Apple | Provider::Vm | Provider::Kubernetes | Provider::Mock => {
+            Provider::Apple | Provider::Vm | Provider::Kubernetes | Provider::Mock => {
                 let name = format!("{provider:?}").to_lowercase();
                 Err(Error::new(ErrorCode::Unsupported, format!("sandbox.provider: there is no {name} provider yet"))
                     .hint("kennel config show sandbox.provider, or use --provider native"))
@@ -70,19 +74,39 @@ impl ProviderName {
         Ok(match self {
             Self::Native => Arc::new(make_native(&places, PullOptions::default())),
             Self::Local => Arc::new(kennel_local::Local::new(state, programs)),
-            Self::Docker => Arc::new(kennel_docker::Docker::new(kennel_docker::DockerOptions {
-                state_dir: state,
-                program_dir: programs,
-                socket: docker_socket()?,
-                installation: places.installation()?,
-                name_prefix,
-            })),
+            Self::Podman | Self::Docker => {
+                let expected = if self == Self::Podman { Kind::Podman } else { Kind::Docker };
+                let options = DockerOptions {
+                    state_dir: state,
+                    program_dir: programs,
+                    expected,
+                    installation: places.installation()?,
+                    name_prefix,
+                };
+                Arc::new(Docker::new(options, self.endpoint()?.dialer()?))
+            }
         })
+    }
+
+    /// Where the engine listens, of one that has an engine.
+    pub(crate) fn endpoint(self) -> Result<Endpoint> {
+        match self {
+            Self::Podman => engines::podman(),
+            _ => engines::docker(),
+        }
     }
 
     /// Whether it is worth asking when nobody named it.
     fn may_be_here(self) -> bool {
-        self != Self::Docker || docker_socket().is_ok_and(|socket| socket.exists())
+        match self {
+            Self::Native | Self::Local => true,
+            Self::Podman => self.endpoint().is_ok_and(|endpoint| endpoint.may_answer()),
+            // One engine is asked once: it says itself what it is.
+            Self::Docker => self.endpoint().is_ok_and(|endpoint| {
+                let podman = Self::Podman.endpoint().is_ok_and(|podman| podman.is_same(&endpoint));
+                endpoint.may_answer() && !podman
+            }),
+        }
     }
 }
 
@@ -127,7 +151,7 @@ impl Providers {
     }
 
     /// The one for a new sandbox: the one that was named, on the command line or in the settings; else native where it
-    /// works, else Docker. Never `local` by itself.
+    /// works, else Podman, else Docker. Never `local` by itself.
     pub(crate) async fn for_new(&self, settings: &Settings, image: Option<&str>) -> Result<Arc<dyn Provider>> {
         if let Some(named) = self.named {
             return self.make(named, settings);
@@ -161,7 +185,12 @@ impl Providers {
     async fn detected(&self, settings: &Settings, image: Option<&str>) -> Result<Arc<dyn Provider>> {
         let native = self.make(ProviderName::Native, settings)?;
         // What is only in an engine's own store may be there and nowhere else.
-        let elsewhere = |image: &str| !has_image(image) && docker_socket().is_ok_and(|socket| socket.exists());
+        let engine = || {
+            [ProviderName::Podman, ProviderName::Docker]
+                .into_iter()
+                .any(|name| name.endpoint().is_ok_and(|endpoint| endpoint.may_answer()))
+        };
+        let elsewhere = |image: &str| !has_image(image) && engine();
         let reason = if image.is_some_and(elsewhere) {
             "it does not have the image".to_owned()
         } else {
@@ -171,18 +200,29 @@ impl Providers {
             }
             availability.fix.map_or(availability.detail.clone(), |fix| format!("{} ({fix})", availability.detail))
         };
-        let socket = docker_socket()?;
-        if socket.exists() {
-            if image.is_none() {
-                report::note(&format!("native is not available: {reason}; using docker"));
+        let (podman, docker) = (ProviderName::Podman.endpoint()?, ProviderName::Docker.endpoint()?);
+        let chosen = match (podman.may_answer(), docker.may_answer()) {
+            // A socket may be all there is of an engine.
+            (true, true) if !podman.is_same(&docker) => {
+                let made = self.make(ProviderName::Podman, settings)?;
+                if made.probe().await.available { ProviderName::Podman } else { ProviderName::Docker }
             }
-            return self.make(ProviderName::Docker, settings);
+            (true, _) => ProviderName::Podman,
+            (false, true) => ProviderName::Docker,
+            (false, false) => {
+                let message = format!(
+                    "no provider is available: native: {reason}; podman: there is no {}; docker: there is no {}",
+                    podman.shown(),
+                    docker.shown()
+                );
+                return Err(Error::new(ErrorCode::NotAvailable, message)
+                    .hint("run as root for native, or: kennel setup docker"));
+            }
+        };
+        if image.is_none() {
+            report::note(&format!("native is not available: {reason}; using {}", chosen.as_str()));
         }
-        Err(Error::new(
-            ErrorCode::NotAvailable,
-            format!("no provider is available: native: {reason}; docker: there is no {}", socket.display()),
-        )
-        .hint("run as root for native, or: kennel setup docker"))
+        self.make(chosen, settings)
     }
 
     /// The sandbox of that id, name or beginning of an id.
@@ -354,21 +394,4 @@ pub(crate) fn report_silent(silent: &[(ProviderName, Error)]) {
     for (name, error) in silent {
         report::warning(&format!("sandboxes of {} cannot be seen: {error}", name.as_str()));
     }
-}
-
-/// Where Docker listens: as `DOCKER_HOST` says, else the system's socket, else the user's own.
-pub(crate) fn docker_socket() -> Result<PathBuf> {
-    const SYSTEM: &str = "/var/run/docker.sock";
-    if let Some(host) = environment::docker_host() {
-        return host.strip_prefix("unix://").filter(|path| path.starts_with('/')).map(PathBuf::from).ok_or_else(|| {
-            Error::new(ErrorCode::Unsupported, format!("DOCKER_HOST is {host:?}: only unix sockets can be used"))
-                .hint("unset DOCKER_HOST, or set it to unix:///PATH")
-        });
-    }
-    if !Path::new(SYSTEM).exists()
-        && let Some(own) = environment::runtime_dir().map(|dir| dir.join("docker.sock")).filter(|path| path.exists())
-    {
-        return Ok(own);
-    }
-    Ok(SYSTEM.into())
 }

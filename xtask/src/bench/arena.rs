@@ -4,7 +4,7 @@
 use super::sample::succeed;
 use anyhow::{Context, Result, bail};
 use kennel_core::{Provider, RemoveOptions, Sandbox};
-use kennel_docker::{Docker, DockerOptions, NamePrefix};
+use kennel_docker::{Docker, DockerOptions, Kind, NamePrefix, UnixDialer};
 use kennel_native::Native;
 use kennel_testkit::{docker as engine, host, within_blocking};
 use kennel_types::{ErrorCode, NetworkMode, SandboxSpec};
@@ -53,11 +53,11 @@ impl Arena {
             let options = DockerOptions {
                 state_dir: state.join("docker"),
                 program_dir: programs.clone(),
-                socket: socket.clone(),
+                expected: Kind::Docker,
                 installation,
                 name_prefix: NamePrefix::default(),
             };
-            let provider: Arc<dyn Provider> = Arc::new(Docker::new(options));
+            let provider: Arc<dyn Provider> = Arc::new(Docker::new(options, Arc::new(UnixDialer::new(&socket))));
             Containers { image: engine::image_on(&socket), socket, provider }
         });
         let native = Arc::new(Native::new(state.join("native"), programs));

@@ -82,5 +82,7 @@ pub async fn they_are_reported(stage: &Stage) {
     let sandbox = stage.create(&limited(stage, limits)).await;
     assert_eq!(sandbox.inspect().await.unwrap().enforcement.limits, limits);
     let plain = stage.create(&stage.spec()).await;
-    assert_eq!(plain.inspect().await.unwrap().enforcement.limits, Limits::default());
+    // An engine may hold the number of processes by itself.
+    let unasked = Limits { pids: None, ..plain.inspect().await.unwrap().enforcement.limits };
+    assert_eq!(unasked, Limits::default());
 }

@@ -11,6 +11,9 @@ use std::path::Path;
 pub async fn the_workspace_is_shared(stage: &Stage) {
     let workspace = stage.home().workspace();
     std::fs::write(workspace.join("from-outside"), "out").unwrap();
+    if stage.mode().workspace == Support::Refused {
+        return stage.refuses(&SandboxSpec { workspace: Some(workspace), ..stage.spec() }).await;
+    }
     let sandbox = stage.running().await;
     if stage.mode().backing == Backing::Memory {
         // There is nothing of the host in it.
@@ -94,6 +97,9 @@ pub async fn files_belong_to_the_owner(stage: &Stage) {
     // Only root can give files away.
     let owner = if root { Owner { uid: 12345, gid: 12346 } } else { Owner { uid: own.uid(), gid: own.gid() } };
     let spec = SandboxSpec { owner: Some(owner), ..stage.spec() };
+    if stage.mode().workspace == Support::Refused {
+        return stage.refuses(&SandboxSpec { workspace: Some(stage.home().workspace()), ..spec }).await;
+    }
     if stage.mode().mounts == Support::Refused {
         return stage.refuses(&SandboxSpec { owner: Some(Owner { uid: 12345, gid: 12346 }), ..spec }).await;
     }

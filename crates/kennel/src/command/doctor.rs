@@ -116,7 +116,9 @@ impl Diagnosis {
 
     /// What there is to get. Where one provider works, nobody is talked into a second.
     fn lacks(&self) -> Vec<Lack> {
-        let of_providers = self.providers.iter().filter(|_| !self.healthy).flat_map(|found| &found.lacks);
+        // One engine is enough: Podman is for those who name it.
+        let wanted = |found: &&Finding| !self.healthy && (self.providers.len() == 1 || found.provider != "podman");
+        let of_providers = self.providers.iter().filter(wanted).flat_map(|found| &found.lacks);
         let of_machine =
             self.machine.iter().filter(|check| check.state == State::Missing).flat_map(|check| &check.lacks);
         of_providers.chain(of_machine).cloned().collect()
@@ -147,7 +149,8 @@ async fn examine(name: ProviderName, host: &Host) -> Finding {
         }
     };
     let Availability { available, detail, fix } = seen;
-    let mut lacks = if name == ProviderName::Docker && !available { engine::lacks() } else { Vec::new() };
+    let engine = matches!(name, ProviderName::Podman | ProviderName::Docker);
+    let mut lacks = if engine && !available { engine::lacks(name) } else { Vec::new() };
     if lacks.is_empty() {
         lacks.extend(fix.map(Lack::Other));
     }

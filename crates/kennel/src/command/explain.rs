@@ -53,13 +53,17 @@ impl Explain {
                 Ok(provider) => (provider.probe().await, provider.modes()),
                 Err(error) => {
                     let (detail, fix) = (error.to_string(), error.next_step().map(ToOwned::to_owned));
-                    let first = MODES.iter().find(|mode| mode.provider == name.as_str());
-                    (Availability { available: false, detail, fix }, first.into_iter().collect())
+                    (Availability { available: false, detail, fix }, vec![name.mode()])
                 }
             };
-            rows.extend(can_be.into_iter().map(|mode| (mode, here.clone())));
+            // An engine is what it is; what it could be is told of who asks for it.
+            let is_engine = matches!(name, ProviderName::Podman | ProviderName::Docker);
+            let asked = is_engine && self.subject.as_deref() == Some(name.as_str());
+            let wanted = |mode: &&Mode| {
+                mode.provider == name.as_str() && (asked || can_be.iter().any(|can| can.name == mode.name))
+            };
+            rows.extend(MODES.iter().filter(wanted).map(|mode| Here { mode, here: here.clone() }));
         }
-        let mut rows: Vec<Here> = rows.into_iter().map(|(mode, here)| Here { mode, here }).collect();
         let Some(subject) = self.subject.as_deref() else {
             return if self.json { print_json(&rows) } else { print(&matrix(&features(), &rows)) };
         };

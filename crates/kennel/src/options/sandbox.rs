@@ -17,7 +17,7 @@ pub(crate) struct SandboxOptions {
     /// Its name; the id stands in for it if not given
     #[arg(long)]
     name: Option<String>,
-    /// The image to run; goes to docker unless --provider says otherwise
+    /// The image to run; goes to podman or docker unless --provider says otherwise
     #[arg(long)]
     pub(crate) image: Option<String>,
     /// Pull the image: always, if it is missing, or never [default: missing]

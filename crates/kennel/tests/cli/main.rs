@@ -3,6 +3,7 @@
 mod config;
 mod copy;
 mod doctor;
+mod engines;
 mod failures;
 mod images;
 mod life;

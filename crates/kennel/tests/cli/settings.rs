@@ -79,7 +79,7 @@ fn what_is_wrong_in_them_stops_it() {
     let stderr = call(&kennel, &["run", "--", "true"], &[]).fails(125);
     assert!(stderr.contains("kennel.toml:2:1") && stderr.contains("sandbox.memory"), "{stderr}");
     for (text, said) in [
-        ("provider = \"podman\"", "there is no podman provider yet"),
+        ("provider = \"apple\"", "there is no apple provider yet"),
         ("volumes = [\"./missing:/data\"]", "sandbox.volumes: "),
         ("workspace = \"missing\"", "sandbox.workspace: "),
     ] {

@@ -4,15 +4,17 @@
 use crate::engine::status;
 use crate::info::Container;
 use crate::mounts::{Guard, mounts};
-use crate::plan::{Facts, Plan, plan};
+use crate::plan::{Facts, Plan, Way, Workdir, plan};
+use crate::setup::Setup;
 use crate::{Docker, Seen};
-use bollard::models::{ImageConfig, SystemInfo};
+use bollard::models::ImageConfig;
 use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, UploadToContainerOptionsBuilder,
+    ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
+    UploadToContainerOptionsBuilder,
 };
 use kennel_core::{Error, Result, new_id, printable, require};
-use kennel_types::{ErrorCode, Limits, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec};
-use std::path::Path;
+use kennel_types::{ErrorCode, Limits, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec, Support};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -22,19 +24,24 @@ const DEEP_READ_ONLY: (usize, usize) = (1, 44);
 impl Docker {
     /// Makes a sandbox, whole or not at all.
     pub(crate) async fn make(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
-        let network = require(self.mode, spec)?;
+        require(self.row(), spec)?;
         let reference = image_reference(spec)?;
-        let api = self.engine.api().await?;
-        let (image, engine) = tokio::join!(self.image(reference), api.info());
+        self.engine.api().await?;
+        let (image, setup) = tokio::join!(self.image(reference), self.setup());
+        let setup = setup?;
+        // Now that it is known what it is.
+        let network = require(setup.mode, spec)?;
         let image = image?;
-        check_engine(&engine.map_err(|error| self.engine.error("ask what the engine can do", error))?)?;
+        setup.check()?;
+        self.check_paths(spec)?;
+        Self::check_owner(spec, setup)?;
         if self.run_dirs.is_sweep_due() {
             // Others' leftovers are no reason not to make this one.
             let _ = self.all().await;
         }
         let id = new_id()?;
         let (run_dir, held) = self.run_dirs.make_and_hold(&id)?;
-        let made = self.make_container(spec, &id, network, &image, &run_dir).await;
+        let made = self.make_container(spec, &id, network, &image, &run_dir, setup).await;
         if made.is_err() {
             let _ = self.run_dirs.remove(&id);
         }
@@ -51,6 +58,7 @@ impl Docker {
         network: NetworkMode,
         image: &ImageConfig,
         run_dir: &Path,
+        setup: &Setup,
     ) -> Result<SandboxInfo> {
         let api = self.engine.api().await?;
         // Held until it is made: of two who want one name, one gets it.
@@ -58,10 +66,10 @@ impl Docker {
             Some(name) => Some(self.free_name(name).await?),
             None => None,
         };
-        let keeper = kennel_keeper_bin::KEEPER.install(&self.program_dir).map_err(|error| {
-            Error::io(format!("put the keeper's program into {}", self.program_dir.display()), error)
-        })?;
-        let guard = Guard::new(self.engine.dialer().socket(), &[self.run_dirs.root(), &self.program_dir]);
+        let here = self.engine.dialer().is_here();
+        let program = if here { Some(self.keeper_program()?) } else { None };
+        let way = program.as_deref().map_or(Way::Copied, |program| Way::Mounted { program, run_dir });
+        let guard = Guard::new(self.engine.dialer().socket(), &[&self.state_dir, &self.program_dir]);
         let version = api.client_version();
         let deep = (version.major_version, version.minor_version) >= DEEP_READ_ONLY;
         let facts = Facts {
@@ -72,26 +80,29 @@ impl Docker {
             image,
             owner: spec.owner.unwrap_or_else(caller),
             created_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
-            keeper: &keeper,
-            run_dir,
+            mode: setup.mode.name,
+            kind: self.engine.kind(),
+            way,
+            limits: setup.mode.limits == Support::Given,
+            rootless: setup.is_rootless(),
             mounts: mounts(spec, &guard, deep)?,
         };
-        let Plan { container, body, give_workdir } = plan(spec, facts)?;
+        let Plan { container, body, make_workdir } = plan(spec, facts)?;
         let query = CreateContainerOptionsBuilder::default().name(&container).build();
         let made = match api.create_container(Some(query), body).await {
             Ok(made) => made,
-            Err(error) if status(&error) == Some(409) => {
+            Err(error) if is_taken(&error) => {
                 return Err(taken(spec.name.as_deref().unwrap_or_default(), &container));
             }
-            Err(error) if status(&error) == Some(404) => return Err(no_image(image_reference(spec)?)),
+            Err(error) if status(&error) == Some(404) => return Err(self.no_image(image_reference(spec)?)),
             Err(error) => return Err(self.engine.error(format!("make the container {container}"), error)),
         };
         let finished = async {
-            if let Some(owner) = give_workdir {
-                self.give_workdir(&made.id, owner).await?;
+            if let Some(workdir) = make_workdir {
+                self.make_workdir(&made.id, &workdir).await?;
             }
             let container = self.inspect(&made.id).await?.ok_or_else(|| Error::no_sandbox(id))?;
-            self.check_made(spec, &container, &made.warnings)?;
+            self.check_made(spec, setup, &container, &made.warnings)?;
             Ok(container.info)
         };
         let finished = finished.await;
@@ -108,23 +119,70 @@ impl Docker {
     async fn image(&self, reference: &str) -> Result<ImageConfig> {
         match self.engine.api().await?.inspect_image(reference).await {
             Ok(image) => Ok(image.config.unwrap_or_default()),
-            Err(error) if status(&error) == Some(404) => Err(no_image(reference)),
+            Err(error) if status(&error) == Some(404) => Err(self.no_image(reference)),
             Err(error) => Err(self.engine.error(format!("look at the image {reference}"), error)),
         }
     }
 
-    /// Gives the working directory, which the engine makes as root, to the user of commands.
-    async fn give_workdir(&self, engine_id: &str, owner: Owner) -> Result<()> {
+    /// The keeper's program, where an engine of this machine can mount it from.
+    fn keeper_program(&self) -> Result<PathBuf> {
+        kennel_keeper_bin::KEEPER
+            .install(&self.program_dir)
+            .map_err(|error| Error::io(format!("put the keeper's program into {}", self.program_dir.display()), error))
+    }
+
+    /// An engine of another machine has none of this one's files, and would take its own of the same name.
+    fn check_paths(&self, spec: &SandboxSpec) -> Result<()> {
+        match &spec.workspace {
+            Some(workspace) if !self.engine.dialer().is_here() => {
+                let what = format!("the workspace {}: the engine is on another machine", workspace.display());
+                Err(Error::unsupported(self.row().provider, what)
+                    .hint("leave it out with --no-workspace, and copy what is needed: kennel cp"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Who runs an engine as an ordinary user cannot give files away.
+    fn check_owner(spec: &SandboxSpec, setup: &Setup) -> Result<()> {
+        match spec.owner {
+            Some(owner) if setup.is_rootless() && owner != caller() => {
+                Err(Error::unsupported(setup.mode.provider, format!("files of user {}: it is not root's", owner.uid))
+                    .hint("leave out sudo"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the working directory, as the user of commands.
+    async fn make_workdir(&self, engine_id: &str, workdir: &Workdir) -> Result<()> {
         let what = "make the working directory";
+        let name = workdir.path.trim_matches('/');
+        if name.is_empty() || (workdir.if_missing && self.is_there(engine_id, &workdir.path).await) {
+            return Ok(());
+        }
+        let mut archive = tar::Builder::new(Vec::new());
         let mut header = tar::Header::new_ustar();
         header.set_entry_type(tar::EntryType::Directory);
         header.set_mode(0o755);
-        header.set_uid(owner.uid.into());
-        header.set_gid(owner.gid.into());
+        header.set_uid(workdir.owner.uid.into());
+        header.set_gid(workdir.owner.gid.into());
         header.set_size(0);
-        let mut archive = tar::Builder::new(Vec::new());
-        let name = crate::mounts::WORKSPACE.trim_start_matches('/');
         archive.append_data(&mut header, name, std::io::empty()).map_err(|error| Error::io(what, error))?;
+        self.put(engine_id, archive, what).await
+    }
+
+    /// Whether there is something at a path of a container.
+    async fn is_there(&self, engine_id: &str, path: &str) -> bool {
+        let query = ContainerArchiveInfoOptionsBuilder::default().path(path).build();
+        match self.engine.api().await {
+            Ok(api) => api.get_container_archive_info(engine_id, Some(query)).await.is_ok(),
+            Err(_) => false,
+        }
+    }
+
+    /// Unpacks an archive at the root of a container.
+    pub(crate) async fn put(&self, engine_id: &str, archive: tar::Builder<Vec<u8>>, what: &str) -> Result<()> {
         let bytes = archive.into_inner().map_err(|error| Error::io(what, error))?;
         let query = UploadToContainerOptionsBuilder::default().path("/").build();
         let body = bollard::body_full(bytes.into());
@@ -132,10 +190,15 @@ impl Docker {
         sent.map_err(|error| self.engine.error(what, error))
     }
 
+    fn no_image(&self, reference: &str) -> Error {
+        Error::new(ErrorCode::ImageNotFound, format!("there is no image {reference} on this engine"))
+            .hint(format!("{} pull {reference}", self.engine.kind().word()))
+    }
+
     /// Engines leave out what their kernel cannot do, with a warning at most. We do not.
-    fn check_made(&self, spec: &SandboxSpec, container: &Container, warnings: &[String]) -> Result<()> {
+    fn check_made(&self, spec: &SandboxSpec, setup: &Setup, container: &Container, warnings: &[String]) -> Result<()> {
         let enforced = &container.info.enforcement;
-        let mut missing: Vec<String> = self
+        let mut missing: Vec<String> = setup
             .mode
             .layers_with(container.info.network)
             .iter()
@@ -147,9 +210,10 @@ impl Docker {
             return Ok(());
         }
         let missing = format!("{} on this engine", missing.join(", "));
-        let error = Error::unsupported(self.mode.provider, missing);
+        let error = Error::unsupported(setup.mode.provider, missing);
         let said: Vec<String> = warnings.iter().map(|warning| printable(warning)).collect();
-        Err(if said.is_empty() { error } else { error.hint(format!("Docker says: {}", said.join("; "))) })
+        let engine = self.engine.kind().title();
+        Err(if said.is_empty() { error } else { error.hint(format!("{engine} says: {}", said.join("; "))) })
     }
 }
 
@@ -167,25 +231,6 @@ fn missing_limits(asked: &Limits, given: &Limits) -> Vec<String> {
     missing
 }
 
-/// What an inspection of a container does not tell: how the engine itself is set up.
-fn check_engine(engine: &SystemInfo) -> Result<()> {
-    let options = engine.security_options.as_deref().unwrap_or_default();
-    let named = |name: &str| {
-        let name = format!("name={name}");
-        options.iter().find(|option| option.split(',').any(|part| part == name))
-    };
-    if named("seccomp").is_none_or(|option| option.contains("profile=unconfined")) {
-        return Err(Error::unsupported("docker", "a system call filter: this engine runs without seccomp")
-            .hint("start the engine with its default seccomp profile"));
-    }
-    for (name, what) in [("rootless", "rootless"), ("userns", "with remapped user ids")] {
-        if named(name).is_some() {
-            return Err(Error::unsupported("docker", format!("sandboxes on an engine that runs {what}")));
-        }
-    }
-    Ok(())
-}
-
 fn image_reference(spec: &SandboxSpec) -> Result<&str> {
     image_name(spec.image.as_deref().unwrap_or_default())
 }
@@ -199,9 +244,9 @@ pub(crate) fn image_name(reference: &str) -> Result<&str> {
     Err(Error::new(ErrorCode::InvalidConfig, format!("{reference:?} is not the name of an image")))
 }
 
-fn no_image(reference: &str) -> Error {
-    Error::new(ErrorCode::ImageNotFound, format!("there is no image {reference} on this engine"))
-        .hint(format!("docker pull {reference}"))
+/// Whether a name was refused as another's. Podman has no status of its own for that.
+pub(crate) fn is_taken(error: &bollard::errors::Error) -> bool {
+    status(error) == Some(409) || (status(error) == Some(500) && error.to_string().contains("already in use"))
 }
 
 pub(crate) fn taken(name: &str, container: &str) -> Error {
@@ -217,25 +262,6 @@ fn caller() -> Owner {
 mod tests {
     use super::*;
     use kennel_types::ByteSize;
-
-    #[test]
-    fn an_engine_without_a_wall_is_refused() {
-        let check = |options: &[&str]| {
-            let security_options = Some(options.iter().map(|&option| option.to_owned()).collect());
-            check_engine(&SystemInfo { security_options, ..SystemInfo::default() }).map_err(|error| error.code())
-        };
-        assert_eq!(check(&["name=apparmor", "name=seccomp,profile=default"]), Ok(()));
-        let refused: &[&[&str]] = &[
-            &[],
-            &["name=apparmor"],
-            &["name=seccomp,profile=unconfined"],
-            &["name=seccomp,profile=default", "name=rootless"],
-            &["name=seccomp,profile=default", "name=userns"],
-        ];
-        for options in refused {
-            assert_eq!(check(options), Err(ErrorCode::Unsupported), "{options:?}");
-        }
-    }
 
     #[test]
     fn a_limit_the_engine_left_out_is_noticed() {

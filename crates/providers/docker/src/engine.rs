@@ -1,118 +1,147 @@
 //! The connection to the engine: a dialer makes byte streams, HTTP goes over them, and what goes wrong gets a code.
 //!
-//! Nothing here knows what a sandbox is. Whoever has another way to an engine (TCP, a VM's socket) brings another
-//! [`Dialer`]; everything else stays as it is.
+//! Nothing here knows what a sandbox is. Docker and Podman speak the same language; which of the two answers is asked, and
+//! never guessed by where it listens.
 
+use crate::dialer::Dialer;
 use bollard::errors::Error as EngineError;
 use bollard::models::SystemVersion;
 use bollard::{API_DEFAULT_VERSION, BollardRequest, ClientVersion};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{HOST, HeaderValue};
-use kennel_core::{ByteStream, Error, Result, printable};
+use kennel_core::{Error, Result, printable};
 use kennel_types::ErrorCode;
-use std::path::{Path, PathBuf};
+use serde::de::DeserializeOwned;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long the engine may take until it begins to answer.
 const ANSWER_WITHIN: Duration = Duration::from_mins(2);
+/// More than any answer has that is read as a whole.
+const ANSWER_CAP: usize = 64 * 1024 * 1024;
 
-/// A way to an engine.
-#[async_trait::async_trait]
-pub trait Dialer: Send + Sync {
-    /// A fresh byte stream to the engine's API.
-    async fn dial(&self) -> std::io::Result<Box<dyn ByteStream>>;
-
-    /// Where it leads, as people know it.
-    fn address(&self) -> String;
-
-    /// The engine's socket in this machine's file system, if it has one: it must not get into a sandbox.
-    fn socket(&self) -> Option<&Path> {
-        None
-    }
+/// Which engine it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Docker.
+    Docker,
+    /// Podman.
+    Podman,
 }
 
-/// The way to an engine on this machine.
-pub struct UnixDialer {
-    socket: PathBuf,
-}
-
-impl UnixDialer {
-    /// Through that socket.
-    pub fn new(socket: PathBuf) -> Self {
-        Self { socket }
-    }
-}
-
-#[async_trait::async_trait]
-impl Dialer for UnixDialer {
-    async fn dial(&self) -> std::io::Result<Box<dyn ByteStream>> {
-        Ok(Box::new(tokio::net::UnixStream::connect(&self.socket).await?))
+impl Kind {
+    /// As people call it.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Docker => "Docker",
+            Self::Podman => "Podman",
+        }
     }
 
-    fn address(&self) -> String {
-        self.socket.display().to_string()
+    /// The engine's own command line, and the provider that is named after it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+        }
     }
 
-    fn socket(&self) -> Option<&Path> {
-        Some(&self.socket)
+    /// The one that says this of itself.
+    fn of(version: &SystemVersion) -> Self {
+        let named = |name: &str| version.components.iter().flatten().any(|part| part.name.starts_with(name));
+        if named("Podman") { Self::Podman } else { Self::Docker }
     }
 }
 
 /// An engine that may or may not be there.
 pub(crate) struct Engine {
-    dialer: Arc<dyn Dialer>,
-    /// Kept once the version is agreed on. It holds no connection: each request makes its own.
-    api: tokio::sync::OnceCell<bollard::Docker>,
+    line: Arc<Line>,
+    /// What it is taken for until it has answered.
+    expected: Kind,
+    known: tokio::sync::OnceCell<Known>,
+}
+
+/// What is known for good of an engine that has answered. It holds no connection: each request makes its own.
+struct Known {
+    api: bollard::Docker,
+    kind: Kind,
+    version: SystemVersion,
 }
 
 impl Engine {
-    pub(crate) fn new(dialer: Arc<dyn Dialer>) -> Self {
-        Self { dialer, api: tokio::sync::OnceCell::new() }
+    pub(crate) fn new(dialer: Arc<dyn Dialer>, expected: Kind) -> Self {
+        let line = Arc::new(Line { dialer, version: OnceLock::new() });
+        Self { line, expected, known: tokio::sync::OnceCell::new() }
     }
 
     pub(crate) fn dialer(&self) -> &dyn Dialer {
-        &*self.dialer
+        &*self.line.dialer
+    }
+
+    /// Which one it is, once it has answered; until then, which one it is taken for.
+    pub(crate) fn kind(&self) -> Kind {
+        self.known.get().map_or(self.expected, |known| known.kind)
     }
 
     /// The engine's API, in the newest version that both sides know.
     pub(crate) async fn api(&self) -> Result<&bollard::Docker> {
+        Ok(&self.known().await?.api)
+    }
+
+    /// What the engine says of itself.
+    pub(crate) async fn version(&self) -> Result<&SystemVersion> {
+        Ok(&self.known().await?.version)
+    }
+
+    async fn known(&self) -> Result<&Known> {
         let connect = async {
-            let line = Arc::new(Line { dialer: self.dialer.clone(), version: OnceLock::new() });
-            let transport = {
+            let version: SystemVersion = self.line.ask("/version").await?;
+            let spoken = version.api_version.as_deref().and_then(parse_version);
+            let spoken = spoken.ok_or(EngineError::APIVersionParseError {})?;
+            let agreed = if spoken < *API_DEFAULT_VERSION { spoken } else { *API_DEFAULT_VERSION };
+            self.line.version.get_or_init(|| agreed);
+            let line = self.line.clone();
+            let transport = move |request| {
                 let line = line.clone();
-                move |request| send(line.clone(), request)
+                async move { line.send(request).await }
             };
             let api = bollard::Docker::connect_with_custom_transport(
                 transport,
                 Some("http://engine"),
                 ANSWER_WITHIN.as_secs(),
-                API_DEFAULT_VERSION,
-            )?
-            .negotiate_version()
-            .await?;
-            line.version.get_or_init(|| api.client_version());
-            Ok(api)
+                &agreed,
+            )?;
+            Ok(Known { api, kind: Kind::of(&version), version })
         };
-        self.api.get_or_try_init(|| connect).await.map_err(|error| self.error("agree on a version", error))
+        self.known.get_or_try_init(|| connect).await.map_err(|error| self.error("agree on a version", error))
     }
 
-    /// What the engine says of itself.
-    pub(crate) async fn version(&self) -> Result<SystemVersion> {
-        self.api().await?.version().await.map_err(|error| self.error("ask for the version", error))
+    /// What the engine answers at a path of its API, in words of our own: where it says more than its client reads, or
+    /// what that would stumble over.
+    pub(crate) async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
+        let version = self.line.version.get().map(ToString::to_string).unwrap_or_default();
+        self.line.ask(&format!("/v{version}{path}")).await
+    }
+
+    /// The same of Podman's own API.
+    pub(crate) async fn ask_podman<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
+        /// Every Podman since knows it.
+        const VERSION: &str = "4.0.0";
+        self.line.ask(&format!("/v{VERSION}/libpod{path}")).await
     }
 
     /// The library's error for what went wrong while doing `what`.
     pub(crate) fn error(&self, what: impl std::fmt::Display, error: EngineError) -> Error {
-        let address = self.dialer.address();
+        let (engine, address) = (self.kind().title(), self.dialer().address());
         match error {
             EngineError::IOError { err } => self.unreachable(&what, err),
             EngineError::HyperResponseError { err } => {
-                let message = format!("{what}: the connection to Docker at {address} was lost: {err}");
+                let message = format!("{what}: the connection to {engine} at {address} was lost: {err}");
                 Error::new(ErrorCode::NotAvailable, message).hint(self.try_by_hand()).caused_by(err)
             }
             EngineError::RequestTimeoutError => {
-                let message = format!("{what}: Docker at {address} did not answer within {ANSWER_WITHIN:?}");
+                let message = format!("{what}: {engine} at {address} did not answer within {ANSWER_WITHIN:?}");
                 Error::new(ErrorCode::Timeout, message).hint(self.try_by_hand())
             }
             EngineError::DockerResponseServerError { status_code, message } => {
@@ -123,26 +152,35 @@ impl Engine {
                     409 => ErrorCode::AlreadyExists,
                     _ => ErrorCode::Internal,
                 };
-                Error::new(code, format!("{what}: Docker says: {}", printable(message.trim())))
+                Error::new(code, format!("{what}: {engine} says: {}", printable(message.trim())))
             }
             error => Error::new(ErrorCode::Internal, format!("{what}: {error}")).caused_by(error),
         }
     }
 
     fn unreachable(&self, what: &dyn std::fmt::Display, error: std::io::Error) -> Error {
-        let address = self.dialer.address();
+        let (engine, address) = (self.kind().title(), self.dialer().address());
         match error.kind() {
             std::io::ErrorKind::PermissionDenied => {
-                let message = format!("Cannot connect to Docker at {address}: {error}");
-                Error::new(ErrorCode::PermissionDenied, message)
-                    .hint("sudo usermod -aG docker \"$USER\", then log in again")
+                let message = format!("Cannot connect to {engine} at {address}: {error}");
+                let hint = match self.kind() {
+                    Kind::Docker => "sudo usermod -aG docker \"$USER\", then log in again",
+                    Kind::Podman => "systemctl --user enable --now podman.socket, which is the user's own",
+                };
+                Error::new(ErrorCode::PermissionDenied, message).hint(hint)
             }
             std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
-                let message = format!("Cannot connect to Docker at {address}. Is it running?");
+                let message = format!("Cannot connect to {engine} at {address}. Is it running?");
                 Error::new(ErrorCode::NotAvailable, message).hint(self.try_by_hand())
             }
+            // What a certificate is refused with.
+            std::io::ErrorKind::InvalidData => {
+                let message = format!("Cannot connect to {engine} at {address}: {}", printable(&error.to_string()));
+                Error::new(ErrorCode::PermissionDenied, message)
+                    .hint("look at the certificates that DOCKER_CERT_PATH or the context names")
+            }
             _ => {
-                let message = format!("{what}: the connection to Docker at {address} was lost: {error}");
+                let message = format!("{what}: the connection to {engine} at {address} was lost: {error}");
                 Error::new(ErrorCode::NotAvailable, message).hint(self.try_by_hand())
             }
         }
@@ -150,10 +188,12 @@ impl Engine {
     }
 
     fn try_by_hand(&self) -> String {
-        match self.dialer.address().as_str() {
-            "/var/run/docker.sock" | "/run/docker.sock" => "docker ps".into(),
-            socket if socket.starts_with('/') => format!("docker -H unix://{socket} ps"),
-            other => format!("docker -H {other} ps"),
+        match (self.kind(), self.dialer().address().as_str()) {
+            (Kind::Docker, "/var/run/docker.sock" | "/run/docker.sock") => "docker ps".into(),
+            (Kind::Docker, socket) if socket.starts_with('/') => format!("docker -H unix://{socket} ps"),
+            (Kind::Docker, other) => format!("docker -H {other} ps"),
+            (Kind::Podman, socket) if socket.starts_with('/') => format!("podman --url unix://{socket} ps"),
+            (Kind::Podman, other) => format!("podman --url {other} ps"),
         }
     }
 }
@@ -166,31 +206,66 @@ pub(crate) fn status(error: &EngineError) -> Option<u16> {
     }
 }
 
+fn parse_version(text: &str) -> Option<ClientVersion> {
+    let (major, minor) = text.split_once('.')?;
+    Some(ClientVersion { major_version: major.parse().ok()?, minor_version: minor.parse().ok()? })
+}
+
 /// What every request needs.
 struct Line {
     dialer: Arc<dyn Dialer>,
     version: OnceLock<ClientVersion>,
 }
 
-/// One request over one fresh connection. The connection's task ends with the response's body.
-async fn send(line: Arc<Line>, request: BollardRequest) -> Result<hyper::Response<Incoming>, EngineError> {
-    let stream = line.dialer.dial().await?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await?;
-    tokio::spawn(connection.with_upgrades());
-    let (mut parts, body) = request.into_parts();
-    parts.headers.insert(HOST, HeaderValue::from_static("engine"));
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    // bollard agrees on a version but leaves it out of the path, and the engine would then take its own newest.
-    parts.uri = match line.version.get() {
-        Some(version) => format!("/v{version}{path}").parse()?,
-        None => path.parse()?,
-    };
-    Ok(sender.send_request(BollardRequest::from_parts(parts, body)).await?)
+impl Line {
+    /// A request of the client's.
+    async fn send(&self, mut request: BollardRequest) -> Result<hyper::Response<Incoming>, EngineError> {
+        // It agrees on a version but leaves it out of the path, and the engine would then take its own newest.
+        if let Some(version) = self.version.get() {
+            let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+            *request.uri_mut() = format!("/v{version}{path}").parse()?;
+        }
+        self.carry(request).await
+    }
+
+    /// One request over one fresh connection. The connection's task ends with the response's body.
+    async fn carry(&self, mut request: BollardRequest) -> Result<hyper::Response<Incoming>, EngineError> {
+        let stream = self.dialer.dial().await?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await?;
+        tokio::spawn(connection.with_upgrades());
+        request.headers_mut().insert(HOST, HeaderValue::from_static("engine"));
+        Ok(sender.send_request(request).await?)
+    }
+
+    /// What is read at that path, as a whole.
+    async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
+        let request = hyper::Request::get(path).body(bollard::body_full(hyper::body::Bytes::new()))?;
+        let answer = async {
+            let response = self.carry(request).await?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), ANSWER_CAP).collect().await;
+            let bytes = body.map_err(|error| std::io::Error::other(error.to_string()))?.to_bytes();
+            if status.is_success() {
+                return Ok(serde_json::from_slice(&bytes)?);
+            }
+            #[derive(serde::Deserialize)]
+            struct Refusal {
+                message: String,
+            }
+            let said = serde_json::from_slice::<Refusal>(&bytes).map(|refusal| refusal.message);
+            let message = said.unwrap_or_else(|_| String::from_utf8_lossy(&bytes[..bytes.len().min(1000)]).into());
+            Err(EngineError::DockerResponseServerError { status_code: status.as_u16(), message })
+        };
+        tokio::time::timeout(ANSWER_WITHIN, answer).await.unwrap_or(Err(EngineError::RequestTimeoutError))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dialer::UnixDialer;
+    use kennel_core::ByteStream;
     use std::sync::Mutex;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -226,16 +301,29 @@ mod tests {
 
     fn fake(status: &'static str, body: &'static str) -> (Engine, Arc<Mutex<Vec<String>>>) {
         let asked = Arc::<Mutex<Vec<String>>>::default();
-        (Engine::new(Arc::new(Fake { status, body, asked: asked.clone() })), asked)
+        (Engine::new(Arc::new(Fake { status, body, asked: asked.clone() }), Kind::Docker), asked)
     }
 
     #[tokio::test]
     async fn any_byte_stream_will_do_and_the_agreed_version_is_spoken() {
         let (engine, asked) = fake("200 OK", r#"{"ApiVersion": "1.41", "Version": "20.10.24"}"#);
         assert_eq!(engine.version().await.unwrap().version.as_deref(), Some("20.10.24"));
-        engine.version().await.unwrap();
+        engine.api().await.unwrap().version().await.unwrap();
+        engine.ask::<SystemVersion>("/version").await.unwrap();
         let agreed = "GET /v1.41/version HTTP/1.1";
         assert_eq!(*asked.lock().unwrap(), ["GET /version HTTP/1.1", agreed, agreed]);
+    }
+
+    #[tokio::test]
+    async fn who_answers_is_who_it_is() {
+        let podman = r#"{"ApiVersion": "1.41", "Components": [{"Name": "Podman Engine", "Version": "4.3.1"}]}"#;
+        let docker = r#"{"ApiVersion": "1.41", "Components": [{"Name": "Engine", "Version": "20.10.24"}]}"#;
+        for (body, kind) in [(podman, Kind::Podman), (docker, Kind::Docker)] {
+            let (engine, _) = fake("200 OK", body);
+            assert_eq!(engine.kind(), Kind::Docker, "as it was called");
+            engine.version().await.unwrap();
+            assert_eq!(engine.kind(), kind);
+        }
     }
 
     #[tokio::test]
@@ -248,7 +336,7 @@ mod tests {
 
     #[test]
     fn who_may_not_connect_learns_what_to_do() {
-        let engine = Engine::new(Arc::new(UnixDialer::new("/run/docker.sock".into())));
+        let engine = Engine::new(Arc::new(UnixDialer::new("/run/docker.sock")), Kind::Docker);
         let told = |kind: std::io::ErrorKind| engine.error("x", EngineError::IOError { err: kind.into() });
         let refused = told(std::io::ErrorKind::PermissionDenied);
         assert_eq!(refused.code(), ErrorCode::PermissionDenied);

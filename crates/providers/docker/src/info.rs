@@ -1,18 +1,111 @@
 //! From what the engine says of a container to what a sandbox is. What is reported as enforced is what is there, not
 //! what was once asked for.
 
+use crate::engine::Kind;
 use crate::labels;
-use crate::mounts::WORKSPACE;
+use crate::mounts::{OURS, WORKSPACE};
 use crate::names::{self, NamePrefix};
 use crate::plan::CAPABILITIES;
-use bollard::models::{ContainerInspectResponse, ContainerState, ContainerStateStatusEnum, HostConfig, PortMap};
 use kennel_core::Error;
 use kennel_types::{
-    ByteSize, Enforcement, Layer, Limits, Mode, NetworkMode, Published, STARTUP, SandboxId, SandboxInfo, Status,
+    ByteSize, Enforcement, Layer, Limits, MODES, Mode, NetworkMode, Published, STARTUP, SandboxId, SandboxInfo, Status,
 };
+use serde::Deserialize;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// What an engine says of a container, and which engine that is.
+pub(crate) struct Seen {
+    pub(crate) inspected: Inspected,
+    /// What Podman says in its own words.
+    pub(crate) own: Option<Own>,
+    pub(crate) kind: Kind,
+}
+
+/// An inspection, as far as it is read.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Inspected {
+    id: String,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    state: State,
+    #[serde(default)]
+    config: Config,
+    #[serde(default)]
+    host_config: HostConfig,
+    #[serde(default)]
+    mounts: Option<Vec<MountPoint>>,
+    #[serde(default)]
+    network_settings: NetworkSettings,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct NetworkSettings {
+    ports: Option<HashMap<String, Option<Vec<PortBinding>>>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct PortBinding {
+    host_ip: String,
+    host_port: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Config {
+    image: Option<String>,
+    labels: Option<HashMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct HostConfig {
+    auto_remove: bool,
+    cap_add: Option<Vec<String>>,
+    cap_drop: Option<Vec<String>>,
+    ipc_mode: String,
+    memory: i64,
+    nano_cpus: i64,
+    network_mode: String,
+    pid_mode: String,
+    pids_limit: Option<i64>,
+    privileged: bool,
+    security_opt: Option<Vec<String>>,
+    #[serde(rename = "UTSMode")]
+    uts_mode: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct MountPoint {
+    #[serde(rename = "Type")]
+    kind: String,
+    #[serde(default)]
+    source: String,
+    destination: String,
+}
+
+/// Its state is a word: Podman has some that Docker's client does not know.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct State {
+    status: String,
+    pid: i64,
+    exit_code: i64,
+}
+
+/// What only Podman's own API tells.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Own {
+    #[serde(default)]
+    bounding_caps: Option<Vec<String>>,
+}
 
 /// A container that is a sandbox of this installation.
 #[derive(Clone, Debug)]
@@ -29,42 +122,53 @@ pub(crate) struct Container {
     pub(crate) startup: Duration,
     /// What its name begins with.
     pub(crate) prefix: NamePrefix,
+    /// Where its keeper puts its socket, if that is on this machine. Else it is spoken to through the engine.
+    pub(crate) run_dir: Option<PathBuf>,
     /// The sandbox.
     pub(crate) info: SandboxInfo,
 }
 
 impl Container {
     /// Reads an inspection; `None` if it is not a sandbox of that installation.
-    pub(crate) fn read(inspected: ContainerInspectResponse, mode: &Mode, installation: &str) -> Option<Self> {
-        let config = inspected.config.unwrap_or_default();
+    pub(crate) fn read(seen: Seen, installation: &str) -> Option<Self> {
+        let Seen { inspected, own, kind } = seen;
+        let Inspected { id: engine_id, name, state, config, host_config: host, mounts, network_settings } = inspected;
         let labels = config.labels.unwrap_or_default();
         let id = labels::sandbox_of(&labels, installation)?;
-        let state = inspected.state.unwrap_or_default();
-        let host = inspected.host_config.unwrap_or_default();
-        let status = status(&state);
+        let mode = mode(&labels, kind);
+        let mounts = mounts.unwrap_or_default();
+        let status = status(&state.status);
         let info = SandboxInfo {
-            name: names::sandbox(inspected.name.as_deref(), &labels).unwrap_or_else(|| id.to_string()),
+            name: names::sandbox(name.as_deref(), &labels).unwrap_or_else(|| id.to_string()),
             provider: mode.provider.into(),
             status,
             created_ms: labels.get(labels::CREATED).and_then(|text| text.parse().ok()).unwrap_or_default(),
-            exit_code: state.exit_code.filter(|_| status == Status::Stopped).and_then(|code| code.try_into().ok()),
-            image: config.image,
+            exit_code: Some(state.exit_code)
+                .filter(|_| status == Status::Stopped)
+                .and_then(|code| code.try_into().ok()),
+            // The engine's own word for it may be longer.
+            image: labels.get(labels::IMAGE).cloned().or(config.image),
             image_command: image_command(&labels),
             workdir: labels.get(labels::WORKDIR).cloned().unwrap_or_else(|| WORKSPACE.into()),
-            workspace: workspace(&host),
+            workspace: mounted_at(&mounts, WORKSPACE),
             network: network(&host),
-            ports: inspected.network_settings.and_then(|settings| settings.ports).map(published).unwrap_or_default(),
-            enforcement: Enforcement { mode: mode.name.into(), layers: layers(mode, &host), limits: limits(&host) },
+            ports: network_settings.ports.filter(|_| status == Status::Running).map(published).unwrap_or_default(),
+            enforcement: Enforcement {
+                mode: mode.name.into(),
+                layers: layers(mode, &host, own.as_ref()),
+                limits: limits(&host),
+            },
             id,
             labels: labels.clone().into_iter().collect(),
         };
         Some(Self {
-            engine_id: inspected.id?,
-            pid: state.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 0),
-            tied: host.auto_remove.unwrap_or(false),
+            engine_id,
+            pid: i32::try_from(state.pid).ok().filter(|pid| *pid > 0),
+            tied: host.auto_remove,
             main: labels.get(labels::MAIN).is_some_and(|text| text == "true"),
             startup: startup(&labels),
             prefix: NamePrefix::of(&labels),
+            run_dir: mounted_at(&mounts, &format!("{OURS}/run")),
             info,
         })
     }
@@ -87,14 +191,21 @@ impl Container {
     }
 }
 
-fn status(state: &ContainerState) -> Status {
-    use ContainerStateStatusEnum as Engine;
-    match state.status {
-        Some(Engine::RUNNING | Engine::RESTARTING | Engine::STOPPING) => Status::Running,
-        Some(Engine::PAUSED) => Status::Paused,
-        Some(Engine::CREATED) => Status::Created,
-        Some(Engine::EXITED | Engine::DEAD | Engine::REMOVING | Engine::EMPTY) | None => Status::Stopped,
+fn status(word: &str) -> Status {
+    match word {
+        "running" | "restarting" | "stopping" => Status::Running,
+        "paused" => Status::Paused,
+        "created" | "configured" | "initialized" => Status::Created,
+        _ => Status::Stopped,
     }
+}
+
+/// The row that it was made by.
+fn mode(labels: &HashMap<String, String>, kind: Kind) -> &'static Mode {
+    // Anybody on the engine can write labels: one that is no row of this engine's counts for nothing.
+    let made_by = labels.get(labels::MODE).and_then(|name| Mode::named(name));
+    let first = || MODES.iter().find(|mode| mode.provider == kind.word()).expect("the table has a row for each engine");
+    made_by.filter(|mode| mode.provider == kind.word()).unwrap_or_else(first)
 }
 
 fn startup(labels: &HashMap<String, String>) -> Duration {
@@ -102,22 +213,21 @@ fn startup(labels: &HashMap<String, String>) -> Duration {
 }
 
 fn network(host: &HostConfig) -> NetworkMode {
-    match host.network_mode.as_deref() {
-        Some("host") => NetworkMode::Host,
-        Some("none") => NetworkMode::None,
+    match host.network_mode.as_str() {
+        "host" => NetworkMode::Host,
+        "none" => NetworkMode::None,
         _ => NetworkMode::Bridge,
     }
 }
 
 /// Where ports are published: nowhere while it does not run.
-fn published(ports: PortMap) -> Vec<Published> {
+fn published(ports: HashMap<String, Option<Vec<PortBinding>>>) -> Vec<Published> {
     let mut found = Vec::new();
     for (key, bindings) in ports {
         let Some((inside, protocol)) = key.split_once('/') else { continue };
         let (Ok(inside), Ok(protocol)) = (inside.parse(), protocol.parse()) else { continue };
         for binding in bindings.into_iter().flatten() {
-            let address = format!("{}:{}", binding.host_ip.unwrap_or_default(), binding.host_port.unwrap_or_default());
-            if let Ok(address) = address.parse() {
+            if let Ok(address) = format!("{}:{}", binding.host_ip, binding.host_port).parse() {
                 found.push(Published { address, inside, protocol });
             }
         }
@@ -126,10 +236,9 @@ fn published(ports: PortMap) -> Vec<Published> {
     found
 }
 
-fn workspace(host: &HostConfig) -> Option<PathBuf> {
-    let mounts = host.mounts.as_deref().unwrap_or_default();
-    let mount = mounts.iter().find(|mount| mount.target.as_deref() == Some(WORKSPACE))?;
-    mount.source.as_ref().map(PathBuf::from)
+/// The path of this machine that is mounted there.
+fn mounted_at(mounts: &[MountPoint], target: &str) -> Option<PathBuf> {
+    mounts.iter().find(|mount| mount.kind == "bind" && mount.destination == target).map(|it| it.source.clone().into())
 }
 
 fn image_command(labels: &HashMap<String, String>) -> Option<Vec<String>> {
@@ -138,26 +247,27 @@ fn image_command(labels: &HashMap<String, String>) -> Option<Vec<String>> {
 }
 
 fn limits(host: &HostConfig) -> Limits {
-    let set = |value: Option<i64>| value.and_then(|value| u64::try_from(value).ok()).filter(|value| *value > 0);
+    let set = |value: i64| u64::try_from(value).ok().filter(|value| *value > 0);
     Limits {
         memory: set(host.memory).map(ByteSize),
         millicpus: set(host.nano_cpus).map(|nanos| u32::try_from(nanos / 1_000_000).unwrap_or(u32::MAX)),
-        pids: set(host.pids_limit).map(|pids| u32::try_from(pids).unwrap_or(u32::MAX)),
+        pids: set(host.pids_limit.unwrap_or_default()).map(|pids| u32::try_from(pids).unwrap_or(u32::MAX)),
     }
 }
 
 /// Those of the mode's layers that this container has.
-fn layers(mode: &Mode, host: &HostConfig) -> Vec<Layer> {
-    let own = |mode: &Option<String>| !mode.as_deref().unwrap_or_default().starts_with("host");
-    let privileged = host.privileged.unwrap_or(false);
+fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<Layer> {
+    let apart = |mode: &str| !mode.starts_with("host");
+    let privileged = host.privileged;
     let options = host.security_opt.as_deref().unwrap_or_default();
     let has = |layer: Layer| match layer {
-        Layer::MountNamespace => true,
-        Layer::PidNamespace => own(&host.pid_mode),
-        Layer::IpcNamespace => own(&host.ipc_mode),
-        Layer::UtsNamespace => own(&host.uts_mode),
+        // An engine that has the other in its row lives in one itself.
+        Layer::MountNamespace | Layer::UserNamespace => true,
+        Layer::PidNamespace => apart(&host.pid_mode),
+        Layer::IpcNamespace => apart(&host.ipc_mode),
+        Layer::UtsNamespace => apart(&host.uts_mode),
         Layer::NetNamespace => network(host) != NetworkMode::Host,
-        Layer::ReducedCapabilities => !privileged && has_few_capabilities(host),
+        Layer::ReducedCapabilities => !privileged && has_few_capabilities(host, own),
         Layer::NoNewPrivileges => {
             options.iter().any(|option| matches!(option.as_str(), "no-new-privileges" | "no-new-privileges:true"))
         }
@@ -165,15 +275,20 @@ fn layers(mode: &Mode, host: &HostConfig) -> Vec<Layer> {
             !privileged && !options.iter().any(|option| option.starts_with("seccomp") && option.ends_with("unconfined"))
         }
         // Nothing in an inspection tells of these.
-        Layer::UserNamespace | Layer::CgroupNamespace | Layer::Landlock => false,
+        Layer::CgroupNamespace | Layer::Landlock => false,
     };
     mode.layers.iter().copied().filter(|layer| has(*layer)).collect()
 }
 
-fn has_few_capabilities(host: &HostConfig) -> bool {
+fn has_few_capabilities(host: &HostConfig, own: Option<&Own>) -> bool {
     let bare = |name: &String| name.to_ascii_uppercase().trim_start_matches("CAP_").to_owned();
+    let few = |names: &[String]| names.iter().all(|name| CAPABILITIES.contains(&bare(name).as_str()));
+    if let Some(own) = own {
+        // Podman tells what differs from what it gives by default, whatever that may be; and what there is.
+        return own.bounding_caps.as_deref().is_some_and(few);
+    }
     let dropped = host.cap_drop.iter().flatten().any(|name| bare(name) == "ALL");
-    dropped && host.cap_add.iter().flatten().all(|name| CAPABILITIES.contains(&bare(name).as_str()))
+    dropped && few(host.cap_add.as_deref().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -185,16 +300,22 @@ mod tests {
     }
 
     /// An inspection as the engine sends it.
-    fn inspected(state: &serde_json::Value, host: &serde_json::Value) -> ContainerInspectResponse {
+    fn inspected(state: &serde_json::Value, host: &serde_json::Value) -> Inspected {
         let inspected = serde_json::json!({
             "Id": "0123",
             "Name": "/kennel-renamed",
             "State": state,
             "HostConfig": host,
+            "Mounts": [
+                {"Type": "bind", "Source": "/home/ann", "Destination": "/workspace"},
+                {"Type": "volume", "Source": "/var/lib/x", "Destination": "/.kennel"},
+                {"Type": "bind", "Source": "/state/abc", "Destination": "/.kennel/run"},
+            ],
             "Config": {
                 "Image": "busybox",
                 "Labels": {
                     "kennel.id": "abc", "kennel.name": "box", "kennel.installation": "here", "kennel.main": "true",
+                    "kennel.mode": "docker, root", "kennel.image": "busybox",
                     "kennel.startup-ms": "1500", "kennel.name-prefix": "kennel-",
                     "kennel.created-ms": "17", "kennel.image-command": "[\"sh\"]", "kennel.workdir": "/srv", "a": "b",
                 },
@@ -207,12 +328,16 @@ mod tests {
         serde_json::json!({
             "NetworkMode": "bridge", "CapDrop": ["ALL"], "CapAdd": ["CAP_KILL", "SETUID"], "IpcMode": "private",
             "SecurityOpt": ["no-new-privileges"], "Memory": 1024, "NanoCpus": 500_000_000, "PidsLimit": 7,
-            "AutoRemove": true, "Mounts": [{"Type": "bind", "Source": "/home/ann", "Target": "/workspace"}],
+            "AutoRemove": true,
         })
     }
 
+    fn seen(state: &serde_json::Value, host: &serde_json::Value) -> Seen {
+        Seen { inspected: inspected(state, host), own: None, kind: Kind::Docker }
+    }
+
     fn read(state: &serde_json::Value, host: &serde_json::Value) -> Container {
-        Container::read(inspected(state, host), mode(), "here").unwrap()
+        Container::read(seen(state, host), "here").unwrap()
     }
 
     #[test]
@@ -220,6 +345,7 @@ mod tests {
         let found = read(&serde_json::json!({"Status": "running", "Pid": 42, "ExitCode": 0}), &hardened());
         assert_eq!((found.pid, found.tied, found.main, found.engine_id.as_str()), (Some(42), true, true, "0123"));
         assert_eq!((found.startup, found.prefix), (Duration::from_millis(1500), NamePrefix::default()));
+        assert_eq!(found.run_dir, Some("/state/abc".into()));
         let info = found.info;
         assert_eq!((info.id.as_str(), info.name.as_str(), info.created_ms), ("abc", "renamed", 17));
         assert_eq!((info.status, info.exit_code), (Status::Running, None));
@@ -244,6 +370,12 @@ mod tests {
             assert_eq!(of(state(ended)), (Status::Stopped, Some(137)), "{ended}");
         }
         assert_eq!(read(&state("exited"), &hardened()).pid, None);
+        // Words of Podman's.
+        for (word, status) in
+            [("initialized", Status::Created), ("stopping", Status::Running), ("new", Status::Stopped)]
+        {
+            assert_eq!(of(state(word)).0, status, "{word}");
+        }
     }
 
     #[test]
@@ -266,8 +398,24 @@ mod tests {
     }
 
     #[test]
+    fn podmans_capabilities_are_those_there_are() {
+        let state = serde_json::json!({"Status": "created"});
+        let with = |caps: serde_json::Value| {
+            let mut seen = seen(&state, &serde_json::json!({"CapDrop": ["ALL"]}));
+            seen.own = serde_json::from_value(serde_json::json!({ "BoundingCaps": caps })).unwrap();
+            seen.kind = Kind::Podman;
+            let info = Container::read(seen, "here").unwrap().info;
+            assert_eq!((info.provider.as_str(), info.enforcement.mode.as_str()), ("podman", "podman, root"));
+            info.enforcement.layers.contains(&Layer::ReducedCapabilities)
+        };
+        assert!(with(serde_json::json!(["CAP_KILL", "CAP_SETUID"])));
+        assert!(!with(serde_json::json!(["CAP_KILL", "CAP_SYS_ADMIN"])));
+        assert!(!with(serde_json::Value::Null), "what was not said is not so");
+    }
+
+    #[test]
     fn a_container_of_another_installation_is_no_sandbox() {
         let state = serde_json::json!({"Status": "running"});
-        assert!(Container::read(inspected(&state, &hardened()), mode(), "there").is_none());
+        assert!(Container::read(seen(&state, &hardened()), "there").is_none());
     }
 }

@@ -1,17 +1,16 @@
-//! Reaching the keeper in a container: through the socket it puts into its run directory.
+//! Reaching the keeper in a container: through the socket it puts into its run directory, or through the engine.
 //!
 //! The inside can replace that socket, so who answers is compared with what the engine says the first process is.
 
 use crate::Docker;
 use crate::info::Container;
 use crate::plan::SOCKET;
-use kennel_core::{Dialed, Error, Keeper, Result, connect_socket};
+use kennel_core::{ByteStream, Dialed, Error, Keeper, Result, connect_socket};
 use kennel_proto::Request;
 use kennel_types::ErrorCode;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tokio::net::UnixStream;
 
 /// Why a keeper was not reached.
 pub(crate) enum Missed {
@@ -19,6 +18,14 @@ pub(crate) enum Missed {
     Ended(Option<Box<Container>>),
     /// Something else.
     Failed(Error),
+}
+
+/// One attempt that came to nothing.
+pub(crate) enum Attempt {
+    /// It may just be starting.
+    NotYet(Error),
+    /// Trying again is of no use.
+    Missed(Missed),
 }
 
 impl From<Error> for Missed {
@@ -33,8 +40,7 @@ impl Docker {
         &self,
         container: &Container,
         within: Duration,
-    ) -> Result<(UnixStream, Container), Missed> {
-        let socket = self.run_dirs.of(container.id()).join(SOCKET);
+    ) -> Result<(Box<dyn ByteStream>, Container), Missed> {
         let until = Instant::now().checked_add(within);
         let mut pause = Duration::from_millis(1);
         loop {
@@ -42,13 +48,14 @@ impl Docker {
                 Some(container) if container.is_running() => container,
                 other => return Err(Missed::Ended(other.map(Box::new))),
             };
-            let error = match container.pid {
-                Some(pid) => match connect_socket(&socket, Some(pid)).await {
-                    Ok(stream) => return Ok((stream, container)),
-                    Err(error) if is_starting(&error) => error,
-                    Err(error) => return Err(error.into()),
-                },
-                None => Error::stopped(&container.info.name),
+            let attempt = match &container.run_dir {
+                Some(run_dir) => connect_to(&run_dir.join(SOCKET), &container).await,
+                None => self.connect_through(&container).await,
+            };
+            let error = match attempt {
+                Ok(stream) => return Ok((stream, container)),
+                Err(Attempt::NotYet(error)) => error,
+                Err(Attempt::Missed(missed)) => return Err(missed),
             };
             if until.is_some_and(|until| Instant::now() >= until) {
                 let name = &container.info.name;
@@ -61,22 +68,31 @@ impl Docker {
     }
 }
 
+async fn connect_to(socket: &Path, container: &Container) -> Result<Box<dyn ByteStream>, Attempt> {
+    let Some(pid) = container.pid else { return Err(Attempt::NotYet(Error::stopped(&container.info.name))) };
+    match connect_socket(socket, Some(pid)).await {
+        Ok(stream) => Ok(Box::new(stream)),
+        Err(error) if is_starting(&error) => Err(Attempt::NotYet(error)),
+        Err(error) => Err(Attempt::Missed(error.into())),
+    }
+}
+
 /// Says hello, as someone who does not own the sandbox.
-pub(crate) async fn greet(stream: UnixStream) -> Result<Keeper> {
+pub(crate) async fn greet(stream: Box<dyn ByteStream>) -> Result<Keeper> {
     Keeper::connect(unowned(stream)).await
 }
 
 /// The same to a keeper that is just starting, and may take so long for that.
-pub(crate) async fn greet_starting(stream: UnixStream, within: Duration) -> Result<Keeper> {
+pub(crate) async fn greet_starting(stream: Box<dyn ByteStream>, within: Duration) -> Result<Keeper> {
     Keeper::connect_starting(unowned(stream), within).await
 }
 
-fn unowned(stream: UnixStream) -> Dialed {
-    Dialed { stream: Box::new(stream), token: None, owner: false }
+fn unowned(stream: Box<dyn ByteStream>) -> Dialed {
+    Dialed { stream, token: None, owner: false }
 }
 
 /// Asks the keeper to end everything.
-pub(crate) async fn shut_down(stream: UnixStream, grace: Duration) -> Result<()> {
+pub(crate) async fn shut_down(stream: Box<dyn ByteStream>, grace: Duration) -> Result<()> {
     let keeper = greet(stream).await?;
     let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
     match keeper.call(Request::Shutdown { grace_ms }).await {

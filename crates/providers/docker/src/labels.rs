@@ -20,6 +20,10 @@ pub(crate) const INSTALLATION: &str = "kennel.installation";
 pub(crate) const OWNER: &str = "kennel.owner";
 /// When it was made, milliseconds since 1970.
 pub(crate) const CREATED: &str = "kennel.created-ms";
+/// The row of the mode table that it was made by.
+pub(crate) const MODE: &str = "kennel.mode";
+/// The image, as it was asked for.
+pub(crate) const IMAGE: &str = "kennel.image";
 /// The working directory of commands.
 pub(crate) const WORKDIR: &str = "kennel.workdir";
 /// The image's own command, as a JSON list.

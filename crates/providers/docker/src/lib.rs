@@ -1,10 +1,12 @@
-//! Sandboxes as containers of a Docker engine on this machine.
+//! Sandboxes as containers of a Docker or Podman engine.
 //!
 //! The engine makes, lists and removes containers; its own labels are all the state there is. Everything that happens
-//! inside goes through the keeper, which is the container's first process and puts its socket into a run directory that
-//! is mounted in. No `docker exec`, no terminal of the engine's, and the engine's socket never gets into a container.
+//! inside goes through the keeper, which is the container's first process. Where the engine is on this machine the keeper is
+//! mounted, and puts its socket into a run directory that is mounted too; elsewhere it is copied in, and spoken to through
+//! the engine. No terminal of the engine's, and the engine's socket never gets into a container.
 
 mod create;
+mod dialer;
 mod engine;
 mod info;
 mod keeper;
@@ -15,18 +17,21 @@ mod plan;
 mod provider;
 mod pull;
 mod rundir;
+mod setup;
 mod streams;
+mod through;
+mod watch;
 
-pub use engine::{Dialer, UnixDialer};
+pub use dialer::{Dialer, TcpDialer, Tls, UnixDialer};
+pub use engine::Kind;
 pub use names::NamePrefix;
 
 use crate::engine::{Engine, status};
-use crate::info::Container;
+use crate::info::{Container, Seen as Inspected};
 use crate::rundir::RunDirs;
-use bollard::models::ContainerSummary;
-use bollard::query_parameters::ListContainersOptionsBuilder;
+use crate::setup::Setup;
 use kennel_core::{Error, Result};
-use kennel_types::{Mode, SandboxId};
+use kennel_types::SandboxId;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,8 +43,8 @@ pub struct DockerOptions {
     pub state_dir: PathBuf,
     /// For the keeper's program.
     pub program_dir: PathBuf,
-    /// The engine's socket.
-    pub socket: PathBuf,
+    /// Which engine it is taken for until it has answered. Then it is what it says it is.
+    pub expected: Kind,
     /// Whose sandboxes these are: those of other installations on the same engine are neither seen nor touched.
     pub installation: String,
     /// What the names of new containers begin with. Those that were made with another are found all the same.
@@ -50,10 +55,12 @@ pub struct DockerOptions {
 pub struct Docker {
     engine: Arc<Engine>,
     run_dirs: RunDirs,
+    state_dir: PathBuf,
     program_dir: PathBuf,
     installation: String,
     prefix: NamePrefix,
-    mode: &'static Mode,
+    /// How the engine is set up, once it was asked.
+    setup: tokio::sync::OnceCell<Setup>,
     /// Sandboxes seen before. The engine never gives an id twice, so this can be out of date but not wrong.
     seen: Mutex<HashMap<SandboxId, Seen>>,
 }
@@ -68,31 +75,55 @@ struct Seen {
     held: Option<Arc<std::fs::File>>,
 }
 
-impl Docker {
-    /// On the engine behind a socket of this machine.
-    pub fn new(options: DockerOptions) -> Self {
-        let dialer = Arc::new(UnixDialer::new(options.socket.clone()));
-        Self::with_dialer(options, dialer)
-    }
+/// What a list tells of a container.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Listed {
+    id: String,
+    #[serde(default)]
+    names: Option<Vec<String>>,
+    #[serde(default)]
+    labels: Option<HashMap<String, String>>,
+    #[serde(default)]
+    state: String,
+}
 
-    /// On an engine that is reached in another way. It must see this machine's files: mounts and run directories are
-    /// paths of ours.
-    pub fn with_dialer(options: DockerOptions, dialer: Arc<dyn Dialer>) -> Self {
+impl Docker {
+    /// On the engine that the dialer leads to.
+    pub fn new(options: DockerOptions, dialer: Arc<dyn Dialer>) -> Self {
+        // Another engine's sandboxes have their directories elsewhere: what is not on this one is not gone.
+        let run_dirs = RunDirs::new(options.state_dir.join(rundir::part_of(&dialer.address())));
         Self {
-            engine: Arc::new(Engine::new(dialer)),
-            run_dirs: RunDirs::new(options.state_dir),
+            engine: Arc::new(Engine::new(dialer, options.expected)),
+            run_dirs,
+            state_dir: options.state_dir,
             program_dir: options.program_dir,
             installation: options.installation,
             prefix: options.name_prefix,
-            mode: Mode::named("docker, root").expect("the mode table has a row for Docker"),
+            setup: tokio::sync::OnceCell::new(),
             seen: Mutex::default(),
         }
     }
 
     /// A container by the engine's id of it, as it is now.
     async fn inspect(&self, engine_id: &str) -> Result<Option<Container>> {
-        match self.engine.api().await?.inspect_container(engine_id, None).await {
-            Ok(inspected) => Ok(Container::read(inspected, self.mode, &self.installation)),
+        self.engine.api().await?;
+        let path = format!("/containers/{engine_id}/json");
+        let asked = async {
+            match self.engine.kind() {
+                Kind::Docker => Ok((self.engine.ask(&path).await?, None)),
+                // It tells which capabilities there are only in its own words.
+                Kind::Podman => {
+                    let (inspected, own) = tokio::join!(self.engine.ask(&path), self.engine.ask_podman(&path));
+                    Ok((inspected?, Some(own?)))
+                }
+            }
+        };
+        match asked.await {
+            Ok((inspected, own)) => {
+                let seen = Inspected { inspected, own, kind: self.engine.kind() };
+                Ok(Container::read(seen, &self.installation))
+            }
             Err(error) if status(&error) == Some(404) => Ok(None),
             Err(error) => Err(self.engine.error("look at a sandbox", error)),
         }
@@ -100,17 +131,12 @@ impl Docker {
 
     /// The engine's ids of our containers that carry this label, or all of ours.
     async fn listed(&self, label: Option<(&str, &str)>) -> Result<Vec<String>> {
-        Ok(self.summaries(label).await?.into_iter().filter_map(|summary| summary.id).collect())
+        Ok(self.summaries(label).await?.into_iter().map(|summary| summary.id).collect())
     }
 
     /// The same with all that a list tells of them.
-    async fn summaries(&self, label: Option<(&str, &str)>) -> Result<Vec<ContainerSummary>> {
-        let mut wanted = vec![format!("{}={}", labels::INSTALLATION, self.installation)];
-        wanted.extend(label.map(|(key, value)| format!("{key}={value}")));
-        let filters = HashMap::from([("label", wanted)]);
-        let query = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
-        let found = self.engine.api().await?.list_containers(Some(query)).await;
-        found.map_err(|error| self.engine.error("list the sandboxes", error))
+    async fn summaries(&self, label: Option<(&str, &str)>) -> Result<Vec<Listed>> {
+        summaries(&self.engine, &self.installation, label).await
     }
 
     /// The sandbox of that id.
@@ -121,12 +147,16 @@ impl Docker {
         {
             return Ok(Some(container));
         }
-        self.seen().remove(id);
+        let gone = self.seen().remove(id);
         for engine_id in self.listed(Some((labels::ID, id.as_str()))).await? {
             if let Some(container) = self.inspect(&engine_id).await? {
                 self.seen().insert(container.id().clone(), Seen { engine_id, made_here: false, held: None });
                 return Ok(Some(container));
             }
+        }
+        if gone.is_some_and(|seen| seen.made_here) && !self.engine.dialer().is_here() {
+            // No keeper has ever been in it: it only said that its maker lives.
+            let _ = self.run_dirs.remove(id);
         }
         Ok(None)
     }
@@ -139,4 +169,15 @@ impl Docker {
     async fn existing(&self, id: &SandboxId) -> Result<Container> {
         self.by_id(id).await?.ok_or_else(|| Error::no_sandbox(id))
     }
+}
+
+/// An installation's containers that carry this label, or all of them.
+async fn summaries(engine: &Engine, installation: &str, label: Option<(&str, &str)>) -> Result<Vec<Listed>> {
+    let mut wanted = vec![format!("{}={installation}", labels::INSTALLATION)];
+    wanted.extend(label.map(|(key, value)| format!("{key}={value}")));
+    let filters = serde_json::json!({ "label": wanted }).to_string();
+    let query: String = form_urlencoded::byte_serialize(filters.as_bytes()).collect();
+    engine.api().await?;
+    let found = engine.ask(&format!("/containers/json?all=true&filters={query}")).await;
+    found.map_err(|error| engine.error("list the sandboxes", error))
 }

@@ -43,6 +43,11 @@ pub(crate) fn own_mount(source: &Path, target: &str, read_only: bool) -> Result<
     bind(source, target, read_only, None)
 }
 
+/// A volume of our own, without a name: the engine removes it with its container.
+pub(crate) fn own_volume(target: &str) -> Mount {
+    Mount { typ: Some(MountType::VOLUME), target: Some(target.to_owned()), ..Mount::default() }
+}
+
 impl Guard {
     /// The guard of an engine and of these directories, all by their real paths.
     pub(crate) fn new(socket: Option<&Path>, private: &[&Path]) -> Self {

@@ -89,7 +89,7 @@ impl Docker {
         Ok(containers.into_iter().find_map(|summary| {
             let container = summary.names.unwrap_or_default().into_iter().next().unwrap_or_default();
             let named = sandbox(Some(&container), &summary.labels.unwrap_or_default())?;
-            (named == name).then_some((summary.id?, container.trim_start_matches('/').to_owned()))
+            (named == name).then_some((summary.id, container.trim_start_matches('/').to_owned()))
         }))
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Commands run as the first of these that is known: the spec's user; the owner of the workspace's files, unless that
 //! is root; the image's USER; root. So files made in a workspace belong to whom they should, and an image's USER counts
-//! where nobody in particular asks.
+//! where nobody in particular asks. On an engine that an ordinary user runs, root inside is that user.
 
+use crate::engine::Kind;
 use crate::labels;
-use crate::mounts::{OURS, WORKSPACE, own_mount};
+use crate::mounts::{OURS, WORKSPACE, own_mount, own_volume};
 use crate::names::NamePrefix;
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, ImageConfig, Mount, PortBinding, PortMap,
@@ -24,6 +25,9 @@ pub(crate) const CAPABILITIES: [&str; 7] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "
 /// The keeper's socket in its run directory.
 pub(crate) const SOCKET: &str = "sock";
 
+/// Processes and threads of a sandbox for which no limit was asked.
+pub(crate) const PIDS: u32 = 4096;
+
 /// How long the owner of a tied sandbox may take to connect.
 const OWNER_WITHIN_MS: u64 = 10_000;
 
@@ -37,10 +41,26 @@ pub(crate) struct Facts<'a> {
     /// To whom workspace files belong.
     pub(crate) owner: Owner,
     pub(crate) created_ms: u64,
-    pub(crate) keeper: &'a Path,
-    pub(crate) run_dir: &'a Path,
+    /// The row of the mode table.
+    pub(crate) mode: &'a str,
+    pub(crate) kind: Kind,
+    /// How the keeper gets in.
+    pub(crate) way: Way<'a>,
+    /// Whether the engine holds limits.
+    pub(crate) limits: bool,
+    /// Whether root inside is who runs the engine.
+    pub(crate) rootless: bool,
     /// The workspace and the other mounts asked for.
     pub(crate) mounts: Vec<Mount>,
+}
+
+/// How a keeper gets into a container, and is spoken to.
+#[derive(Clone, Copy)]
+pub(crate) enum Way<'a> {
+    /// Its program is mounted, and so is a directory for its socket.
+    Mounted { program: &'a Path, run_dir: &'a Path },
+    /// Its program is copied, and the engine passes on what is said.
+    Copied,
 }
 
 /// A container to make.
@@ -48,8 +68,17 @@ pub(crate) struct Facts<'a> {
 pub(crate) struct Plan {
     pub(crate) container: String,
     pub(crate) body: ContainerCreateBody,
-    /// The working directory, if the engine makes it as root although commands run as this user.
-    pub(crate) give_workdir: Option<Owner>,
+    /// The working directory, if it is ours to make.
+    pub(crate) make_workdir: Option<Workdir>,
+}
+
+/// A working directory to make.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Workdir {
+    pub(crate) path: String,
+    pub(crate) owner: Owner,
+    /// Whether one that is there is left as it is.
+    pub(crate) if_missing: bool,
 }
 
 /// What to tell the engine.
@@ -57,13 +86,22 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
     labels::check(&spec.labels)?;
     let name = spec.name.as_deref().unwrap_or(facts.id.as_str());
     let workdir = workdir(spec)?;
-    let user = user(spec, facts.image, facts.owner);
-    let config = keeper_config(spec, facts.image, &user, &workdir);
+    let user = user(spec, &facts);
+    let config = keeper_config(spec, &facts, &user, &workdir);
     let below_a_mount = facts.mounts.iter().any(|mount| is_below(&workdir, mount.target.as_deref()));
-    let give_workdir = match user {
-        User::Owner(owner) if spec.workdir.is_none() && spec.workspace.is_none() => Some(owner),
+    let is_a_mount = facts.mounts.iter().any(|mount| mount.target.as_deref() == Some(&workdir));
+    let make_workdir = match user {
+        // The engine would make it as root.
+        User::Owner(owner) if spec.workdir.is_none() && spec.workspace.is_none() => {
+            Some(Workdir { path: workdir.clone(), owner, if_missing: false })
+        }
+        // Podman makes none.
+        _ if facts.kind == Kind::Podman && !below_a_mount && !is_a_mount => {
+            Some(Workdir { path: workdir.clone(), owner: Owner { uid: 0, gid: 0 }, if_missing: true })
+        }
         _ => None,
     };
+    let by_engine = !below_a_mount && facts.kind == Kind::Docker;
     let container = facts.prefix.container(name);
     let body = ContainerCreateBody {
         image: spec.image.clone(),
@@ -73,7 +111,7 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
         cmd: Some(Vec::new()),
         env: Some(environment(spec)?),
         // The engine makes this directory if it is not there, as root: not in the user's own files.
-        working_dir: Some(if below_a_mount { "/".into() } else { workdir.clone() }),
+        working_dir: Some(if by_engine { workdir.clone() } else { "/".into() }),
         labels: Some(all_labels(spec, name, &workdir, &facts)?),
         // The image's stop signal is for its own main process, and its health check would run past the keeper.
         stop_signal: Some("SIGTERM".into()),
@@ -83,16 +121,20 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
         host_config: Some(host_config(spec, facts)?),
         ..ContainerCreateBody::default()
     };
-    Ok(Plan { container, body, give_workdir })
+    Ok(Plan { container, body, make_workdir })
 }
 
 fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
     let limits = &spec.limits;
     let memory = limits.memory.map(|size| i64::try_from(size.0).unwrap_or(i64::MAX));
-    let mut mounts = vec![
-        own_mount(facts.keeper, &format!("{OURS}/keeper"), true)?,
-        own_mount(facts.run_dir, &format!("{OURS}/run"), false)?,
-    ];
+    let mut mounts = match facts.way {
+        Way::Mounted { program, run_dir } => vec![
+            own_mount(program, &format!("{OURS}/keeper"), true)?,
+            own_mount(run_dir, &format!("{OURS}/run"), false)?,
+        ],
+        // A volume without a name, which goes with the container: it can be written to whatever the root is.
+        Way::Copied => vec![own_volume(OURS)],
+    };
     mounts.extend(facts.mounts);
     let log_options = [("max-size", "10m"), ("max-file", "2")];
     Ok(HostConfig {
@@ -115,7 +157,8 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
         // The same as memory: no swap on top of it.
         memory_swap: memory,
         nano_cpus: limits.millicpus.map(|millis| i64::from(millis) * 1_000_000),
-        pids_limit: limits.pids.map(i64::from),
+        // A bomb of processes is held also where nobody thought of it; an engine without control groups holds nothing.
+        pids_limit: limits.pids.or(facts.limits.then_some(PIDS)).map(i64::from),
         ..HostConfig::default()
     })
 }
@@ -144,16 +187,18 @@ enum User {
     Owner(Owner),
 }
 
-fn user(spec: &SandboxSpec, image: &ImageConfig, owner: Owner) -> User {
-    let image_user = image.user.as_ref().filter(|user| !user.is_empty());
+fn user(spec: &SandboxSpec, facts: &Facts<'_>) -> User {
+    let image_user = facts.image.user.as_ref().filter(|user| !user.is_empty());
     match (&spec.user, image_user) {
-        (None, _) if owner.uid != 0 => User::Owner(owner),
+        (None, _) if facts.rootless => User::Named("0:0".into()),
+        (None, _) if facts.owner.uid != 0 => User::Owner(facts.owner),
         (Some(user), _) | (None, Some(user)) => User::Named(user.clone()),
         (None, None) => User::Named("0:0".into()),
     }
 }
 
-fn keeper_config(spec: &SandboxSpec, image: &ImageConfig, user: &User, workdir: &str) -> KeeperConfig {
+fn keeper_config(spec: &SandboxSpec, facts: &Facts<'_>, user: &User, workdir: &str) -> KeeperConfig {
+    let mounted = matches!(facts.way, Way::Mounted { .. });
     let (user, ensure_user) = match user {
         User::Named(name) => (name.clone(), None),
         User::Owner(Owner { uid, gid }) => (format!("{uid}:{gid}"), Some((*uid, *gid))),
@@ -161,11 +206,12 @@ fn keeper_config(spec: &SandboxSpec, image: &ImageConfig, user: &User, workdir: 
     KeeperConfig {
         tied: spec.tied,
         owner_within_ms: spec.tied.then_some(OWNER_WITHIN_MS),
-        owner_holds: spec.tied.then(|| format!("{OURS}/run").into_bytes().into()),
+        owner_holds: (spec.tied && mounted).then(|| format!("{OURS}/run").into_bytes().into()),
+        by_engine: !mounted,
         idle_ms: spec.idle_seconds.map(|seconds| seconds.saturating_mul(1000)),
         inherit_env: true,
         // The engine sets one for the keeper's own user, so the keeper passes only an explicit one on.
-        env: home(spec, image).map(|home| (b"HOME".to_vec().into(), home.into())).into_iter().collect(),
+        env: home(spec, facts.image).map(|home| (b"HOME".to_vec().into(), home.into())).into_iter().collect(),
         cwd: Some(workdir.as_bytes().to_vec().into()),
         user: Some(user),
         ensure_user,
@@ -233,6 +279,8 @@ fn all_labels(spec: &SandboxSpec, name: &str, workdir: &str, facts: &Facts<'_>) 
     set(labels::INSTALLATION, facts.installation.into());
     set(labels::OWNER, format!("{}:{}", facts.owner.uid, facts.owner.gid));
     set(labels::CREATED, facts.created_ms.to_string());
+    set(labels::MODE, facts.mode.into());
+    set(labels::IMAGE, spec.image.clone().unwrap_or_default());
     set(labels::WORKDIR, workdir.into());
     set(labels::MAIN, spec.command.is_some().to_string());
     set(labels::STARTUP, spec.startup().as_millis().to_string());
@@ -261,8 +309,11 @@ mod tests {
             image,
             owner: Owner { uid, gid: uid },
             created_ms: 7,
-            keeper: Path::new("/programs/keeper"),
-            run_dir: Path::new("/state/abc"),
+            mode: "docker, root",
+            kind: Kind::Docker,
+            way: Way::Mounted { program: Path::new("/programs/keeper"), run_dir: Path::new("/state/abc") },
+            limits: true,
+            rootless: false,
             mounts: Vec::new(),
         }
     }
@@ -324,6 +375,8 @@ mod tests {
         let host = planned(&spec, &ImageConfig::default(), 0).body.host_config.unwrap();
         assert_eq!((host.memory, host.memory_swap), (Some(64 << 20), Some(64 << 20)));
         assert_eq!((host.nano_cpus, host.pids_limit), (Some(1_500_000_000), Some(9)));
+        let host = planned(&SandboxSpec::default(), &ImageConfig::default(), 0).body.host_config.unwrap();
+        assert_eq!((host.memory, host.pids_limit), (None, Some(4096)), "processes are held in any case");
     }
 
     #[test]
@@ -336,6 +389,9 @@ mod tests {
         assert_eq!(user_of(&nobody, &node, 1000), (Some("1000:1000".into()), Some((1000, 1000))));
         assert_eq!(user_of(&nobody, &node, 0), (Some("node".into()), None));
         assert_eq!(user_of(&nobody, &plain, 0), (Some("0:0".into()), None));
+        let id = SandboxId::new("abc").unwrap();
+        let plan = plan(&nobody, Facts { rootless: true, ..facts(&id, &node, 1000) }).unwrap();
+        assert_eq!(config(&plan).user.as_deref(), Some("0:0"), "who is the one who runs the engine");
     }
 
     #[test]
@@ -363,7 +419,7 @@ mod tests {
             plan(&spec, Facts { mounts: vec![workspace.clone()], ..facts(&id, &image, 1000) }).unwrap()
         };
         assert_eq!(with(None).body.working_dir.as_deref(), Some("/workspace"));
-        assert_eq!(with(None).give_workdir, None);
+        assert_eq!(with(None).make_workdir, None);
         assert_eq!(with(Some("/workspace/new")).body.working_dir.as_deref(), Some("/"));
         assert_eq!(config(&with(Some("/workspace/new"))).cwd.unwrap().as_slice(), b"/workspace/new");
         assert_eq!(with(Some("/workspaces")).body.working_dir.as_deref(), Some("/workspaces"));
@@ -374,8 +430,31 @@ mod tests {
         let image = ImageConfig::default();
         let plan = planned(&SandboxSpec::default(), &image, 1000);
         assert_eq!(plan.body.working_dir.as_deref(), Some("/workspace"));
-        assert_eq!(plan.give_workdir, Some(Owner { uid: 1000, gid: 1000 }));
-        assert_eq!(planned(&SandboxSpec::default(), &image, 0).give_workdir, None);
+        let owner = Owner { uid: 1000, gid: 1000 };
+        assert_eq!(plan.make_workdir, Some(Workdir { path: "/workspace".into(), owner, if_missing: false }));
+        assert_eq!(planned(&SandboxSpec::default(), &image, 0).make_workdir, None);
+    }
+
+    #[test]
+    fn podman_is_told_to_make_no_directory_and_one_is_made_where_it_is_missing() {
+        let (id, image) = (SandboxId::new("abc").unwrap(), ImageConfig::default());
+        let spec = SandboxSpec { workdir: Some("/srv".into()), ..SandboxSpec::default() };
+        let plan = plan(&spec, Facts { kind: Kind::Podman, ..facts(&id, &image, 1000) }).unwrap();
+        assert_eq!(plan.body.working_dir.as_deref(), Some("/"));
+        let owner = Owner { uid: 0, gid: 0 };
+        assert_eq!(plan.make_workdir, Some(Workdir { path: "/srv".into(), owner, if_missing: true }));
+    }
+
+    #[test]
+    fn a_keeper_that_is_copied_needs_nothing_of_this_machine() {
+        let (id, image) = (SandboxId::new("abc").unwrap(), ImageConfig::default());
+        let spec = SandboxSpec { tied: true, ..SandboxSpec::default() };
+        let plan = plan(&spec, Facts { way: Way::Copied, ..facts(&id, &image, 1000) }).unwrap();
+        let config = config(&plan);
+        assert_eq!((config.by_engine, config.owner_holds), (true, None));
+        let mounts = plan.body.host_config.unwrap().mounts.unwrap();
+        let shape: Vec<_> = mounts.iter().map(|mount| (mount.source.as_deref(), mount.target.as_deref())).collect();
+        assert_eq!(shape, [(None, Some("/.kennel"))]);
     }
 
     #[test]
@@ -402,8 +481,10 @@ mod tests {
                 "kennel.created-ms=7",
                 "kennel.id=abc",
                 "kennel.image-command=[\"/agent\",\"--serve\"]",
+                "kennel.image=",
                 "kennel.installation=here",
                 "kennel.main=true",
+                "kennel.mode=docker, root",
                 "kennel.name-prefix=kennel-",
                 "kennel.name=box",
                 "kennel.owner=1000:1000",

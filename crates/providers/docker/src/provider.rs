@@ -1,9 +1,9 @@
 //! The provider interface on top of the engine.
 
-use crate::engine::status;
+use crate::engine::{Kind, status};
 use crate::info::Container;
 use crate::keeper::{Missed, SocketMark, greet_starting, shut_down, socket_mark};
-use crate::{Docker, create, plan, streams};
+use crate::{Docker, create, plan, streams, watch};
 use bollard::query_parameters::{
     RemoveContainerOptionsBuilder, RenameContainerOptionsBuilder, StopContainerOptionsBuilder,
     WaitContainerOptionsBuilder,
@@ -13,7 +13,7 @@ use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use kennel_core::{
     Dialed, Error, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result, check_name,
 };
-use kennel_types::{Availability, ErrorCode, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec, Status};
+use kennel_types::{Availability, ErrorCode, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec, Status, Support};
 use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
@@ -30,30 +30,34 @@ const AT_ONCE: usize = 8;
 #[async_trait::async_trait]
 impl Provider for Docker {
     fn mode(&self) -> &'static Mode {
-        self.mode
+        self.row()
     }
 
     async fn probe(&self) -> Availability {
-        match self.engine.version().await {
-            Ok(version) => {
-                let number = version.version.unwrap_or_default();
-                let api = version.api_version.unwrap_or_default();
-                let number = number.split('+').next().unwrap_or_default();
-                Availability { available: true, detail: format!("Docker {number} (API {api})"), fix: None }
-            }
+        match self.probed().await {
+            Ok(detail) => Availability { available: true, detail, fix: None },
             Err(error) => {
+                let kind = self.engine.kind();
                 let fix = match error.code() {
-                    ErrorCode::PermissionDenied => error.next_step().unwrap_or_default().to_owned(),
-                    _ if is_installed() => "sudo systemctl start docker".into(),
-                    _ => "install Docker: https://docs.docker.com/engine/install/".into(),
+                    ErrorCode::NotAvailable if !self.engine.dialer().is_here() => error.next_step().map(Into::into),
+                    ErrorCode::NotAvailable if is_installed(kind) => Some(match kind {
+                        Kind::Docker => "sudo systemctl start docker".to_owned(),
+                        Kind::Podman if rustix::process::geteuid().is_root() => "systemctl start podman.socket".into(),
+                        Kind::Podman => "systemctl --user start podman.socket".into(),
+                    }),
+                    ErrorCode::NotAvailable => Some(match kind {
+                        Kind::Docker => "install Docker: https://docs.docker.com/engine/install/".into(),
+                        Kind::Podman => "install Podman: https://podman.io/docs/installation".into(),
+                    }),
+                    _ => error.next_step().map(Into::into),
                 };
-                Availability { available: false, detail: error.to_string(), fix: Some(fix) }
+                Availability { available: false, detail: error.to_string(), fix }
             }
         }
     }
 
     async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
-        self.make(spec).await
+        Box::pin(self.make(spec)).await
     }
 
     async fn pull(&self, image: &str, when: Pull, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<()> {
@@ -65,7 +69,7 @@ impl Provider for Docker {
         if container.is_paused() {
             return Err(container.not_running());
         }
-        let before = socket_mark(&self.run_dirs.of(id).join(plan::SOCKET));
+        let before = mark(&container);
         let mut begun = pin!(self.begin(&container).fuse());
         let up = async {
             begun.as_mut().await?;
@@ -128,23 +132,14 @@ impl Provider for Docker {
         if container.info.status.is_up() && !options.force {
             return Err(Error::is_running(name));
         }
-        // `v` takes only the volumes without a name, which nobody could find again.
-        let query = RemoveContainerOptionsBuilder::default().force(options.force).v(true).build();
-        match self.engine.api().await?.remove_container(&container.engine_id, Some(query)).await {
-            Err(error) if status(&error) == Some(409) && container.tied => {
-                self.wait(&container, "removed").await?;
-            }
-            Err(error) if status(&error) != Some(404) => {
-                return Err(self.engine.error(format!("remove sandbox {name}"), error));
-            }
-            _ => {}
-        }
+        self.take_away(&container, options.force).await?;
         self.seen().remove(id);
         self.run_dirs.remove(id).map(drop)
     }
 
     async fn pause(&self, id: &SandboxId) -> Result<()> {
         let container = self.existing(id).await?;
+        self.check_pauses(&container)?;
         if container.tied {
             return Err(Error::is_tied(&container.info.name));
         }
@@ -160,6 +155,7 @@ impl Provider for Docker {
 
     async fn unpause(&self, id: &SandboxId) -> Result<()> {
         let container = self.existing(id).await?;
+        self.check_pauses(&container)?;
         if container.is_running() {
             return Ok(());
         }
@@ -183,7 +179,7 @@ impl Provider for Docker {
         let new = container.prefix.container(name);
         let query = RenameContainerOptionsBuilder::default().name(&new).build();
         match self.engine.api().await?.rename_container(&container.engine_id, query).await {
-            Err(error) if status(&error) == Some(409) => Err(create::taken(name, &new)),
+            Err(error) if create::is_taken(&error) => Err(create::taken(name, &new)),
             done => done.map_err(|error| self.engine.error(format!("rename sandbox {}", container.info.name), error)),
         }
     }
@@ -210,7 +206,7 @@ impl Provider for Docker {
         match self.reach(&container, container.startup).await {
             Ok((stream, container)) => {
                 let made_here = self.seen().get(id).is_some_and(|seen| seen.made_here);
-                Ok(Dialed { stream: Box::new(stream), token: None, owner: container.tied && made_here })
+                Ok(Dialed { stream, token: None, owner: container.tied && made_here })
             }
             Err(Missed::Failed(error)) => Err(error),
             Err(Missed::Ended(Some(container))) => Err(Error::stopped(&container.info.name)),
@@ -227,21 +223,40 @@ impl Provider for Docker {
     }
 
     async fn watch(&self) -> Result<EventStream> {
-        let engine = self.engine.clone();
-        let events = streams::events(self.engine.api().await?, &self.installation);
-        // An engine that is not there is told now, not with the first event.
-        self.engine.version().await?;
-        Ok(Box::pin(events.map_err(move |error| engine.error("watch the sandboxes", error))))
+        watch::watch(self.engine.clone(), &self.installation).await
     }
 }
 
 impl Docker {
+    /// Which engine it is, if sandboxes can be had there.
+    async fn probed(&self) -> Result<String> {
+        let version = self.engine.version().await?;
+        self.setup().await?.check()?;
+        let number = version.version.as_deref().unwrap_or_default();
+        let number = number.split('+').next().unwrap_or_default();
+        let api = version.api_version.as_deref().unwrap_or_default();
+        Ok(format!("{} {number} (API {api})", self.engine.kind().title()))
+    }
+
+    /// Refuses pauses where the engine has nothing to make them with.
+    fn check_pauses(&self, container: &Container) -> Result<()> {
+        match Mode::named(&container.info.enforcement.mode) {
+            Some(mode) if mode.pause == Support::Refused => {
+                Err(Error::unsupported(self.name(), "pauses").hint("kennel explain pause"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Lets the engine start a container, unless it runs.
     async fn begin(&self, container: &Container) -> Result<()> {
         if container.is_running() {
             return Ok(());
         }
         self.run_dirs.make(container.id())?;
+        if container.run_dir.is_none() {
+            self.put_keeper(container).await?;
+        }
         match self.engine.api().await?.start_container(&container.engine_id, None).await {
             Ok(()) => Ok(()),
             Err(error) => Err(self.start_error(container, error).await),
@@ -250,7 +265,6 @@ impl Docker {
 
     /// Waits until the keeper of one that was just started has answered. `before` tells the socket of an earlier life.
     async fn confirm(&self, container: &Container, before: Option<SocketMark>) -> Result<()> {
-        let socket = self.run_dirs.of(container.id()).join(plan::SOCKET);
         let missed = match self.reach(container, container.startup).await {
             Ok((stream, _)) => match greet_starting(stream, container.startup).await {
                 Ok(_) => return Ok(()),
@@ -266,11 +280,36 @@ impl Docker {
             Missed::Failed(error) => Err(error),
             // The keeper listens before it starts the main process: one that ended before we could ask did run.
             Missed::Ended(now)
-                if container.main && socket_mark(&socket) != before && self.ran(container, now.as_deref()).await =>
+                if container.main
+                    && (container.run_dir.is_none() || mark(container) != before)
+                    && self.ran(container, now.as_deref()).await =>
             {
                 Ok(())
             }
             Missed::Ended(now) => Err(self.ended_early(container, now.as_deref()).await),
+        }
+    }
+
+    /// Has the engine remove a container.
+    async fn take_away(&self, container: &Container, force: bool) -> Result<()> {
+        let api = self.engine.api().await?;
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            // `v` takes only the volumes without a name, which nobody could find again.
+            let query = RemoveContainerOptionsBuilder::default().force(force).v(true).build();
+            let error = match api.remove_container(&container.engine_id, Some(query)).await {
+                Err(error) if status(&error) != Some(404) => error,
+                _ => return Ok(()),
+            };
+            // It may end, or be removed, by itself in this moment: engines stumble over that.
+            let crossed = status(&error) == Some(409) || (status(&error) == Some(500) && force);
+            if !crossed || attempts > 3 {
+                return Err(self.engine.error(format!("remove sandbox {}", container.info.name), error));
+            }
+            if container.tied && self.wait(container, "removed").await? {
+                return Ok(());
+            }
         }
     }
 
@@ -376,7 +415,16 @@ impl Docker {
     }
 }
 
+/// The socket of a container's keeper that is there now, of this life or an earlier one.
+fn mark(container: &Container) -> Option<SocketMark> {
+    socket_mark(&container.run_dir.as_ref()?.join(plan::SOCKET))
+}
+
 /// Whether an engine is on this machine, running or not.
-fn is_installed() -> bool {
-    ["/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd"].iter().any(|path| Path::new(path).exists())
+fn is_installed(kind: Kind) -> bool {
+    let program = match kind {
+        Kind::Docker => "dockerd",
+        Kind::Podman => "podman",
+    };
+    ["/usr/bin", "/usr/sbin", "/usr/local/bin"].iter().any(|dir| Path::new(dir).join(program).exists())
 }

@@ -45,7 +45,7 @@ impl Docker {
         };
         let message = format!("pull the image {image}: {}", printable(reason));
         Error::new(ErrorCode::ImageNotFound, message)
-            .hint(format!("docker pull {image}, or docker images"))
+            .hint(format!("{word} pull {image}, or {word} images", word = self.engine.kind().word()))
             .caused_by(error)
     }
 }

@@ -19,6 +19,15 @@ const SWEEP_EVERY: Duration = Duration::from_mins(10);
 /// Its time says when leftovers were last looked for.
 const SWEPT: &str = ".swept";
 
+/// The directory for what is on the engine at that address: a name of its own, which says nothing.
+pub(crate) fn part_of(address: &str) -> String {
+    // FNV-1a: nothing depends on it but that it stays the same.
+    let hash = address
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    format!("{hash:016x}")
+}
+
 /// The place of all run directories of an installation.
 pub(crate) struct RunDirs {
     root: PathBuf,
@@ -29,7 +38,8 @@ impl RunDirs {
         Self { root }
     }
 
-    pub(crate) fn root(&self) -> &Path {
+    #[cfg(test)]
+    fn root(&self) -> &Path {
         &self.root
     }
 

@@ -3,7 +3,7 @@
 
 use futures_util::TryStreamExt;
 use kennel_core::{LogChunk, LogOptions, Provider, RemoveOptions, Sandbox};
-use kennel_docker::{Docker, DockerOptions, NamePrefix};
+use kennel_docker::{Docker, DockerOptions, Kind, NamePrefix, UnixDialer};
 use kennel_testkit::registry::Registry;
 use kennel_testkit::{Home, docker, programs};
 use kennel_types::{ErrorCode, ExecSpec, Mount, NetworkMode, Owner, Pull, SandboxSpec, Status};
@@ -31,13 +31,14 @@ impl Fixture {
     }
 
     fn open(home: &Home, socket: &Path, name_prefix: NamePrefix) -> Docker {
-        Docker::new(DockerOptions {
+        let options = DockerOptions {
             state_dir: home.state(),
             program_dir: home.path().join("programs"),
-            socket: socket.to_owned(),
+            expected: Kind::Docker,
             installation: home.mark(),
             name_prefix,
-        })
+        };
+        Docker::new(options, Arc::new(UnixDialer::new(socket)))
     }
 
     /// The same installation, with another prefix for new containers.
@@ -74,8 +75,28 @@ impl Fixture {
 }
 
 fn run_dirs(home: &Home) -> Vec<String> {
-    let entries = std::fs::read_dir(home.state()).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir(run_root(home)).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| name != ".swept").collect()
+}
+
+/// The directory of the one engine's run directories.
+fn run_root(home: &Home) -> PathBuf {
+    let mut engines = std::fs::read_dir(home.state()).unwrap().flatten();
+    let root = engines.next().map_or_else(|| home.state().join("none"), |entry| entry.path());
+    assert!(engines.next().is_none(), "one engine has one directory");
+    root
+}
+
+/// A provider on whatever listens at a socket.
+fn taken_for(expected: Kind, home: &Path, socket: &Path) -> Docker {
+    let options = DockerOptions {
+        state_dir: home.join("state"),
+        program_dir: home.join("programs"),
+        expected,
+        installation: "x".into(),
+        name_prefix: NamePrefix::default(),
+    };
+    Docker::new(options, Arc::new(UnixDialer::new(socket)))
 }
 
 async fn run(sandbox: &Sandbox, script: &str) -> String {
@@ -87,15 +108,7 @@ async fn run(sandbox: &Sandbox, script: &str) -> String {
 async fn an_engine_that_is_not_there_is_told_with_what_to_do() {
     let home = tempfile::tempdir().unwrap();
     let socket = home.path().join("docker.sock");
-    let provider = |socket: &Path| {
-        Docker::new(DockerOptions {
-            state_dir: home.path().join("state"),
-            program_dir: home.path().join("programs"),
-            socket: socket.to_owned(),
-            installation: "x".into(),
-            name_prefix: NamePrefix::default(),
-        })
-    };
+    let provider = |socket: &Path| taken_for(Kind::Docker, home.path(), socket);
     let error = provider(&socket).list().await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::NotAvailable);
     assert_eq!(error.to_string(), format!("Cannot connect to Docker at {}. Is it running?", socket.display()));
@@ -117,13 +130,7 @@ async fn an_engine_that_talks_nonsense_is_an_error() {
         let (mut stream, _) = listener.accept().await.unwrap();
         stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").await.unwrap();
     });
-    let provider = Docker::new(DockerOptions {
-        state_dir: home.path().join("state"),
-        program_dir: home.path().join("programs"),
-        socket,
-        installation: "x".into(),
-        name_prefix: NamePrefix::default(),
-    });
+    let provider = taken_for(Kind::Docker, home.path(), &socket);
     assert_eq!(provider.list().await.unwrap_err().code(), ErrorCode::NotAvailable);
     answer.await.unwrap();
 }
@@ -295,10 +302,10 @@ async fn a_refusal_of_the_engine_is_passed_on() {
 async fn leftovers_of_containers_that_are_gone_are_swept() {
     let fixture = Fixture::new();
     let sandbox = fixture.started(&fixture.spec()).await;
-    let gone = fixture.home.state().join("gone-long-ago");
+    let gone = run_root(&fixture.home).join("gone-long-ago");
     std::fs::create_dir(&gone).unwrap();
     let past = std::time::SystemTime::now() - Duration::from_mins(5);
-    for dir in [&gone, &fixture.home.state().join(sandbox.id().as_str())] {
+    for dir in [&gone, &run_root(&fixture.home).join(sandbox.id().as_str())] {
         std::fs::File::open(dir).unwrap().set_modified(past).unwrap();
     }
     fixture.provider.list().await.unwrap();
@@ -312,7 +319,7 @@ async fn stopping_goes_on_without_the_keepers_help() {
     let fixture = Fixture::new();
     let sandbox = fixture.started(&fixture.spec()).await;
     sandbox.hang_up().await;
-    let socket = fixture.home.state().join(sandbox.id().as_str()).join("sock");
+    let socket = run_root(&fixture.home).join(sandbox.id().as_str()).join("sock");
     std::fs::remove_file(&socket).unwrap();
     std::os::unix::fs::symlink(&fixture.socket, &socket).unwrap();
     let error = sandbox.exec(&ExecSpec::argv(["true"])).await.err().unwrap();

@@ -49,8 +49,8 @@ impl Subject for Images {
         SandboxSpec { image: Some(IMAGE.into()), ..SandboxSpec::default() }
     }
 
-    fn mode(&self) -> &'static Mode {
-        self.native().modes()[1]
+    fn mode(&self, provider: &dyn Provider) -> &'static Mode {
+        provider.modes()[1]
     }
 }
 

@@ -1,16 +1,25 @@
-//! What keeps Docker from answering.
+//! What keeps an engine from answering.
 
 use super::fix::Lack;
 use super::host::{Program, user};
 use crate::environment;
-use crate::providers::docker_socket;
+use crate::providers::ProviderName;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
 /// Why it does not, as far as that can be seen from here.
-pub(super) fn lacks() -> Vec<Lack> {
-    let Ok(socket) = docker_socket() else { return Vec::new() };
-    let seen = access(&socket, Access::READ_OK | Access::WRITE_OK);
+pub(super) fn lacks(name: ProviderName) -> Vec<Lack> {
+    let Ok(endpoint) = name.endpoint() else { return Vec::new() };
+    let Some(socket) = endpoint.socket() else { return Vec::new() };
+    if name == ProviderName::Podman {
+        // One that the user has named is not the one that the system starts.
+        if environment::container_host().is_some() {
+            return Vec::new();
+        }
+        let program = Program::Podman.find().is_none().then_some(Lack::Program(Program::Podman));
+        return program.into_iter().chain([Lack::PodmanService]).collect();
+    }
+    let seen = access(socket, Access::READ_OK | Access::WRITE_OK);
     why(Program::Docker.find().is_some(), seen, environment::docker_host().is_some(), user())
 }
 

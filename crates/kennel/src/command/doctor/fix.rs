@@ -11,6 +11,8 @@ pub(super) enum Lack {
     Program(Program),
     /// Docker is installed and nobody answers where it listens.
     DockerService,
+    /// Podman does not listen.
+    PodmanService,
     /// Nobody answers where `DOCKER_HOST` says.
     DockerHost,
     /// Docker's socket is not for this user.
@@ -124,6 +126,11 @@ fn step(lack: &Lack, host: &Host) -> Option<Step> {
         Lack::DockerService if host.systemd => Some(run(&["systemctl", "start", "docker"], host)),
         // There is nobody to start it for good.
         Lack::DockerService => show(format!("{sudo}sh -c 'dockerd >/var/log/dockerd.log 2>&1 &'")),
+        Lack::PodmanService if host.systemd && host.root => Some(run(&["systemctl", "start", "podman.socket"], host)),
+        Lack::PodmanService if host.systemd => {
+            Some(Step::Run(["systemctl", "--user", "start", "podman.socket"].map(ToOwned::to_owned).into()))
+        }
+        Lack::PodmanService => show("mkdir -p /run/podman && podman system service --time 0 &".into()),
         Lack::DockerHost => show("unset DOCKER_HOST".into()),
         // Whoever is in that group is root by another name.
         Lack::DockerGroup { user } => show(format!("{sudo}usermod -aG docker {} && newgrp docker", quoted(user))),

@@ -35,8 +35,10 @@ pub(super) enum Program {
     Newuidmap,
     /// Rules of the firewall, for sandboxes with a network of their own.
     Nft,
-    /// The engine.
+    /// An engine.
     Docker,
+    /// An engine that also ordinary users can run.
+    Podman,
 }
 
 impl Program {
@@ -47,6 +49,7 @@ impl Program {
             Self::Newuidmap => "install newuidmap and newgidmap, of shadow: https://github.com/shadow-maint/shadow",
             Self::Nft => "install nftables: https://netfilter.org/projects/nftables",
             Self::Docker => "install Docker: https://docs.docker.com/engine/install/",
+            Self::Podman => "install Podman: https://podman.io/docs/installation",
         }
     }
 
@@ -56,6 +59,7 @@ impl Program {
             Self::Pasta => in_path("pasta"),
             Self::Newuidmap => in_path("newuidmap"),
             Self::Nft => in_path("nft"),
+            Self::Podman => in_path("podman"),
             Self::Docker => in_path("dockerd").or_else(|| in_path("docker")),
         }
     }
@@ -80,6 +84,7 @@ impl Host {
             (Program::Newuidmap, Manager::Apt { .. }) => "uidmap",
             (Program::Newuidmap, Manager::Dnf { .. }) => "shadow-utils",
             (Program::Newuidmap, Manager::Pacman) => "shadow",
+            (Program::Podman, _) => "podman",
             (Program::Docker, Manager::Apt { .. }) => "docker.io",
             (Program::Docker, Manager::Dnf { fedora: true }) => "moby-engine",
             // What is made of Fedora has another one each, or none.

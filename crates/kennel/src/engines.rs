@@ -1,0 +1,278 @@
+//! Where engines listen, as their own programs find them: the environment, Docker's contexts, the usual sockets. The library
+//! gets a way there and knows nothing of this.
+
+use crate::environment;
+use kennel_core::{Error, Result, printable};
+use kennel_docker::{Dialer, TcpDialer, Tls, UnixDialer};
+use kennel_types::ErrorCode;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where an engine listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    /// At a socket of this machine.
+    Unix(PathBuf),
+    /// At a port, with certificates in that directory.
+    Tcp { host: String, port: u16, certificates: Option<PathBuf> },
+}
+
+impl Endpoint {
+    /// The way there.
+    pub(crate) fn dialer(&self) -> Result<Arc<dyn Dialer>> {
+        let (host, port, dir) = match self {
+            Self::Unix(socket) => return Ok(Arc::new(UnixDialer::new(socket))),
+            Self::Tcp { host, port, certificates: None } => return Ok(Arc::new(TcpDialer::new(host, *port))),
+            Self::Tcp { host, port, certificates: Some(dir) } => (host, *port, dir),
+        };
+        let read = |name: &str| {
+            let path = dir.join(name);
+            std::fs::read(&path).map_err(|error| {
+                Error::new(ErrorCode::InvalidConfig, format!("TLS to {host}: read {}: {error}", path.display()))
+                    .hint("put ca.pem, cert.pem and key.pem there, or name another directory in DOCKER_CERT_PATH")
+            })
+        };
+        let authorities = read("ca.pem")?;
+        let identity = if dir.join("cert.pem").exists() { Some((read("cert.pem")?, read("key.pem")?)) } else { None };
+        let identity = identity.as_ref().map(|(certificate, key)| (certificate.as_slice(), key.as_slice()));
+        let tls = Tls { authorities: &authorities, identity };
+        Ok(Arc::new(TcpDialer::with_tls(host, port, tls)?))
+    }
+
+    /// Whether it is worth knocking there when nobody named it.
+    pub(crate) fn may_answer(&self) -> bool {
+        match self {
+            Self::Unix(socket) => socket.exists(),
+            Self::Tcp { .. } => true,
+        }
+    }
+
+    /// Whether both lead to the same engine: Podman may have put its socket in Docker's place.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+        match (self, other) {
+            (Self::Unix(one), Self::Unix(other)) => real(one) == real(other),
+            _ => self == other,
+        }
+    }
+
+    /// As people know it.
+    pub(crate) fn shown(&self) -> String {
+        match self {
+            Self::Unix(socket) => socket.display().to_string(),
+            Self::Tcp { host, port, .. } => format!("tcp://{host}:{port}"),
+        }
+    }
+
+    /// The socket, where it is one.
+    pub(crate) fn socket(&self) -> Option<&Path> {
+        match self {
+            Self::Unix(socket) => Some(socket),
+            Self::Tcp { .. } => None,
+        }
+    }
+
+    /// What a variable or a context names.
+    fn parse(text: &str, from: &str, certificates: Option<PathBuf>) -> Result<Self> {
+        let bad = |why: &str| {
+            Error::new(ErrorCode::Unsupported, format!("{from} is {:?}: {why}", printable(text)))
+                .hint("use unix:///PATH or tcp://HOST:PORT")
+        };
+        if let Some(path) = text.strip_prefix("unix://") {
+            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(bad("no absolute path")) };
+        }
+        let Some(place) = text.strip_prefix("tcp://") else {
+            return Err(bad("only unix sockets and TCP can be used"));
+        };
+        let place = place.trim_end_matches('/');
+        let usual = if certificates.is_some() { 2376 } else { 2375 };
+        // An address of version 6 is in brackets.
+        let (host, port) = match place.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| bad("no port"))?),
+            _ => (place, usual),
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() || host.contains('/') {
+            return Err(bad("no host"));
+        }
+        Ok(Self::Tcp { host: host.to_owned(), port, certificates })
+    }
+}
+
+/// Where Docker listens: as `DOCKER_HOST` says, as the context says, at the system's socket, at the user's own.
+pub(crate) fn docker() -> Result<Endpoint> {
+    const SYSTEM: &str = "/var/run/docker.sock";
+    if let Some(host) = environment::docker_host() {
+        return Endpoint::parse(&host, "DOCKER_HOST", certificates()?);
+    }
+    if let Some(dir) = environment::docker_config()
+        && let Some(name) = context(&dir)?
+    {
+        return in_context(&dir, &name);
+    }
+    let own = environment::runtime_dir().map(|dir| dir.join("docker.sock"));
+    let own = own.filter(|own| !Path::new(SYSTEM).exists() && own.exists());
+    Ok(Endpoint::Unix(own.unwrap_or_else(|| SYSTEM.into())))
+}
+
+/// Where Podman listens: as `CONTAINER_HOST` says, at root's socket, at the user's own.
+pub(crate) fn podman() -> Result<Endpoint> {
+    const SYSTEM: &str = "/run/podman/podman.sock";
+    if let Some(host) = environment::container_host() {
+        return Endpoint::parse(&host, "CONTAINER_HOST", None);
+    }
+    let own = environment::runtime_dir().map(|dir| dir.join("podman/podman.sock"));
+    let own = own.filter(|_| !rustix::process::geteuid().is_root());
+    Ok(Endpoint::Unix(own.unwrap_or_else(|| SYSTEM.into())))
+}
+
+/// The directory of certificates, if the environment asks for TLS.
+fn certificates() -> Result<Option<PathBuf>> {
+    if environment::docker_tls_verify() {
+        let dir = environment::docker_cert_path().or_else(environment::docker_config);
+        return dir.map(Some).ok_or_else(|| {
+            Error::new(ErrorCode::InvalidConfig, "DOCKER_TLS_VERIFY is set, and nothing says where certificates are")
+                .hint("set DOCKER_CERT_PATH")
+        });
+    }
+    if environment::docker_tls() {
+        return Err(unverified("DOCKER_TLS is set without DOCKER_TLS_VERIFY").hint("set DOCKER_TLS_VERIFY=1"));
+    }
+    Ok(None)
+}
+
+fn unverified(what: &str) -> Error {
+    Error::new(ErrorCode::Unsupported, format!("{what}: nobody would look who answers there"))
+}
+
+/// The context that is in use, if it is not the usual one.
+fn context(dir: &Path) -> Result<Option<String>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Config {
+        #[serde(default)]
+        current_context: Option<String>,
+    }
+    let named = match environment::docker_context() {
+        Some(named) => Some(named),
+        None => read_json::<Config>(&dir.join("config.json"))?.and_then(|config| config.current_context),
+    };
+    Ok(named.filter(|name| !name.is_empty() && name != "default"))
+}
+
+/// The engine of a context.
+fn in_context(dir: &Path, name: &str) -> Result<Endpoint> {
+    #[derive(Deserialize)]
+    struct Meta {
+        #[serde(rename = "Endpoints")]
+        endpoints: Endpoints,
+    }
+    #[derive(Deserialize)]
+    struct Endpoints {
+        docker: Option<Place>,
+    }
+    #[derive(Deserialize)]
+    struct Place {
+        #[serde(rename = "Host", default)]
+        host: String,
+        #[serde(rename = "SkipTLSVerify", default)]
+        unverified: bool,
+    }
+    let hint = "docker context ls, or unset DOCKER_CONTEXT";
+    let shown = printable(name);
+    let key = key(name);
+    let contexts = dir.join("contexts");
+    let meta = read_json::<Meta>(&contexts.join("meta").join(&key).join("meta.json"))?.ok_or_else(|| {
+        Error::new(ErrorCode::InvalidConfig, format!("there is no Docker context {shown}")).hint(hint)
+    })?;
+    let place = meta.endpoints.docker.filter(|place| !place.host.is_empty()).ok_or_else(|| {
+        Error::new(ErrorCode::InvalidConfig, format!("the Docker context {shown} leads to no engine")).hint(hint)
+    })?;
+    if place.unverified {
+        return Err(unverified(&format!("the Docker context {shown} says skip-tls-verify")).hint(hint));
+    }
+    let certificates = Some(contexts.join("tls").join(&key).join("docker")).filter(|dir| dir.join("ca.pem").exists());
+    Endpoint::parse(&place.host, &format!("the host of the Docker context {shown}"), certificates)
+}
+
+/// What the files of a context are called.
+fn key(name: &str) -> String {
+    Sha256::digest(name.as_bytes()).iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}"); // a String takes everything
+        hex
+    })
+}
+
+/// A file of Docker's; none if it is not there.
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io(format!("read {}", path.display()), error)),
+    };
+    let read = serde_json::from_slice(&bytes);
+    read.map(Some).map_err(|error| Error::new(ErrorCode::InvalidConfig, format!("read {}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str, tls: bool) -> Result<Endpoint> {
+        Endpoint::parse(text, "DOCKER_HOST", tls.then(|| "/certs".into()))
+    }
+
+    #[test]
+    fn what_a_variable_names() {
+        let tcp = |host: &str, port, tls: bool| Endpoint::Tcp {
+            host: host.into(),
+            port,
+            certificates: tls.then(|| "/certs".into()),
+        };
+        for (text, tls, endpoint) in [
+            ("unix:///run/x.sock", false, Endpoint::Unix("/run/x.sock".into())),
+            ("tcp://build:1234", false, tcp("build", 1234, false)),
+            ("tcp://build:1234/", true, tcp("build", 1234, true)),
+            ("tcp://build", false, tcp("build", 2375, false)),
+            ("tcp://build", true, tcp("build", 2376, true)),
+            ("tcp://[::1]:99", false, tcp("::1", 99, false)),
+            ("tcp://[::1]", false, tcp("::1", 2375, false)),
+        ] {
+            assert_eq!(parse(text, tls).unwrap(), endpoint, "{text}");
+        }
+        for bad in
+            ["", "unix://relative", "ssh://me@host", "tcp://", "tcp://:1", "tcp://h:x", "tcp://h:99999", "/run/x"]
+        {
+            assert_eq!(parse(bad, false).unwrap_err().code(), ErrorCode::Unsupported, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_context_leads_to_its_engine() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let key = key(name);
+            let meta = dir.path().join("contexts/meta").join(&key);
+            std::fs::create_dir_all(&meta).unwrap();
+            std::fs::write(meta.join("meta.json"), text).unwrap();
+            dir.path().join("contexts/tls").join(key).join("docker")
+        };
+        put("plain", r#"{"Name": "plain", "Endpoints": {"docker": {"Host": "unix:///run/other.sock"}}}"#);
+        assert_eq!(in_context(dir.path(), "plain").unwrap(), Endpoint::Unix("/run/other.sock".into()));
+        let tls = put("far", r#"{"Name": "far", "Endpoints": {"docker": {"Host": "tcp://far:2376"}}}"#);
+        std::fs::create_dir_all(&tls).unwrap();
+        std::fs::write(tls.join("ca.pem"), "").unwrap();
+        let far = Endpoint::Tcp { host: "far".into(), port: 2376, certificates: Some(tls) };
+        assert_eq!(in_context(dir.path(), "far").unwrap(), far);
+        put("blind", r#"{"Endpoints": {"docker": {"Host": "tcp://far:2376", "SkipTLSVerify": true}}}"#);
+        assert_eq!(in_context(dir.path(), "blind").unwrap_err().code(), ErrorCode::Unsupported);
+        put("spoilt", "{");
+        put("other", r#"{"Endpoints": {"kubernetes": {}}}"#);
+        for bad in ["missing", "spoilt", "other", "../x"] {
+            assert_eq!(in_context(dir.path(), bad).unwrap_err().code(), ErrorCode::InvalidConfig, "{bad}");
+        }
+    }
+}

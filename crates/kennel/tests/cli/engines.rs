@@ -1,0 +1,112 @@
+//! Engines as they are found: by variables, by Docker's contexts, by a port; and called by what they are.
+
+use crate::support::{Finished, finish};
+use kennel_testkit::front::Front;
+use kennel_testkit::podman::Service;
+use kennel_testkit::{Home, docker};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The program in a home of its own, with this environment and nothing else.
+fn call(home: &Home, env: &[(&str, &str)], args: &[&str]) -> Finished {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
+    command.current_dir(home.workspace()).env_clear().stdin(Stdio::null());
+    command.env("PATH", "/usr/bin:/bin").env("KENNEL_HOME", home.path()).env("HOME", home.path());
+    command.envs(env.iter().copied()).args(args);
+    finish(command, None)
+}
+
+fn unix(socket: &Path) -> String {
+    format!("unix://{}", socket.display())
+}
+
+/// A sandbox that is made, used and removed; answers which provider it says it has.
+fn provider_of(home: &Home, env: &[(&str, &str)], provider: &[&str], image: &str) -> String {
+    let args = [provider, &["create", "--json", "--start", "--no-workspace", "--network", "none", "--image", image]];
+    let made = call(home, env, &args.concat());
+    assert_eq!(made.status, 0, "{made:?}");
+    let name = made.json()["name"].as_str().unwrap().to_owned();
+    // Whoever comes later finds it without being told where.
+    assert_eq!(call(home, env, &["exec", &name, "--", "echo", "hello"]).ok(), "hello");
+    let listed = call(home, env, &["ls", "--json"]).json();
+    assert_eq!(listed.as_array().map(Vec::len), Some(1), "one engine is asked once: {listed}");
+    call(home, env, &["rm", "--force", &name]).ok();
+    made.json()["provider"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn podman_is_podman_wherever_it_is_found() {
+    let socket = Service::Root.socket();
+    let image = docker::image_on(&socket);
+    let host = unix(&socket);
+    let home = Home::new();
+    let podman = |env: &[(&str, &str)], provider: &[&str]| {
+        assert_eq!(provider_of(&home, env, provider, &image), "podman", "{env:?} {provider:?}");
+    };
+    podman(&[("CONTAINER_HOST", &host)], &["--provider", "podman"]);
+    // Taken for Docker, it says what it is.
+    podman(&[("DOCKER_HOST", &host)], &["--provider", "docker"]);
+    // Not named at all: native runs no images here.
+    podman(&[("CONTAINER_HOST", &host), ("DOCKER_HOST", "unix:///nowhere")], &[]);
+    podman(&[("CONTAINER_HOST", &host), ("DOCKER_HOST", &host)], &[]);
+}
+
+#[test]
+fn docker_is_found_by_its_contexts() {
+    let socket = docker::socket();
+    let image = docker::image_on(&socket);
+    let home = Home::new();
+    let settings = home.path().join(".docker");
+    // As Docker's own program makes it.
+    let docker = |args: &[&str]| {
+        let mut command = Command::new("docker");
+        command.args(args).env_clear().env("PATH", "/usr/bin:/bin:/usr/local/bin").env("HOME", home.path());
+        assert!(command.stdout(Stdio::null()).status().unwrap().success(), "docker {args:?}");
+    };
+    docker(&["context", "create", "ours", "--docker", &format!("host={}", unix(&socket))]);
+    assert_eq!(provider_of(&home, &[("DOCKER_CONTEXT", "ours")], &["--provider", "docker"], &image), "docker");
+    docker(&["context", "use", "ours"]);
+    assert_eq!(provider_of(&home, &[], &["--provider", "docker"], &image), "docker");
+    let args = ["--provider", "docker", "ls"];
+    let stderr = call(&home, &[("DOCKER_HOST", "unix:///nowhere")], &args).fails(125);
+    assert!(stderr.contains("Cannot connect to Docker at /nowhere"), "the variable comes first: {stderr}");
+    let stderr = call(&home, &[("DOCKER_CONTEXT", "theirs")], &args).fails(125);
+    assert!(stderr.contains("there is no Docker context theirs"), "{stderr}");
+    std::fs::write(settings.join("config.json"), "{").unwrap();
+    assert!(call(&home, &[], &args).fails(125).contains("config.json"));
+}
+
+#[test]
+fn docker_on_another_machine() {
+    let socket = docker::socket();
+    let image = docker::image_on(&socket);
+    let front = Front::start(&socket);
+    let home = Home::new();
+    let host = format!("tcp://localhost:{}", front.port());
+    let certificates = home.path().join("certificates");
+    std::fs::create_dir(&certificates).unwrap();
+    let path = certificates.to_str().unwrap();
+    let env = [("DOCKER_HOST", host.as_str()), ("DOCKER_TLS_VERIFY", "1"), ("DOCKER_CERT_PATH", path)];
+    let args = ["--provider", "docker", "ls"];
+    assert!(call(&home, &env, &args).fails(125).contains("ca.pem"));
+    std::fs::write(certificates.join("ca.pem"), front.authority()).unwrap();
+    // It wants to know who comes.
+    call(&home, &env, &args).fails(125);
+    let (certificate, key) = front.identity();
+    std::fs::write(certificates.join("cert.pem"), certificate).unwrap();
+    std::fs::write(certificates.join("key.pem"), key).unwrap();
+    assert_eq!(provider_of(&home, &env, &["--provider", "docker"], &image), "docker");
+    // Without a wall, and with another's word for it, it is not talked to.
+    call(&home, &env[..1], &args).fails(125);
+    let stranger = Front::start(&socket);
+    std::fs::write(certificates.join("ca.pem"), stranger.authority()).unwrap();
+    let stderr = call(&home, &env, &args).fails(125);
+    assert!(stderr.contains("certificate"), "{stderr}");
+    let stderr = call(&home, &[env[0], ("DOCKER_TLS", "1")], &args).fails(125);
+    assert!(stderr.contains("DOCKER_TLS_VERIFY"), "{stderr}");
+    // What is on this machine is not there.
+    std::fs::write(certificates.join("ca.pem"), front.authority()).unwrap();
+    let run = ["--provider", "docker", "run", "--image", &image, "--", "true"];
+    let stderr = call(&home, &env, &run).fails(125);
+    assert!(stderr.contains("on another machine") && stderr.contains("--no-workspace"), "{stderr}");
+}

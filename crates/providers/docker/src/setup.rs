@@ -1,0 +1,192 @@
+//! How an engine is set up: what it says of itself decides which row of the mode table holds on it, and whether sandboxes can
+//! be had there at all.
+
+use crate::Docker;
+use crate::engine::Kind;
+use kennel_core::{Error, Result};
+use kennel_types::Mode;
+use serde::Deserialize;
+
+/// What an engine says of itself, as far as it is read.
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Info {
+    security_options: Option<Vec<String>>,
+    /// Podman says it here, Docker among the options.
+    rootless: bool,
+    cgroup_version: String,
+    memory_limit: bool,
+    pids_limit: bool,
+    architecture: Option<String>,
+}
+
+/// What was found out of an engine.
+pub(crate) struct Setup {
+    pub(crate) mode: &'static Mode,
+    /// What stands in the way of sandboxes.
+    refusal: Option<(String, Option<&'static str>)>,
+}
+
+impl Docker {
+    /// How the engine is set up; asked once.
+    pub(crate) async fn setup(&self) -> Result<&Setup> {
+        let ask = async {
+            self.engine.api().await?;
+            let info: Result<Info, _> = self.engine.ask("/info").await;
+            let info = info.map_err(|error| self.engine.error("ask what the engine can do", error))?;
+            Ok(Setup::of(&info, self.engine.kind(), self.engine.dialer().is_here()))
+        };
+        self.setup.get_or_try_init(|| ask).await
+    }
+
+    /// The row that holds here, as far as the engine was asked.
+    pub(crate) fn row(&self) -> &'static Mode {
+        let usual = || row(self.engine.kind(), Ids::Root, self.engine.dialer().is_here());
+        self.setup.get().map_or_else(usual, |setup| setup.mode)
+    }
+}
+
+/// Who root inside is outside.
+#[derive(Clone, Copy, PartialEq)]
+enum Ids {
+    /// Root.
+    Root,
+    /// The engine's user; `limits` if it has control groups to set them in.
+    User { limits: bool },
+}
+
+fn row(kind: Kind, ids: Ids, here: bool) -> &'static Mode {
+    let name = match (kind, ids, here) {
+        (Kind::Docker, _, true) => "docker, root",
+        (Kind::Docker, _, false) => "docker, root, remote",
+        (Kind::Podman, Ids::Root, true) => "podman, root",
+        (Kind::Podman, Ids::User { limits: true }, true) => "podman, rootless",
+        (Kind::Podman, Ids::User { limits: false }, true) => "podman, rootless, no limits",
+        (Kind::Podman, _, false) => "podman, root, remote",
+    };
+    Mode::named(name).expect("the mode table has a row for every engine")
+}
+
+impl Setup {
+    fn of(info: &Info, kind: Kind, here: bool) -> Self {
+        let options = info.security_options.as_deref().unwrap_or_default();
+        let named = |name: &str| {
+            let name = format!("name={name}");
+            options.iter().find(|option| option.split(',').any(|part| part == name))
+        };
+        let rootless = info.rootless || named("rootless").is_some();
+        // Only version 2 lets users divide what they have.
+        let limits = info.memory_limit && info.pids_limit && info.cgroup_version != "1";
+        let ids = if rootless { Ids::User { limits } } else { Ids::Root };
+        let seccomp = named("seccomp").filter(|option| !option.contains("profile=unconfined"));
+        let refusal = if seccomp.is_none() {
+            let why = "a system call filter: this engine runs without seccomp".to_owned();
+            Some((why, Some("start the engine with its default seccomp profile")))
+        } else if rootless && kind == Kind::Docker {
+            Some(("sandboxes on an engine that runs rootless".into(), Some("use --provider podman, or native")))
+        } else if rootless && !here {
+            Some(("sandboxes on an engine of another machine that runs rootless".into(), None))
+        } else if named("userns").is_some() {
+            Some(("sandboxes on an engine that runs with remapped user ids".into(), None))
+        } else if !here && !runs_ours(info) {
+            let theirs = info.architecture.as_deref().unwrap_or("unknown");
+            let what = format!("a keeper for an engine on {theirs}: this one is for {}", std::env::consts::ARCH);
+            Some((what, None))
+        } else {
+            None
+        };
+        Self { mode: row(kind, ids, here), refusal }
+    }
+
+    /// Refuses an engine that cannot give what its row promises.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.refusal {
+            None => Ok(()),
+            Some((what, hint)) => {
+                let error = Error::unsupported(self.mode.provider, what);
+                Err(match hint {
+                    Some(hint) => error.hint(*hint),
+                    None => error,
+                })
+            }
+        }
+    }
+
+    /// Whether root inside is an ordinary user outside.
+    pub(crate) fn is_rootless(&self) -> bool {
+        self.mode.name.contains("rootless")
+    }
+}
+
+/// Whether programs for this machine run on the engine's.
+fn runs_ours(info: &Info) -> bool {
+    let theirs = match info.architecture.as_deref() {
+        Some("amd64") => Some("x86_64"),
+        Some("arm64") => Some("aarch64"),
+        other => other,
+    };
+    theirs.is_none_or(|theirs| theirs == std::env::consts::ARCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_types::ErrorCode;
+
+    fn info(options: &[&str]) -> Info {
+        let security_options = Some(options.iter().map(|&option| option.to_owned()).collect());
+        Info { security_options, memory_limit: true, pids_limit: true, ..Info::default() }
+    }
+
+    #[test]
+    fn an_engine_without_a_wall_is_refused() {
+        let check =
+            |options: &[&str]| Setup::of(&info(options), Kind::Docker, true).check().map_err(|error| error.code());
+        assert_eq!(check(&["name=apparmor", "name=seccomp,profile=default"]), Ok(()));
+        let refused: &[&[&str]] = &[
+            &[],
+            &["name=apparmor"],
+            &["name=seccomp,profile=unconfined"],
+            &["name=seccomp,profile=default", "name=rootless"],
+            &["name=seccomp,profile=default", "name=userns"],
+        ];
+        for options in refused {
+            assert_eq!(check(options), Err(ErrorCode::Unsupported), "{options:?}");
+        }
+    }
+
+    #[test]
+    fn the_row_is_what_the_engine_is() {
+        let of = |options: &[&str], version: &str, kind, here| {
+            let version = version.to_owned();
+            let info = Info { cgroup_version: version, ..info(options) };
+            let setup = Setup::of(&info, kind, here);
+            (setup.mode.name, setup.check().is_ok())
+        };
+        const OLD: &str = "1";
+        const NEW: &str = "2";
+        let (plain, rootless) = (&["name=seccomp,profile=default"][..], &["name=seccomp", "name=rootless"][..]);
+        assert_eq!(of(plain, OLD, Kind::Docker, true), ("docker, root", true));
+        assert_eq!(of(plain, NEW, Kind::Docker, false), ("docker, root, remote", true));
+        assert_eq!(of(plain, OLD, Kind::Podman, true), ("podman, root", true));
+        assert_eq!(of(plain, NEW, Kind::Podman, false), ("podman, root, remote", true));
+        assert_eq!(of(rootless, NEW, Kind::Podman, true), ("podman, rootless", true));
+        assert_eq!(of(rootless, OLD, Kind::Podman, true), ("podman, rootless, no limits", true));
+        assert!(!of(rootless, NEW, Kind::Podman, false).1);
+        // In Podman's words.
+        let said = r#"{"SecurityOptions": ["name=seccomp,profile=default"], "Rootless": true, "CgroupVersion": "1"}"#;
+        let setup = Setup::of(&serde_json::from_str(said).unwrap(), Kind::Podman, true);
+        assert_eq!(setup.mode.name, "podman, rootless, no limits");
+    }
+
+    #[test]
+    fn a_keeper_for_another_machine_is_not_tried() {
+        let on = |architecture: &str, here| {
+            let info = Info { architecture: Some(architecture.into()), ..info(&["name=seccomp"]) };
+            Setup::of(&info, Kind::Docker, here).check().is_ok()
+        };
+        assert!(on(std::env::consts::ARCH, false));
+        assert!(!on("s390x", false));
+        assert!(on("s390x", true), "what runs here runs our programs, whatever it calls itself");
+    }
+}

@@ -1,0 +1,143 @@
+//! Reaching a keeper through the engine, where its socket is on another machine: the engine starts a program beside it that
+//! connects, and passes on what goes in and comes out. What comes out is in the engine's own frames, which its client takes
+//! apart again.
+
+use crate::Docker;
+use crate::engine::status;
+use crate::info::Container;
+use crate::keeper::{Attempt, Missed};
+use crate::mounts::OURS;
+use crate::plan::SOCKET;
+use bollard::container::LogOutput;
+use bollard::exec::{StartExecOptions, StartExecResults};
+use bollard::models::ExecConfig;
+use futures_util::{Stream, StreamExt};
+use kennel_core::{ByteStream, Error, printable};
+use kennel_proto::dial::{LINE, REACHED, REFUSED};
+use kennel_types::ErrorCode;
+use std::pin::Pin;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
+
+/// How much may be on its way in one direction.
+const WINDOW: usize = 256 * 1024;
+
+type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>;
+type Input = Pin<Box<dyn AsyncWrite + Send>>;
+
+impl Docker {
+    /// Puts the keeper's program into a container that does not run. Each time before it starts: what is in there can have been
+    /// changed from inside.
+    pub(crate) async fn put_keeper(&self, container: &Container) -> kennel_core::Result<()> {
+        let what = "put the keeper's program into the sandbox";
+        let mut archive = tar::Builder::new(Vec::new());
+        let ours = OURS.trim_start_matches('/');
+        let entries = [
+            (format!("{ours}/keeper"), tar::EntryType::Regular, 0o555, kennel_keeper_bin::KEEPER.bytes()),
+            (format!("{ours}/run"), tar::EntryType::Directory, 0o700, &[]),
+        ];
+        for (name, kind, mode, bytes) in entries {
+            let mut header = tar::Header::new_ustar();
+            header.set_entry_type(kind);
+            header.set_mode(mode);
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_size(bytes.len() as u64);
+            archive.append_data(&mut header, name, bytes).map_err(|error| Error::io(what, error))?;
+        }
+        self.put(&container.engine_id, archive, what).await
+    }
+
+    /// Has the engine reach the keeper.
+    pub(crate) async fn connect_through(&self, container: &Container) -> Result<Box<dyn ByteStream>, Attempt> {
+        let what = || format!("reach the keeper of sandbox {} through the engine", container.info.name);
+        let failed = |error| match status(&error) {
+            // It is not there any more, or does not run any more: whoever asks again learns which.
+            Some(404 | 409 | 500) => Attempt::NotYet(self.engine.error(what(), error)),
+            _ => Attempt::Missed(Missed::Failed(self.engine.error(what(), error))),
+        };
+        let api = self.engine.api().await.map_err(|error| Attempt::Missed(error.into()))?;
+        let command = [&format!("{OURS}/keeper"), "dial", "--socket", &format!("{OURS}/run/{SOCKET}")];
+        let config = ExecConfig {
+            attach_stdin: Some(true),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            tty: Some(false),
+            user: Some("0:0".into()),
+            working_dir: Some("/".into()),
+            cmd: Some(command.map(ToOwned::to_owned).into()),
+            ..ExecConfig::default()
+        };
+        let made = api.create_exec(&container.engine_id, config).await.map_err(failed)?;
+        let options = StartExecOptions { detach: false, tty: false, output_capacity: Some(WINDOW) };
+        let StartExecResults::Attached { mut output, input } =
+            api.start_exec(&made.id, Some(options)).await.map_err(failed)?
+        else {
+            let message = format!("{}: the engine did not attach", what());
+            return Err(Attempt::Missed(Missed::Failed(Error::new(ErrorCode::Internal, message))));
+        };
+        let (how, why, rest) = first_line(&mut output).await;
+        if how == Some(REACHED) {
+            let (ours, theirs) = tokio::io::duplex(WINDOW);
+            tokio::spawn(pass_on(theirs, output, input, rest));
+            return Ok(Box::new(ours));
+        }
+        let message = format!("{}: {}", what(), printable(why.trim()));
+        Err(match how {
+            Some(REFUSED) => Attempt::Missed(Missed::Failed(Error::new(ErrorCode::PermissionDenied, message))),
+            _ => Attempt::NotYet(Error::new(ErrorCode::NotAvailable, message)),
+        })
+    }
+}
+
+/// What the program says before it passes anything on: how it went, why, and what came after that.
+async fn first_line(output: &mut Output) -> (Option<char>, String, Vec<u8>) {
+    let (mut out, mut complaint) = (Vec::new(), Vec::new());
+    while let Some(Ok(part)) = output.next().await {
+        match part {
+            LogOutput::StdOut { message } => out.extend_from_slice(&message),
+            LogOutput::StdErr { message } => complaint.extend_from_slice(&message),
+            _ => {}
+        }
+        if let Some(end) = out.iter().position(|byte| *byte == b'\n') {
+            let line = String::from_utf8_lossy(&out[..end]).into_owned();
+            let mut chars = line.chars();
+            return (chars.next(), chars.as_str().to_owned(), out.split_off(end + 1));
+        }
+        if out.len() > LINE || complaint.len() > LINE {
+            break;
+        }
+    }
+    // The engine itself says there what it could not start.
+    complaint.extend(out);
+    (None, String::from_utf8_lossy(&complaint).into_owned(), Vec::new())
+}
+
+/// Passes bytes on until both sides have hung up, or ours is gone.
+async fn pass_on(ours: DuplexStream, output: Output, input: Input, rest: Vec<u8>) {
+    let (from_us, to_us) = tokio::io::split(ours);
+    tokio::join!(send(from_us, input), receive(output, to_us, rest));
+}
+
+async fn send(mut from_us: ReadHalf<DuplexStream>, mut input: Input) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(read @ 1..) = from_us.read(&mut buffer).await {
+        if input.write_all(&buffer[..read]).await.is_err() || input.flush().await.is_err() {
+            return;
+        }
+    }
+    let _ = input.shutdown().await;
+}
+
+async fn receive(mut output: Output, mut to_us: WriteHalf<DuplexStream>, rest: Vec<u8>) {
+    if to_us.write_all(&rest).await.is_err() {
+        return;
+    }
+    while let Some(Ok(part)) = output.next().await {
+        if let LogOutput::StdOut { message } = part
+            && to_us.write_all(&message).await.is_err()
+        {
+            return;
+        }
+    }
+    let _ = to_us.shutdown().await;
+}

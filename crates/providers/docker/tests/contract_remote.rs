@@ -1,0 +1,30 @@
+//! The contract, on a Docker engine that is reached by TCP and TLS, as one of another machine: nothing of this one's is mounted,
+//! and keepers are spoken to through the engine.
+
+mod subject;
+
+use kennel_docker::{Kind, TcpDialer, Tls};
+use kennel_testkit::front::Front;
+use kennel_testkit::{Home, docker};
+use kennel_types::SandboxSpec;
+use std::sync::{Arc, OnceLock};
+use subject::Containers;
+
+fn containers() -> Containers {
+    static FRONT: OnceLock<Front> = OnceLock::new();
+    let socket = docker::socket();
+    let image = docker::image_on(&socket);
+    let front = FRONT.get_or_init(|| Front::start(&socket));
+    let tls = Tls { authorities: front.authority(), identity: Some(front.identity()) };
+    let home = Home::new();
+    Containers {
+        programs: home.programs(),
+        home,
+        dialer: Arc::new(TcpDialer::with_tls("localhost", front.port(), tls).unwrap()),
+        socket,
+        kind: Kind::Docker,
+        spec: SandboxSpec { image: Some(image), ..SandboxSpec::default() },
+    }
+}
+
+kennel_testkit::contract_suite!(containers());

@@ -1,0 +1,47 @@
+//! An engine under test, in a home of its own.
+
+use kennel_core::Provider;
+use kennel_docker::{Dialer, Docker, DockerOptions, Kind, NamePrefix};
+use kennel_testkit::{Home, Subject, docker};
+use kennel_types::SandboxSpec;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub(crate) struct Containers {
+    pub(crate) home: Home,
+    pub(crate) programs: PathBuf,
+    /// Where it is asked behind our back.
+    pub(crate) socket: PathBuf,
+    pub(crate) dialer: Arc<dyn Dialer>,
+    pub(crate) kind: Kind,
+    pub(crate) spec: SandboxSpec,
+}
+
+impl Subject for Containers {
+    fn home(&self) -> &Home {
+        &self.home
+    }
+
+    fn open(&self) -> Arc<dyn Provider> {
+        let options = DockerOptions {
+            state_dir: self.home.state(),
+            program_dir: self.programs.clone(),
+            expected: self.kind,
+            installation: self.home.mark(),
+            name_prefix: NamePrefix::default(),
+        };
+        Arc::new(Docker::new(options, self.dialer.clone()))
+    }
+
+    fn spec(&self) -> SandboxSpec {
+        self.spec.clone()
+    }
+
+    fn socket_inside(&self) -> Option<String> {
+        Some("/.kennel/run/sock".into())
+    }
+
+    fn leftovers(&self) -> Vec<String> {
+        docker::leftovers(&self.socket, &format!("kennel.installation={}", self.home.mark()))
+    }
+}

@@ -34,6 +34,7 @@ const GROUPS: &[Group] = &[
     Group { name: "settings", measure: cold::settings },
     Group { name: "native exec", measure: exec::native },
     Group { name: "docker exec", measure: exec::docker },
+    Group { name: "podman exec", measure: exec::podman },
     Group { name: "files", measure: files::large },
     Group { name: "idle memory", measure: memory::idle },
     Group { name: "slow reader memory", measure: memory::slow_reader },

@@ -187,6 +187,7 @@ fn spawn_message(spec: &ExecSpec) -> Spawn {
         grace_ms: None,
         detached: spec.detached,
         last: spec.last,
+        stop_signal: None,
     }
 }
 

@@ -25,8 +25,8 @@ pub use keeper::{Keeper, KeeperStream, shut_down};
 pub use kennel_types as types;
 pub use logfile::{LOG_FILES, follow_log, keep_last_lines};
 pub use provider::{
-    ByteStream, Dialed, EventStream, LogChunk, LogOptions, LogStream, Provider, PullProgress, RemoveOptions,
-    check_name, new_id, require,
+    ByteStream, Dialed, EventStream, ImageBuild, LogChunk, LogOptions, LogStream, Provider, PullProgress,
+    RemoveOptions, check_name, new_id, require,
 };
 pub use records::{Record, Records, Starting, TakenImage, watch_records};
 pub use sandbox::Sandbox;

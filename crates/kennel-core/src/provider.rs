@@ -7,6 +7,8 @@ use kennel_types::{
     Availability, Backing, ErrorCode, Event, Limits, Mode, NetworkMode, Pull, SandboxId, SandboxInfo, SandboxSpec,
     Stats, Support,
 };
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -58,6 +60,25 @@ pub struct PullProgress {
     pub doing: String,
     /// How many bytes that is done for, and of how many, where both are known.
     pub bytes: Option<(u64, u64)>,
+}
+
+/// An image to build.
+#[derive(Clone, Debug, Default)]
+pub struct ImageBuild {
+    /// The directory that is built from.
+    pub context: PathBuf,
+    /// The file that says how; `Dockerfile` or `Containerfile` of the directory if not given.
+    pub file: Option<PathBuf>,
+    /// What it is called.
+    pub tag: String,
+    /// Values for the file's arguments.
+    pub args: BTreeMap<String, String>,
+    /// What each step may use: memory and CPUs.
+    pub limits: Limits,
+    /// Do every step again.
+    pub no_cache: bool,
+    /// Pull what it is made from, also if it is there.
+    pub pull: bool,
 }
 
 /// What goes with a sandbox when it is removed.
@@ -152,9 +173,9 @@ pub trait Provider: Send + Sync {
         self.list().await.map(|_| Vec::new())
     }
 
-    /// Builds an image.
-    async fn build_image(&self, _context: &std::path::Path, _tag: &str) -> Result<()> {
-        Err(Error::unsupported(self.name(), "image builds"))
+    /// Builds an image, and tells line by line what is done.
+    async fn build_image(&self, _build: &ImageBuild, _tell: &(dyn Fn(String) + Sync)) -> Result<()> {
+        Err(Error::unsupported(self.name(), "image builds").hint("use --provider podman or --provider docker"))
     }
 }
 
@@ -215,6 +236,19 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
     }
     if mode.users == Support::Refused && spec.user.is_some() {
         return refuse("commands as another user".into(), "users");
+    }
+    if mode.volumes == Support::Refused && (spec.data || !spec.caches.is_empty()) {
+        return refuse("volumes".into(), "volumes");
+    }
+    if mode.backing != Backing::Image {
+        let asked = [
+            (spec.read_only, "a read-only root"),
+            (spec.runtime.is_some(), "another runtime"),
+            (spec.image_main, "an image's own command"),
+        ];
+        if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
+            return refuse(what.into(), "images");
+        }
     }
     match (mode.backing, &spec.image) {
         (Backing::Image, None) => {

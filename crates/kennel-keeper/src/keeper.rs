@@ -229,9 +229,12 @@ impl Keeper {
             return;
         }
         let me = rustix::process::getpid().as_raw_nonzero().get();
-        let all = tree::descendants(me);
+        let mut all = tree::descendants(me);
         for task in self.tasks.values_mut() {
             if task.end.is_none() {
+                // Its shim tells it, and with which signal.
+                let told = tree::descendants(task.pid);
+                all.retain(|pid| !told.contains(pid));
                 task.ending = true;
                 task.order(Order::Kill(grace.as_millis().try_into().unwrap_or(u32::MAX)));
             }

@@ -68,7 +68,8 @@ pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio, status: &O
     match start(config, spawn, stdio) {
         Ok((command, signals)) => {
             Report::Ready.send(status);
-            let report = attend(command, &signals, control);
+            let stop = spawn.stop_signal.filter(|signal| (1..=64).contains(signal)).unwrap_or(libc::SIGTERM);
+            let report = attend(command, stop, &signals, control);
             Report::Exited(report).send(status);
         }
         Err(failure) => Report::Failed(failure).send(status),
@@ -96,7 +97,7 @@ fn start(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio) -> Result<(i32, Own
 }
 
 /// Waits for the command to end, or ends it.
-fn attend(command: i32, signals: &OwnedFd, control: &OwnedFd) -> ExitReport {
+fn attend(command: i32, stop: i32, signals: &OwnedFd, control: &OwnedFd) -> ExitReport {
     let mut ended = None;
     let mut kill_at: Option<Instant> = None;
     let mut orders = Vec::new();
@@ -122,7 +123,7 @@ fn attend(command: i32, signals: &OwnedFd, control: &OwnedFd) -> ExitReport {
                         Order::SignalTree(signal) => below_me().for_each(|pid| sys::kill(pid, signal)),
                         Order::Kill(grace) if kill_at.is_none() => {
                             below_me().for_each(|pid| {
-                                sys::kill(pid, libc::SIGTERM);
+                                sys::kill(pid, if pid == command { stop } else { libc::SIGTERM });
                                 sys::kill(pid, libc::SIGCONT);
                             });
                             kill_at = Some(Instant::now() + Duration::from_millis(grace.into()));

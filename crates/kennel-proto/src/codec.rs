@@ -268,6 +268,7 @@ mod tests {
             grace_ms: None,
             detached: false,
             last: false,
+            stop_signal: Some(3),
         };
         let bodies = [
             Body::Hello(Hello { generation: 1, token: Some(vec![1, 2].into()), owner: true }),

@@ -295,6 +295,9 @@ pub struct Spawn {
     /// Whether the sandbox ends with it: everything else in it is ended, and then the keeper.
     #[n(9)]
     pub last: bool,
+    /// The signal by which the command itself is told to end with the sandbox; TERM if not given.
+    #[n(10)]
+    pub stop_signal: Option<i32>,
 }
 
 impl Spawn {
@@ -311,6 +314,7 @@ impl Spawn {
             grace_ms: None,
             detached: true,
             last: false,
+            stop_signal: None,
         }
     }
 }

@@ -105,6 +105,86 @@ pub fn stop() -> bool {
     std::fs::remove_dir_all(dir).is_ok()
 }
 
+/// An engine for one test alone, which may be killed. It has no network, and takes nobody's.
+pub struct Private {
+    dir: tempfile::TempDir,
+    program: Option<std::process::Child>,
+}
+
+impl Private {
+    /// Starts one. It needs root and `dockerd`.
+    pub fn start() -> Self {
+        let dir = tempfile::Builder::new().prefix("kennel-test-engine-").tempdir().expect("a directory for an engine");
+        let mut engine = Self { dir, program: None };
+        engine.restart();
+        engine
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("docker.sock")
+    }
+
+    /// Kills it, without a word.
+    pub fn kill(&mut self) {
+        if let Some(mut program) = self.program.take() {
+            let _ = program.kill();
+            let _ = program.wait();
+        }
+    }
+
+    /// Starts it again on what it had.
+    pub fn restart(&mut self) {
+        let dir = self.dir.path();
+        // Its predecessor was killed, and its containerd with it: neither could.
+        for pid in ["dockerd.pid", "exec/containerd/containerd.pid"] {
+            let _ = std::fs::remove_file(dir.join(pid));
+        }
+        let log = File::options().create(true).append(true).open(dir.join("log")).expect("make a log for dockerd");
+        // In a network namespace of its own: one without a bridge removes the bridge of others.
+        let mut command = Command::new("unshare");
+        command
+            .args(["--net", "dockerd"])
+            .arg("--data-root")
+            .arg(dir.join("data"))
+            .arg("--exec-root")
+            .arg(dir.join("exec"));
+        command
+            .arg("--pidfile")
+            .arg(dir.join("dockerd.pid"))
+            .arg("-H")
+            .arg(format!("unix://{}", self.socket().display()));
+        command.args(["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+        self.program = Some(command.spawn().unwrap_or_else(|error| panic!("start dockerd: {error}")));
+        let up = within_blocking(Duration::from_mins(1), || answers(&self.socket()));
+        assert!(up, "{}", std::fs::read_to_string(dir.join("log")).unwrap_or_default());
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        if let Some(mut program) = self.program.take() {
+            // It ends its containers, and containerd, when it is asked to.
+            if let Some(pid) = rustix::process::Pid::from_raw(program.id() as i32) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            }
+            let _ = program.wait();
+        }
+        // What was left when it was killed.
+        let mark = self.dir.path().display().to_string();
+        for pid in host::processes(&mark).into_iter().filter_map(|pid| rustix::process::Pid::from_raw(pid as i32)) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mut below: Vec<&str> = mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
+        below.retain(|path| path.starts_with(&mark));
+        for path in below.into_iter().rev() {
+            let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
 /// Held by this process for as long as it uses an engine of our own.
 pub(crate) struct InUse {
     name: &'static str,

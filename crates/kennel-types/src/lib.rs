@@ -22,6 +22,7 @@ pub use mode::{Backing, Layer, MODES, Mode, Support};
 pub use port::{Port, Protocol, Published};
 pub use quantity::{ByteSize, InvalidQuantity, format_bytes, parse_cpus, parse_duration};
 pub use sandbox::{
-    Availability, Enforcement, Limits, Mount, NetworkMode, Owner, Pull, STARTUP, SandboxInfo, SandboxSpec, Status,
+    Availability, Cache, Enforcement, Limits, Mount, NetworkMode, Owner, Pull, STARTUP, SandboxInfo, SandboxSpec,
+    Status,
 };
 pub use stats::Stats;

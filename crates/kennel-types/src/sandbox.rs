@@ -34,6 +34,17 @@ pub struct SandboxSpec {
     pub network: Option<NetworkMode>,
     /// Ports inside that can be reached on the host. They need the network `bridge`.
     pub ports: Vec<Port>,
+    /// Without a command, the image's own is the main process.
+    pub image_main: bool,
+    /// Nothing can be written but the workspace, mounts, volumes and `/tmp`.
+    pub read_only: bool,
+    /// A volume of its own at `/.data`. It stays when the sandbox is removed, unless it is asked to go too, and one of the
+    /// same name finds it again.
+    pub data: bool,
+    /// Volumes that sandboxes share, for what is costly to get again. They stay.
+    pub caches: Vec<Cache>,
+    /// What an engine runs containers with, if not its usual: `runsc`, `kata`, `crun`.
+    pub runtime: Option<String>,
     /// Limits.
     pub limits: Limits,
     /// To whom files made in the workspace belong outside; the calling user if not given.
@@ -76,6 +87,16 @@ pub struct Mount {
     /// Whether the inside may only read it.
     #[serde(default)]
     pub read_only: bool,
+}
+
+/// A volume that sandboxes share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Cache {
+    /// Its name: whoever names the same one gets the same.
+    pub name: String,
+    /// Absolute path inside.
+    pub target: String,
 }
 
 /// When an image is pulled.

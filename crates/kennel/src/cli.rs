@@ -1,7 +1,7 @@
 //! What can be typed. Each command describes its own options in its own file.
 
 use crate::command::{
-    attach, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect, logs, ls, pause,
+    attach, build, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect, logs, ls, pause,
     rename, rm, run, setup, start, stats, stop, version, wait,
 };
 use crate::providers::{ProviderName, Providers};
@@ -68,6 +68,7 @@ enum Command {
     Pause(pause::Pause),
     Unpause(pause::Unpause),
     Rename(rename::Rename),
+    Build(build::Build),
     Rm(rm::Rm),
     Ls(ls::Ls),
     Inspect(inspect::Inspect),
@@ -155,6 +156,7 @@ impl Cli {
             Command::Pause(command) => command.run(providers).await,
             Command::Unpause(command) => command.run(providers).await,
             Command::Rename(command) => command.run(providers).await,
+            Command::Build(command) => command.run(providers).await,
             Command::Rm(command) => command.run(providers).await,
             Command::Ls(command) => command.run(providers).await,
             Command::Inspect(command) => command.run(providers).await,

@@ -1,6 +1,7 @@
 //! The commands, one file each: its options, and what it does with the library.
 
 pub(crate) mod attach;
+pub(crate) mod build;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod cp;

@@ -105,7 +105,8 @@ pub(crate) async fn say_ports(sandbox: &Sandbox, spec: &SandboxSpec) -> Result<(
 /// Removes a sandbox with all that is in it. One that is gone already is fine.
 pub(crate) async fn remove(sandbox: &Sandbox) -> Result<()> {
     const WITHIN: Duration = Duration::from_secs(30);
-    let options = RemoveOptions { volumes: true, force: true };
+    // A volume of its own outlives it: that is what it is for.
+    let options = RemoveOptions { volumes: false, force: true };
     let reason = match tokio::time::timeout(WITHIN, sandbox.remove(options)).await {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) if error.code() == ErrorCode::NotFound => return Ok(()),

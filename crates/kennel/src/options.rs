@@ -6,4 +6,4 @@ mod value;
 
 pub(crate) use program::ProgramOptions;
 pub(crate) use sandbox::SandboxOptions;
-pub(crate) use value::{EnvironmentOptions, Patience};
+pub(crate) use value::{EnvironmentOptions, Patience, label};

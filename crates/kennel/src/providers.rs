@@ -200,8 +200,28 @@ impl Providers {
             }
             availability.fix.map_or(availability.detail.clone(), |fix| format!("{} ({fix})", availability.detail))
         };
+        let chosen = self.engine(settings, &format!("native: {reason}")).await?;
+        if image.is_none() {
+            report::note(&format!("native is not available: {reason}; using {}", chosen.as_str()));
+        }
+        self.make(chosen, settings)
+    }
+
+    /// The one that builds images: the one that was named, else an engine.
+    pub(crate) async fn for_builds(&self, settings: &Settings) -> Result<Arc<dyn Provider>> {
+        let set = ProviderName::set(settings.sandbox.provider)?;
+        let engine = set.filter(|name| matches!(name, ProviderName::Podman | ProviderName::Docker));
+        let chosen = match self.named.or(engine) {
+            Some(named) => named,
+            None => self.engine(settings, "native: it builds no images").await?,
+        };
+        self.make(chosen, settings)
+    }
+
+    /// Podman where it answers, else Docker. `native` says why it is neither.
+    async fn engine(&self, settings: &Settings, native: &str) -> Result<ProviderName> {
         let (podman, docker) = (ProviderName::Podman.endpoint()?, ProviderName::Docker.endpoint()?);
-        let chosen = match (podman.may_answer(), docker.may_answer()) {
+        Ok(match (podman.may_answer(), docker.may_answer()) {
             // A socket may be all there is of an engine.
             (true, true) if !podman.is_same(&docker) => {
                 let made = self.make(ProviderName::Podman, settings)?;
@@ -211,18 +231,13 @@ impl Providers {
             (false, true) => ProviderName::Docker,
             (false, false) => {
                 let message = format!(
-                    "no provider is available: native: {reason}; podman: there is no {}; docker: there is no {}",
+                    "no provider is available: {native}; podman: there is no {}; docker: there is no {}",
                     podman.shown(),
                     docker.shown()
                 );
-                return Err(Error::new(ErrorCode::NotAvailable, message)
-                    .hint("run as root for native, or: kennel setup docker"));
+                return Err(Error::new(ErrorCode::NotAvailable, message).hint("kennel setup docker"));
             }
-        };
-        if image.is_none() {
-            report::note(&format!("native is not available: {reason}; using {}", chosen.as_str()));
-        }
-        self.make(chosen, settings)
+        })
     }
 
     /// The sandbox of that id, name or beginning of an id.

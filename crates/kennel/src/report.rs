@@ -52,6 +52,13 @@ pub(crate) fn say(text: &str) {
     eprintln!("{text}");
 }
 
+/// What something long says as it goes on, unless nobody wants to know.
+pub(crate) fn progress(line: &str) {
+    if !QUIET.load(Ordering::Relaxed) {
+        eprintln!("{line}");
+    }
+}
+
 /// Asks a person, and reads a line.
 pub(crate) fn ask(question: &str) -> Result<String> {
     let failed = |error| Error::io("ask", error);

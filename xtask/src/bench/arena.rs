@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_docker::{Docker, DockerOptions, Kind, NamePrefix, UnixDialer};
 use kennel_native::Native;
+use kennel_testkit::podman::Service;
 use kennel_testkit::{docker as engine, host, within_blocking};
 use kennel_types::{ErrorCode, NetworkMode, SandboxSpec};
 use std::path::{Path, PathBuf};
@@ -20,12 +21,14 @@ pub(super) struct Arena {
     busybox: PathBuf,
     native: Arc<dyn Provider>,
     docker: Option<Containers>,
+    podman: Option<Containers>,
     /// One thread, as the command line has it.
     runtime: tokio::runtime::Runtime,
 }
 
 /// An engine, its image, and our provider on it.
 pub(super) struct Containers {
+    kind: Kind,
     socket: PathBuf,
     pub(super) image: String,
     pub(super) provider: Arc<dyn Provider>,
@@ -49,20 +52,23 @@ impl Arena {
         let (state, programs) = (home.path().join("state"), home.path().join("data/programs"));
         let installation = format!("{:016x}", std::process::id());
         std::fs::write(state.join("installation"), &installation).context("write the installation's id")?;
-        let docker = std::env::var_os(engine::SOCKET_VARIABLE).map(PathBuf::from).map(|socket| {
+        let containers = |variable: &str, kind: Kind, word: &str| {
+            let socket = std::env::var_os(variable).map(PathBuf::from)?;
             let options = DockerOptions {
-                state_dir: state.join("docker"),
+                state_dir: state.join(word),
                 program_dir: programs.clone(),
-                expected: Kind::Docker,
-                installation,
+                expected: kind,
+                installation: installation.clone(),
                 name_prefix: NamePrefix::default(),
             };
             let provider: Arc<dyn Provider> = Arc::new(Docker::new(options, Arc::new(UnixDialer::new(&socket))));
-            Containers { image: engine::image_on(&socket), socket, provider }
-        });
+            Some(Containers { kind, image: engine::image_on(&socket), socket, provider })
+        };
+        let docker = containers(engine::SOCKET_VARIABLE, Kind::Docker, "docker");
+        let podman = containers(Service::Root.variable(), Kind::Podman, "podman");
         let native = Arc::new(Native::new(state.join("native"), programs));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
-        Ok(Self { home, kennel, busybox, native, docker, runtime })
+        Ok(Self { home, kennel, busybox, native, docker, podman, runtime })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -80,6 +86,10 @@ impl Arena {
 
     pub(super) fn docker(&self) -> Option<&Containers> {
         self.docker.as_ref()
+    }
+
+    pub(super) fn podman(&self) -> Option<&Containers> {
+        self.podman.as_ref()
     }
 
     /// Where native sandboxes have their directories.
@@ -155,15 +165,20 @@ fn gone(removed: kennel_core::Result<()>) -> kennel_core::Result<()> {
 impl Containers {
     /// The engine's own command line.
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("docker");
-        command.arg("--host").arg(format!("unix://{}", self.socket.display())).args(arguments);
+        let (program, words) = match self.kind {
+            Kind::Docker => ("docker", &["--host"][..]),
+            Kind::Podman => ("podman", &["--remote", "--url"][..]),
+        };
+        let mut command = Command::new(program);
+        command.args(words).arg(format!("unix://{}", self.socket.display())).args(arguments);
         command
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        let providers = std::iter::once(&self.native).chain(self.docker.as_ref().map(|docker| &docker.provider));
+        let engines = [&self.docker, &self.podman].into_iter().flatten().map(|engine| &engine.provider);
+        let providers = std::iter::once(&self.native).chain(engines);
         for provider in providers {
             let swept = self.wait(async {
                 for sandbox in provider.list().await? {

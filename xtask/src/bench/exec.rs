@@ -58,3 +58,15 @@ pub(super) fn docker(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
         Row::times("kennel exec -- true (native)", &native_cli, beside, &theirs).at_most_one_in(8.0),
     ])
 }
+
+/// The same in a container of Podman's.
+pub(super) fn podman(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
+    let Some(podman) = arena.podman() else { return Ok(Vec::new()) };
+    let sandbox = arena.sandbox(&podman.provider, Some(&podman.image))?;
+    let spec = ExecSpec::argv(["true"]);
+    let container = format!("kennel-{}", sandbox.info().name);
+    let theirs = || succeed(&mut podman.command(&["exec", &container, "true"]));
+    let [library, theirs] = take_turns(effort.times(30), [once(|| call(arena, &sandbox, &spec)), once(theirs)])?;
+    arena.remove(&sandbox)?;
+    Ok(vec![Row::times("exec of true by library call (podman)", &library, "podman exec", &theirs).at_most_one_in(30.0)])
+}

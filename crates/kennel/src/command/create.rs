@@ -15,7 +15,8 @@ Examples:
   kennel create --name box --start        a sandbox that waits for `kennel exec`
   kennel create --start -- ./server       one that runs a command, and ends with it
   kennel create --start -p 8080 -- ./server   reachable at a port of 127.0.0.1 that is told
-  kennel create --image debian --memory 1G --network none";
+  kennel create --image debian --memory 1G --network none
+  kennel create --start --image agent --image-command --data --cache npm:/root/.npm";
 
 /// Make a sandbox that stays
 ///
@@ -30,6 +31,9 @@ pub(crate) struct Create {
     /// Print what `kennel inspect` would
     #[arg(long)]
     json: bool,
+    /// Without a command, let the image's own be the main process
+    #[arg(long, conflicts_with = "command")]
+    image_command: bool,
     #[command(flatten)]
     sandbox: SandboxOptions,
     /// The main process and its arguments
@@ -60,6 +64,7 @@ impl Create {
         if !self.command.is_empty() {
             spec.command = Some(self.command.clone());
         }
+        spec.image_main = self.image_command;
         if let Some(image) = &spec.image {
             watch.unless_ended(pull(&*provider, image, self.sandbox.pull(&settings))).await?;
         }

@@ -124,6 +124,9 @@ fn features() -> Vec<Feature> {
         }),
         support("mounts", "The workspace and other paths of the host, shown inside.", |mode| mode.mounts),
         support("ports", "Ports inside that can be reached at 127.0.0.1, with network bridge.", |mode| mode.ports),
+        support("volumes", "A volume of its own that outlives it, and volumes that sandboxes share.", |mode| {
+            mode.volumes
+        }),
         support("pause", "Everything inside stands still, and goes on later.", |mode| mode.pause),
         support("users", "Commands as another user than the sandbox's own.", |mode| mode.users),
     ];
@@ -183,6 +186,7 @@ fn describe(Here { mode, here }: &Here) -> String {
     line("limits", support(mode.limits));
     line("mounts", support(mode.mounts));
     line("other users", support(mode.users));
+    line("volumes", support(mode.volumes));
     line("pause", support(mode.pause));
     if mode.layers.is_empty() {
         line("walls", "none: it isolates nothing");

@@ -6,8 +6,10 @@ use crate::settings::Settings;
 use kennel_config::{SandboxSection, Volume};
 use kennel_core::{Error, Result};
 use kennel_types::{
-    ByteSize, ErrorCode, Limits, Mode, Mount, NetworkMode, Port, Protocol, Pull, SandboxSpec, Support, parse_cpus,
+    ByteSize, Cache, ErrorCode, Limits, Mode, Mount, NetworkMode, Port, Protocol, Pull, SandboxSpec, Support,
+    parse_cpus,
 };
+use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
 /// Options of `run` and `create`.
@@ -40,6 +42,18 @@ pub(crate) struct SandboxOptions {
     /// Run as this user: a name or number, with :group if need be
     #[arg(short, long)]
     user: Option<String>,
+    /// Let nothing be written but the workspace, volumes and /tmp; needs an image
+    #[arg(long)]
+    read_only: bool,
+    /// A volume of its own at /.data, which outlives it; `kennel rm --volumes` removes it
+    #[arg(long)]
+    data: bool,
+    /// A volume that the sandboxes of this workspace share, as in npm:/root/.npm
+    #[arg(long = "cache", value_name = "NAME:TARGET")]
+    caches: Vec<String>,
+    /// What the engine runs it with, as in runsc, kata or crun
+    #[arg(long, value_name = "NAME")]
+    runtime: Option<String>,
     /// Memory, as in 512m or 4G
     #[arg(long, value_name = "SIZE")]
     memory: Option<ByteSize>,
@@ -84,16 +98,22 @@ impl SandboxOptions {
         let mut env = set.env.clone();
         env.extend(self.env.read()?);
         let mut labels = set.labels.clone();
-        labels.extend(self.labels.iter().map(|entry| label(entry)).collect::<Result<Vec<_>>>()?);
+        labels.extend(self.labels.iter().map(|entry| label(entry, "--label")).collect::<Result<Vec<_>>>()?);
+        let workspace = self.workspace(set)?;
         Ok(SandboxSpec {
             name: self.name.clone(),
+            image_main: false,
+            read_only: self.read_only,
+            data: self.data,
+            caches: self.caches.iter().map(|entry| cache(entry, workspace.as_deref())).collect::<Result<_>>()?,
+            runtime: self.runtime.clone(),
             image: self.image(settings).map(ToOwned::to_owned),
             command: set.command.clone(),
             workdir: self.workdir.clone().or_else(|| settings.said("sandbox.workdir", set.workdir.clone())),
             env,
             labels,
             user: self.user.clone().or_else(|| set.user.clone()),
-            workspace: self.workspace(set)?,
+            workspace,
             mounts: self.mounts(set)?,
             network: self.network.or(set.network.map(|network| network.0)),
             ports: self.ports(set),
@@ -163,4 +183,20 @@ impl SandboxOptions {
         }
         Ok(Some(here))
     }
+}
+
+/// A shared volume, of the project whose directory is the workspace: another's is another one.
+fn cache(entry: &str, workspace: Option<&Path>) -> Result<Cache> {
+    let bad = |why: &str| {
+        Error::new(ErrorCode::InvalidConfig, format!("--cache {entry}: {why}"))
+            .hint("use NAME:TARGET, as in npm:/root/.npm")
+    };
+    let (name, target) = entry.split_once(':').ok_or_else(|| bad("where is it to be?"))?;
+    kennel_core::check_name(name).map_err(|error| bad(&error.to_string()))?;
+    if !target.starts_with('/') {
+        return Err(bad("the path inside must be absolute"));
+    }
+    let project = workspace.map(|dir| Sha256::digest(dir.as_os_str().as_encoded_bytes()));
+    let project = project.map(|hash| format!("{:02x}{:02x}{:02x}{:02x}-", hash[0], hash[1], hash[2], hash[3]));
+    Ok(Cache { name: format!("{}{name}", project.unwrap_or_default()), target: target.to_owned() })
 }

@@ -77,10 +77,10 @@ fn inherited(at: &str, name: &str) -> Result<String> {
 }
 
 /// Reads `KEY=VALUE`.
-pub(super) fn label(entry: &str) -> Result<(String, String)> {
+pub(crate) fn label(entry: &str, option: &str) -> Result<(String, String)> {
     match entry.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(wrong("--label", entry, "KEY=VALUE")),
+        _ => Err(wrong(option, entry, "KEY=VALUE")),
     }
 }
 

@@ -110,3 +110,52 @@ fn docker_on_another_machine() {
     let stderr = call(&home, &env, &run).fails(125);
     assert!(stderr.contains("on another machine") && stderr.contains("--no-workspace"), "{stderr}");
 }
+
+#[test]
+fn an_image_is_built_and_run() {
+    let socket = docker::socket();
+    let image = docker::image_on(&socket);
+    let home = Home::new();
+    let host = unix(&socket);
+    let env = [("DOCKER_HOST", host.as_str())];
+    let tag = format!("kennel-test/built-{}", home.mark().to_lowercase());
+    let file = home.workspace().join("Dockerfile");
+    std::fs::write(&file, format!("FROM {image}\nARG WORD\nRUN echo \"$WORD\" > /word\nCMD [\"cat\", \"/word\"]\n"))
+        .unwrap();
+    let provider = ["--provider", "docker"];
+    let build = |more: &[&str]| call(&home, &env, &[&provider[..], &["build", "-t", &tag], more].concat());
+    let done = build(&["--build-arg", "WORD=hello", "--memory", "256m"]);
+    assert!(done.stderr.contains("RUN echo"), "{done:?}");
+    assert_eq!(done.ok(), tag);
+    let run = ["run", "--network", "none", "--image", &tag];
+    assert_eq!(call(&home, &env, &[&provider[..], &run].concat()).ok(), "hello");
+    std::fs::write(&file, format!("FROM {image}\nRUN exit 9\n")).unwrap();
+    let stderr = build(&[]).fails(126);
+    assert!(stderr.contains("at step 2/2 : RUN exit 9"), "{stderr}");
+    let stderr = call(&home, &env, &["--provider", "native", "build", "-t", &tag]).fails(125);
+    assert!(stderr.contains("cannot give image builds"), "{stderr}");
+    docker::docker(&socket, &["rmi", &tag]);
+}
+
+#[test]
+fn a_volume_of_its_own_goes_when_it_is_told_to() {
+    let socket = docker::socket();
+    let image = docker::image_on(&socket);
+    let home = Home::new();
+    let host = unix(&socket);
+    let env = [("DOCKER_HOST", host.as_str())];
+    let name = format!("data-{}", home.mark().to_lowercase());
+    let on_docker = |args: &[&str]| call(&home, &env, &[&["--provider", "docker"], args].concat());
+    let run = |script: &str| {
+        on_docker(&["run", "--network", "none", "--image", &image, "--name", &name, "--data", "-c", script])
+    };
+    run("echo kept > /.data/file").ok();
+    assert_eq!(run("cat /.data/file").ok(), "kept", "it outlives the sandbox");
+    on_docker(&["create", "--network", "none", "--image", &image, "--name", &name, "--data"]).ok();
+    on_docker(&["rm", "--volumes", &name]).ok();
+    assert_eq!(run("ls /.data").ok(), "");
+    on_docker(&["create", "--network", "none", "--image", &image, "--name", &name, "--data"]).ok();
+    on_docker(&["rm", "--volumes", &name]).ok();
+    let left = docker::docker(&socket, &["volume", "ls", "-q", "--filter", &format!("name={name}")]);
+    assert_eq!(left, "");
+}

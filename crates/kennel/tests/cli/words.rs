@@ -21,6 +21,7 @@ const COMMANDS: &[&str] = &[
     "pause",
     "unpause",
     "rename",
+    "build",
     "rm",
     "ls",
     "inspect",
@@ -273,6 +274,23 @@ fn what_native_prints() {
 #[test]
 fn what_docker_prints() {
     insta::assert_snapshot!("docker", walk("docker", false));
+}
+
+#[test]
+fn what_build_prints() {
+    let kennel = Kennel::on("docker");
+    let image = kennel.image().unwrap();
+    std::fs::write(kennel.here().join("Dockerfile"), format!("FROM {image}\nCMD [\"true\"]\n")).unwrap();
+    let tag = format!("kennel-test/words-{}", kennel.home.mark().to_lowercase());
+    let mut text = String::new();
+    for more in [&[][..], &["--json"]] {
+        // What the engine says meanwhile is its own.
+        let said = kennel.kennel(&[&["build", "--tag", &tag], more].concat()).ok();
+        let words = [&["$ kennel build --tag TAG"], more].concat().join(" ");
+        write!(text, "{words}\n{}\n\n", said.replace(&tag, "TAG")).unwrap();
+    }
+    kennel_testkit::docker::docker(&kennel_testkit::docker::socket(), &["rmi", &tag]);
+    insta::assert_snapshot!("build", text);
 }
 
 #[test]

@@ -86,8 +86,10 @@ impl Docker {
             limits: setup.mode.limits == Support::Given,
             rootless: setup.is_rootless(),
             mounts: mounts(spec, &guard, deep)?,
+            volumes: self.volumes(spec, spec.name.as_deref().unwrap_or(id.as_str()))?,
         };
-        let Plan { container, body, make_workdir } = plan(spec, facts)?;
+        self.make_volumes(&facts.volumes).await?;
+        let Plan { container, body, make_workdir, give_volumes } = plan(spec, facts)?;
         let query = CreateContainerOptionsBuilder::default().name(&container).build();
         let made = match api.create_container(Some(query), body).await {
             Ok(made) => made,
@@ -100,6 +102,11 @@ impl Docker {
         let finished = async {
             if let Some(workdir) = make_workdir {
                 self.make_workdir(&made.id, &workdir).await?;
+            }
+            if let Some((owner, targets)) = give_volumes {
+                for path in targets {
+                    self.make_workdir(&made.id, &Workdir { path, owner, if_missing: false }).await?;
+                }
             }
             let container = self.inspect(&made.id).await?.ok_or_else(|| Error::no_sandbox(id))?;
             self.check_made(spec, setup, &container, &made.warnings)?;
@@ -206,6 +213,14 @@ impl Docker {
             .map(|layer| format!("{layer:?}"))
             .collect();
         missing.extend(missing_limits(&spec.limits, &enforced.limits));
+        // Podman takes a runtime from its own settings only.
+        missing.extend(
+            spec.runtime
+                .iter()
+                .filter(|asked| **asked != container.runtime)
+                .map(|asked| format!("the runtime {asked}")),
+        );
+        missing.extend((spec.read_only && !container.read_only).then(|| "a read-only root".to_owned()));
         if missing.is_empty() {
             return Ok(());
         }

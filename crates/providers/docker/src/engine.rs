@@ -124,6 +124,12 @@ impl Engine {
         self.line.ask(&format!("/v{version}{path}")).await
     }
 
+    /// Sends a body, and leaves the answer to be read as it comes.
+    pub(crate) async fn post(&self, request: BollardRequest) -> Result<hyper::Response<Incoming>, EngineError> {
+        let response = self.line.send(request).await?;
+        if response.status().is_success() { Ok(response) } else { Err(refusal(response).await?) }
+    }
+
     /// The same of Podman's own API.
     pub(crate) async fn ask_podman<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
         /// Every Podman since knows it.
@@ -206,6 +212,25 @@ pub(crate) fn status(error: &EngineError) -> Option<u16> {
     }
 }
 
+/// All of an answer.
+async fn whole(response: hyper::Response<Incoming>) -> Result<hyper::body::Bytes, EngineError> {
+    let body = Limited::new(response.into_body(), ANSWER_CAP).collect().await;
+    Ok(body.map_err(|error| std::io::Error::other(error.to_string()))?.to_bytes())
+}
+
+/// Why the engine refused.
+async fn refusal(response: hyper::Response<Incoming>) -> Result<EngineError, EngineError> {
+    #[derive(serde::Deserialize)]
+    struct Refusal {
+        message: String,
+    }
+    let status_code = response.status().as_u16();
+    let bytes = whole(response).await?;
+    let said = serde_json::from_slice::<Refusal>(&bytes).map(|refusal| refusal.message);
+    let message = said.unwrap_or_else(|_| String::from_utf8_lossy(&bytes[..bytes.len().min(1000)]).into());
+    Ok(EngineError::DockerResponseServerError { status_code, message })
+}
+
 fn parse_version(text: &str) -> Option<ClientVersion> {
     let (major, minor) = text.split_once('.')?;
     Some(ClientVersion { major_version: major.parse().ok()?, minor_version: minor.parse().ok()? })
@@ -243,19 +268,10 @@ impl Line {
         let request = hyper::Request::get(path).body(bollard::body_full(hyper::body::Bytes::new()))?;
         let answer = async {
             let response = self.carry(request).await?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), ANSWER_CAP).collect().await;
-            let bytes = body.map_err(|error| std::io::Error::other(error.to_string()))?.to_bytes();
-            if status.is_success() {
-                return Ok(serde_json::from_slice(&bytes)?);
+            if !response.status().is_success() {
+                return Err(refusal(response).await?);
             }
-            #[derive(serde::Deserialize)]
-            struct Refusal {
-                message: String,
-            }
-            let said = serde_json::from_slice::<Refusal>(&bytes).map(|refusal| refusal.message);
-            let message = said.unwrap_or_else(|_| String::from_utf8_lossy(&bytes[..bytes.len().min(1000)]).into());
-            Err(EngineError::DockerResponseServerError { status_code: status.as_u16(), message })
+            Ok(serde_json::from_slice(&whole(response).await?)?)
         };
         tokio::time::timeout(ANSWER_WITHIN, answer).await.unwrap_or(Err(EngineError::RequestTimeoutError))
     }

@@ -75,6 +75,8 @@ struct HostConfig {
     pid_mode: String,
     pids_limit: Option<i64>,
     privileged: bool,
+    readonly_rootfs: bool,
+    runtime: String,
     security_opt: Option<Vec<String>>,
     #[serde(rename = "UTSMode")]
     uts_mode: String,
@@ -105,6 +107,8 @@ struct State {
 pub(crate) struct Own {
     #[serde(default)]
     bounding_caps: Option<Vec<String>>,
+    #[serde(default, rename = "OCIRuntime")]
+    runtime: String,
 }
 
 /// A container that is a sandbox of this installation.
@@ -124,6 +128,12 @@ pub(crate) struct Container {
     pub(crate) prefix: NamePrefix,
     /// Where its keeper puts its socket, if that is on this machine. Else it is spoken to through the engine.
     pub(crate) run_dir: Option<PathBuf>,
+    /// What the engine runs it with.
+    pub(crate) runtime: String,
+    /// Whether its root cannot be written.
+    pub(crate) read_only: bool,
+    /// Its own volume, if it has one.
+    pub(crate) data: Option<String>,
     /// The sandbox.
     pub(crate) info: SandboxInfo,
 }
@@ -168,6 +178,9 @@ impl Container {
             main: labels.get(labels::MAIN).is_some_and(|text| text == "true"),
             startup: startup(&labels),
             prefix: NamePrefix::of(&labels),
+            read_only: host.readonly_rootfs,
+            runtime: own.map_or(host.runtime, |own| own.runtime),
+            data: labels.get(labels::DATA).filter(|name| !name.is_empty()).cloned(),
             run_dir: mounted_at(&mounts, &format!("{OURS}/run")),
             info,
         })

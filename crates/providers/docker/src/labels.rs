@@ -24,6 +24,10 @@ pub(crate) const CREATED: &str = "kennel.created-ms";
 pub(crate) const MODE: &str = "kennel.mode";
 /// The image, as it was asked for.
 pub(crate) const IMAGE: &str = "kennel.image";
+/// The name of its own volume; empty if it has none.
+pub(crate) const DATA: &str = "kennel.data";
+/// The name of a volume that sandboxes share.
+pub(crate) const CACHE: &str = "kennel.cache";
 /// The working directory of commands.
 pub(crate) const WORKDIR: &str = "kennel.workdir";
 /// The image's own command, as a JSON list.

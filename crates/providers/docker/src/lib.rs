@@ -5,6 +5,7 @@
 //! mounted, and puts its socket into a run directory that is mounted too; elsewhere it is copied in, and spoken to through
 //! the engine. No terminal of the engine's, and the engine's socket never gets into a container.
 
+mod build;
 mod create;
 mod dialer;
 mod engine;
@@ -20,6 +21,7 @@ mod rundir;
 mod setup;
 mod streams;
 mod through;
+mod volumes;
 mod watch;
 
 pub use dialer::{Dialer, TcpDialer, Tls, UnixDialer};

@@ -38,6 +38,16 @@ pub(crate) fn mounts(spec: &SandboxSpec, guard: &Guard, read_only_goes_deep: boo
     Ok(mounts)
 }
 
+/// A place in memory that anyone inside may write to.
+pub(crate) fn scratch(target: &str) -> Mount {
+    Mount {
+        typ: Some(MountType::TMPFS),
+        target: Some(target.to_owned()),
+        tmpfs_options: Some(MountTmpfsOptions { mode: Some(0o1777), ..MountTmpfsOptions::default() }),
+        ..Mount::default()
+    }
+}
+
 /// A bind mount of a path of our own.
 pub(crate) fn own_mount(source: &Path, target: &str, read_only: bool) -> Result<Mount> {
     bind(source, target, read_only, None)
@@ -131,7 +141,7 @@ fn real_path(host: &Path) -> Result<PathBuf> {
 }
 
 /// The target without `.` and doubled slashes, if it is one that a user may choose.
-fn clean_target(target: &str) -> Result<String> {
+pub(crate) fn clean_target(target: &str) -> Result<String> {
     let refusal = |why: &str| Err(Error::new(ErrorCode::InvalidConfig, format!("mount at {target}: {why}")));
     let mut clean = String::new();
     for component in Path::new(target).components() {

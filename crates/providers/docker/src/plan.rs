@@ -6,8 +6,9 @@
 
 use crate::engine::Kind;
 use crate::labels;
-use crate::mounts::{OURS, WORKSPACE, own_mount, own_volume};
+use crate::mounts::{OURS, WORKSPACE, own_mount, own_volume, scratch};
 use crate::names::NamePrefix;
+use crate::volumes::Volume;
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, ImageConfig, Mount, PortBinding, PortMap,
     RestartPolicy, RestartPolicyNameEnum,
@@ -52,6 +53,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) rootless: bool,
     /// The workspace and the other mounts asked for.
     pub(crate) mounts: Vec<Mount>,
+    pub(crate) volumes: Vec<Volume>,
 }
 
 /// How a keeper gets into a container, and is spoken to.
@@ -68,8 +70,10 @@ pub(crate) enum Way<'a> {
 pub(crate) struct Plan {
     pub(crate) container: String,
     pub(crate) body: ContainerCreateBody,
-    /// The working directory, if it is ours to make.
+    /// The working directory, if it is ours to make, and other directories to give away.
     pub(crate) make_workdir: Option<Workdir>,
+    /// To whom its volumes are given; root has them anyway.
+    pub(crate) give_volumes: Option<(Owner, Vec<String>)>,
 }
 
 /// A working directory to make.
@@ -87,21 +91,30 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
     let name = spec.name.as_deref().unwrap_or(facts.id.as_str());
     let workdir = workdir(spec)?;
     let user = user(spec, &facts);
-    let config = keeper_config(spec, &facts, &user, &workdir);
+    let main = main_process(spec, facts.image)?;
+    let config = keeper_config(spec, &facts, &user, &workdir, main.as_deref());
     let below_a_mount = facts.mounts.iter().any(|mount| is_below(&workdir, mount.target.as_deref()));
     let is_a_mount = facts.mounts.iter().any(|mount| mount.target.as_deref() == Some(&workdir));
     let make_workdir = match user {
         // The engine would make it as root.
-        User::Owner(owner) if spec.workdir.is_none() && spec.workspace.is_none() => {
+        User::Owner(owner) if spec.workdir.is_none() && spec.workspace.is_none() && !spec.read_only => {
             Some(Workdir { path: workdir.clone(), owner, if_missing: false })
         }
         // Podman makes none.
-        _ if facts.kind == Kind::Podman && !below_a_mount && !is_a_mount => {
+        _ if facts.kind == Kind::Podman && !below_a_mount && !is_a_mount && !spec.read_only => {
             Some(Workdir { path: workdir.clone(), owner: Owner { uid: 0, gid: 0 }, if_missing: true })
         }
         _ => None,
     };
-    let by_engine = !below_a_mount && facts.kind == Kind::Docker;
+    let give_volumes = match user {
+        User::Owner(owner) if !facts.volumes.is_empty() => {
+            Some((owner, facts.volumes.iter().map(|volume| volume.target.clone()).collect()))
+        }
+        _ => None,
+    };
+    // What is there already lends its rights to what is mounted on it.
+    let in_memory = spec.read_only && spec.workspace.is_none() && workdir == WORKSPACE;
+    let by_engine = !below_a_mount && !in_memory && facts.kind == Kind::Docker;
     let container = facts.prefix.container(name);
     let body = ContainerCreateBody {
         image: spec.image.clone(),
@@ -121,7 +134,7 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
         host_config: Some(host_config(spec, facts)?),
         ..ContainerCreateBody::default()
     };
-    Ok(Plan { container, body, make_workdir })
+    Ok(Plan { container, body, make_workdir, give_volumes })
 }
 
 fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
@@ -136,12 +149,22 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
         Way::Copied => vec![own_volume(OURS)],
     };
     mounts.extend(facts.mounts);
+    mounts.extend(facts.volumes.iter().map(Volume::mount));
+    if spec.read_only {
+        // Nothing runs well without them.
+        let wanted = ["/tmp", "/run"].into_iter().chain(spec.workspace.is_none().then_some(WORKSPACE));
+        let free = |target: &&str| !mounts.iter().any(|mount| mount.target.as_deref() == Some(*target));
+        let more: Vec<Mount> = wanted.filter(free).map(scratch).collect();
+        mounts.extend(more);
+    }
     let log_options = [("max-size", "10m"), ("max-file", "2")];
     Ok(HostConfig {
         mounts: Some(mounts),
         network_mode: Some(facts.network.to_string()),
         port_bindings: bindings(&spec.ports),
         ipc_mode: Some("private".into()),
+        readonly_rootfs: Some(spec.read_only),
+        runtime: spec.runtime.clone(),
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
         cap_add: Some(CAPABILITIES.iter().map(|&name| name.into()).collect()),
@@ -197,7 +220,49 @@ fn user(spec: &SandboxSpec, facts: &Facts<'_>) -> User {
     }
 }
 
-fn keeper_config(spec: &SandboxSpec, facts: &Facts<'_>, user: &User, workdir: &str) -> KeeperConfig {
+/// What starts with the sandbox: the command that is given, or the image's own where that is asked for.
+fn main_process(spec: &SandboxSpec, image: &ImageConfig) -> Result<Option<Vec<String>>> {
+    if spec.command.is_some() || !spec.image_main {
+        return Ok(spec.command.clone());
+    }
+    let own = own_command(image);
+    if own.is_empty() {
+        return Err(Error::new(ErrorCode::InvalidConfig, "the image has no command of its own")
+            .hint("name one: kennel create --image IMAGE -- COMMAND"));
+    }
+    Ok(Some(own))
+}
+
+/// The image's own command.
+fn own_command(image: &ImageConfig) -> Vec<String> {
+    image.entrypoint.iter().flatten().chain(image.cmd.iter().flatten()).cloned().collect()
+}
+
+/// The number of a signal, as images write it: `SIGQUIT`, `QUIT` or `3`.
+fn signal(text: &str) -> Option<i32> {
+    const NAMES: [&str; 31] = [
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
+        "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF",
+        "WINCH", "IO", "PWR", "SYS",
+    ];
+    if let Ok(number) = text.parse() {
+        return Some(number).filter(|number| (1..=64).contains(number));
+    }
+    let text = text.to_ascii_uppercase();
+    let name = text.strip_prefix("SIG").unwrap_or(&text);
+    if let Some(number) = name.strip_prefix("RTMIN+").and_then(|more| more.parse::<i32>().ok()) {
+        return Some(34 + number).filter(|number| (34..=64).contains(number));
+    }
+    NAMES.iter().position(|known| *known == name).map(|at| at as i32 + 1)
+}
+
+fn keeper_config(
+    spec: &SandboxSpec,
+    facts: &Facts<'_>,
+    user: &User,
+    workdir: &str,
+    main: Option<&[String]>,
+) -> KeeperConfig {
     let mounted = matches!(facts.way, Way::Mounted { .. });
     let (user, ensure_user) = match user {
         User::Named(name) => (name.clone(), None),
@@ -215,7 +280,11 @@ fn keeper_config(spec: &SandboxSpec, facts: &Facts<'_>, user: &User, workdir: &s
         cwd: Some(workdir.as_bytes().to_vec().into()),
         user: Some(user),
         ensure_user,
-        main: spec.command.as_ref().map(|argv| Spawn::main(argv)),
+        main: main.map(|argv| Spawn {
+            // Made for the image's own program; whatever else is run ends as usual.
+            stop_signal: facts.image.stop_signal.as_deref().filter(|_| spec.command.is_none()).and_then(signal),
+            ..Spawn::main(argv)
+        }),
         // The engine keeps it, so that `docker logs` works too.
         log: LogSink::Passthrough,
         ..KeeperConfig::default()
@@ -281,12 +350,15 @@ fn all_labels(spec: &SandboxSpec, name: &str, workdir: &str, facts: &Facts<'_>) 
     set(labels::CREATED, facts.created_ms.to_string());
     set(labels::MODE, facts.mode.into());
     set(labels::IMAGE, spec.image.clone().unwrap_or_default());
+    if spec.data {
+        set(labels::DATA, facts.volumes.first().map(|volume| volume.name.clone()).unwrap_or_default());
+    } else {
+        set(labels::DATA, String::new());
+    }
     set(labels::WORKDIR, workdir.into());
-    set(labels::MAIN, spec.command.is_some().to_string());
+    set(labels::MAIN, (spec.command.is_some() || spec.image_main).to_string());
     set(labels::STARTUP, spec.startup().as_millis().to_string());
-    let own_command: Vec<&String> =
-        facts.image.entrypoint.iter().flatten().chain(facts.image.cmd.iter().flatten()).collect();
-    let json = serde_json::to_string(&own_command)
+    let json = serde_json::to_string(&own_command(facts.image))
         .map_err(|error| Error::new(ErrorCode::Internal, format!("write the image's command: {error}")))?;
     set(labels::IMAGE_COMMAND, json);
     Ok(all)
@@ -315,6 +387,7 @@ mod tests {
             limits: true,
             rootless: false,
             mounts: Vec::new(),
+            volumes: Vec::new(),
         }
     }
 
@@ -392,6 +465,40 @@ mod tests {
         let id = SandboxId::new("abc").unwrap();
         let plan = plan(&nobody, Facts { rootless: true, ..facts(&id, &node, 1000) }).unwrap();
         assert_eq!(config(&plan).user.as_deref(), Some("0:0"), "who is the one who runs the engine");
+    }
+
+    #[test]
+    fn the_images_own_command_ends_by_its_own_signal() {
+        let image = ImageConfig {
+            entrypoint: Some(vec!["/agent".into()]),
+            cmd: Some(vec!["--serve".into()]),
+            stop_signal: Some("SIGQUIT".into()),
+            ..ImageConfig::default()
+        };
+        let main = |spec: &SandboxSpec| config(&planned(spec, &image, 0)).main;
+        let own = main(&SandboxSpec { image_main: true, ..SandboxSpec::default() }).unwrap();
+        assert!(matches!(own.command, kennel_proto::SpawnCommand::Argv(argv) if argv.len() == 2));
+        assert_eq!(own.stop_signal, Some(3));
+        let given = SandboxSpec { image_main: true, command: Some(vec!["sh".into()]), ..SandboxSpec::default() };
+        assert_eq!(main(&given).unwrap().stop_signal, None, "another's program ends as usual");
+        assert_eq!(main(&SandboxSpec::default()), None);
+        for (text, number) in
+            [("3", Some(3)), ("SIGRTMIN+3", Some(37)), ("usr1", Some(10)), ("SIGNO", None), ("0", None)]
+        {
+            assert_eq!(signal(text), number, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_read_only_root_has_room_for_what_is_passing() {
+        let spec = SandboxSpec { read_only: true, ..SandboxSpec::default() };
+        let plan = planned(&spec, &ImageConfig::default(), 1000);
+        assert_eq!(plan.make_workdir, None);
+        let host = plan.body.host_config.unwrap();
+        assert_eq!(host.readonly_rootfs, Some(true));
+        let mounts = host.mounts.unwrap();
+        let targets: Vec<_> = mounts.iter().filter_map(|mount| mount.target.as_deref()).collect();
+        assert_eq!(targets[2..], ["/tmp", "/run", "/workspace"]);
     }
 
     #[test]
@@ -479,6 +586,7 @@ mod tests {
             found,
             [
                 "kennel.created-ms=7",
+                "kennel.data=",
                 "kennel.id=abc",
                 "kennel.image-command=[\"/agent\",\"--serve\"]",
                 "kennel.image=",

@@ -11,7 +11,8 @@ use bollard::query_parameters::{
 use futures_util::future::FusedFuture;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use kennel_core::{
-    Dialed, Error, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result, check_name,
+    Dialed, Error, EventStream, ImageBuild, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result,
+    check_name,
 };
 use kennel_types::{Availability, ErrorCode, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec, Status, Support};
 use std::path::Path;
@@ -133,6 +134,9 @@ impl Provider for Docker {
             return Err(Error::is_running(name));
         }
         self.take_away(&container, options.force).await?;
+        if let (true, Some(volume)) = (options.volumes, &container.data) {
+            self.remove_data(volume).await?;
+        }
         self.seen().remove(id);
         self.run_dirs.remove(id).map(drop)
     }
@@ -220,6 +224,10 @@ impl Provider for Docker {
         let engine = self.engine.clone();
         let log = streams::log(self.engine.api().await?, &container.engine_id, options);
         Ok(Box::pin(log.map_err(move |error| engine.error(&what, error))))
+    }
+
+    async fn build_image(&self, build: &ImageBuild, tell: &(dyn Fn(String) + Sync)) -> Result<()> {
+        Box::pin(self.build(build, tell)).await
     }
 
     async fn watch(&self) -> Result<EventStream> {

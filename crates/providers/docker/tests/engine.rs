@@ -402,3 +402,25 @@ async fn a_keeper_that_never_says_a_word_is_given_up() {
     }
     fixture.clean().await;
 }
+
+#[tokio::test]
+async fn what_is_collected_is_what_docker_exec_gives() {
+    const SIZE: usize = 100 * 1024 * 1024;
+    let fixture = Fixture::new();
+    let name = fixture.name("same");
+    let sandbox = fixture.started(&SandboxSpec { name: Some(name.clone()), ..fixture.spec() }).await;
+    // Bytes of all kinds, the same each time, on both streams and back from standard input.
+    let input: Vec<u8> = (0..SIZE).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let script = "cat; head -c 1000000 /bin/busybox >&2";
+    let ours = sandbox.run(&ExecSpec::shell(script), Some(&input), SIZE * 2).await.unwrap();
+    assert_eq!(ours.status.code, Some(0));
+    let file = fixture.home.path().join("input");
+    std::fs::write(&file, &input).unwrap();
+    let mut theirs = std::process::Command::new("docker");
+    theirs.arg("--host").arg(format!("unix://{}", fixture.socket.display()));
+    theirs.args(["exec", "-i", &format!("kennel-{name}"), "sh", "-c", script]);
+    let theirs = theirs.stdin(std::fs::File::open(&file).unwrap()).output().unwrap();
+    assert!(ours.stdout == input && theirs.stdout == input, "{} and {} bytes", ours.stdout.len(), theirs.stdout.len());
+    assert!(ours.stderr == theirs.stderr && !ours.stderr.is_empty());
+    fixture.clean().await;
+}

@@ -1,0 +1,87 @@
+//! `kennel build`.
+
+use crate::life::Watch;
+use crate::options::label;
+use crate::output::{print, print_json};
+use crate::providers::Providers;
+use crate::report;
+use crate::result::JsonError;
+use crate::settings::Settings;
+use kennel_core::{ImageBuild, Result};
+use kennel_types::{ByteSize, Limits, parse_cpus};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel build -t agent                       from ./Dockerfile or ./Containerfile
+  kennel build -t agent -f images/agent.Dockerfile --build-arg VERSION=3 .
+  kennel build -t agent --memory 2G --cpus 2
+  kennel run --image agent -- make test";
+
+/// Build an image
+///
+/// From a Dockerfile or Containerfile and the directory it is in, without what .dockerignore names. An engine
+/// does it: Podman, else Docker, or the one that --provider names. What it says goes to standard error, the
+/// image's name to standard output.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Build {
+    /// The directory to build from
+    #[arg(default_value = ".", value_name = "DIR")]
+    context: PathBuf,
+    /// What the image is called
+    #[arg(short, long)]
+    tag: String,
+    /// The file that says how [default: Dockerfile or Containerfile in DIR]
+    #[arg(short, long)]
+    file: Option<PathBuf>,
+    /// A value for an argument of the file
+    #[arg(long = "build-arg", value_name = "NAME=VALUE")]
+    args: Vec<String>,
+    /// Memory of each step, as in 512m or 4G
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<ByteSize>,
+    /// CPUs of each step, as in 0.5 or 2
+    #[arg(long, value_name = "COUNT", value_parser = parse_cpus)]
+    cpus: Option<u32>,
+    /// Do every step again
+    #[arg(long)]
+    no_cache: bool,
+    /// Pull what it is made from, also if it is there
+    #[arg(long)]
+    pull: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Build {
+    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+        match self.built(providers).await {
+            Ok(provider) if self.json => print_json(&serde_json::json!({ "image": self.tag, "provider": provider })),
+            Ok(_) => print(&self.tag),
+            Err(error) if self.json => {
+                print_json(&serde_json::json!({ "error": JsonError::of(&error) }));
+                report::exit_status(&error)
+            }
+            Err(error) => report::failed(&error),
+        }
+    }
+
+    async fn built(&self, providers: &Providers) -> Result<&'static str> {
+        let mut watch = Watch::begin(None)?;
+        let settings = Settings::in_force()?;
+        let provider = watch.unless_ended(providers.for_builds(&settings)).await?;
+        let build = ImageBuild {
+            context: self.context.clone(),
+            file: self.file.clone(),
+            tag: self.tag.clone(),
+            args: self.args.iter().map(|entry| label(entry, "--build-arg")).collect::<Result<_>>()?,
+            limits: Limits { memory: self.memory, millicpus: self.cpus, pids: None },
+            no_cache: self.no_cache,
+            pull: self.pull,
+        };
+        watch.unless_ended(provider.build_image(&build, &|line| report::progress(&line))).await?;
+        Ok(provider.name())
+    }
+}

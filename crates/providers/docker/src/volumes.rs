@@ -1,0 +1,110 @@
+//! Volumes: one of a sandbox's own, which stays when it is removed, and those that sandboxes share.
+//!
+//! An engine has one set of names for all who use it, so ours say whose they are; and labels say so too.
+
+use crate::engine::status;
+use crate::mounts::clean_target;
+use crate::{Docker, labels};
+use bollard::models::{Mount, MountType, VolumeCreateRequest};
+use bollard::query_parameters::RemoveVolumeOptionsBuilder;
+use kennel_core::{Error, Result, check_name};
+use kennel_types::{ErrorCode, SandboxSpec};
+use std::collections::HashMap;
+
+/// Where a sandbox's own volume is.
+pub(crate) const DATA: &str = "/.data";
+
+/// A volume of a sandbox to be.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Volume {
+    pub(crate) name: String,
+    pub(crate) target: String,
+    labels: HashMap<String, String>,
+}
+
+impl Docker {
+    /// The name of the volume of the sandbox of that name.
+    pub(crate) fn data_volume(&self, sandbox: &str) -> String {
+        format!("{}data-{}-{sandbox}", self.prefix.as_str(), self.installation)
+    }
+
+    /// The volumes that a sandbox of that name is to have.
+    pub(crate) fn volumes(&self, spec: &SandboxSpec, name: &str) -> Result<Vec<Volume>> {
+        let labelled = |key: &str, value: &str| {
+            let ours = [(labels::KENNEL, "true"), (labels::INSTALLATION, self.installation.as_str()), (key, value)];
+            ours.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+        };
+        let mut volumes = Vec::new();
+        if spec.data && spec.tied && spec.name.is_none() {
+            let message =
+                "a volume of its own for a sandbox that is removed at once and has no name: nobody would find it";
+            return Err(Error::new(ErrorCode::InvalidConfig, message).hint("give the sandbox a --name"));
+        }
+        if spec.data {
+            let name_of_it = self.data_volume(name);
+            volumes.push(Volume { name: name_of_it, target: DATA.into(), labels: labelled(labels::SESSION, name) });
+        }
+        for cache in &spec.caches {
+            check_name(&cache.name)?;
+            if !cache.target.starts_with('/') {
+                let message = format!("cache {} at {}: the path must be absolute", cache.name, cache.target);
+                return Err(Error::new(ErrorCode::InvalidConfig, message));
+            }
+            let target = clean_target(&cache.target)?;
+            let name = format!("{}cache-{}-{}", self.prefix.as_str(), self.installation, cache.name);
+            volumes.push(Volume { name, target, labels: labelled(labels::CACHE, &cache.name) });
+        }
+        let mut targets: Vec<&str> = volumes.iter().map(|volume| volume.target.as_str()).collect();
+        targets.extend(spec.mounts.iter().map(|mount| mount.target.trim_end_matches('/')));
+        targets.sort_unstable();
+        if let Some([twice, _]) = targets.windows(2).find(|pair| pair[0] == pair[1]) {
+            let message = format!("two things are to be at {twice}");
+            return Err(Error::new(ErrorCode::InvalidConfig, message).hint("choose another path for one of them"));
+        }
+        Ok(volumes)
+    }
+
+    /// Makes sure that they are there; those that are stay as they are.
+    pub(crate) async fn make_volumes(&self, volumes: &[Volume]) -> Result<()> {
+        for volume in volumes {
+            let request = VolumeCreateRequest {
+                name: Some(volume.name.clone()),
+                labels: Some(volume.labels.clone()),
+                ..VolumeCreateRequest::default()
+            };
+            let made = self.engine.api().await?.create_volume(request).await;
+            // Podman has another word for one that is there.
+            match made {
+                Err(error) if status(&error) == Some(409) || error.to_string().contains("already exists") => {}
+                made => {
+                    made.map_err(|error| self.engine.error(format!("make the volume {}", volume.name), error))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a sandbox's own volume, if there is one.
+    pub(crate) async fn remove_data(&self, name: &str) -> Result<()> {
+        let query = RemoveVolumeOptionsBuilder::default().build();
+        match self.engine.api().await?.remove_volume(name, Some(query)).await {
+            Err(error) if status(&error) != Some(404) => {
+                Err(self.engine.error(format!("remove the volume {name}"), error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Volume {
+    /// As the engine takes it.
+    pub(crate) fn mount(&self) -> Mount {
+        Mount {
+            typ: Some(MountType::VOLUME),
+            source: Some(self.name.clone()),
+            target: Some(self.target.clone()),
+            read_only: Some(false),
+            ..Mount::default()
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Images of all kinds, volumes, and a root that is not written to: on Docker and on Podman.
+
+use kennel_core::{ImageBuild, LogOptions, Provider, RemoveOptions, Sandbox};
+use kennel_docker::{Docker, DockerOptions, Kind, NamePrefix, UnixDialer};
+use kennel_testkit::podman::Service;
+use kennel_testkit::{Home, docker, inside};
+use kennel_types::{Cache, ErrorCode, ExecSpec, Mount, NetworkMode, Owner, SandboxSpec, Status};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const KEEP: RemoveOptions = RemoveOptions { volumes: false, force: true };
+const ALL: RemoveOptions = RemoveOptions { volumes: true, force: true };
+
+/// Makes a test of each case on each engine.
+macro_rules! on_every_engine {
+    ($($case:ident),* $(,)?) => {
+        mod on_docker {
+            $(#[tokio::test] async fn $case() { super::$case(&super::Fixture::new(super::Kind::Docker)).await; })*
+        }
+        mod on_podman {
+            $(#[tokio::test] async fn $case() { super::$case(&super::Fixture::new(super::Kind::Podman)).await; })*
+        }
+    };
+}
+
+on_every_engine!(
+    an_image_without_a_shell_runs_its_program,
+    an_images_user_counts,
+    the_images_own_command_is_the_main_process,
+    the_images_stop_signal_is_sent,
+    a_read_only_root_is_not_written,
+    a_volume_of_its_own_outlives_it,
+    a_cache_is_shared_and_stays,
+    an_unknown_runtime_is_refused,
+    a_kill_for_memory_is_told,
+    an_image_is_built,
+);
+
+/// An engine, and an image on it that is made for the test.
+struct Fixture {
+    home: Home,
+    provider: Arc<Docker>,
+    socket: PathBuf,
+    image: String,
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        if self.image.starts_with("kennel-test/own-") {
+            let _ =
+                Command::new("docker").arg("--host").arg(host(&self.socket)).args(["rmi", "-f", &self.image]).output();
+        }
+    }
+}
+
+fn host(socket: &Path) -> String {
+    format!("unix://{}", socket.display())
+}
+
+impl Fixture {
+    fn new(kind: Kind) -> Self {
+        let home = Home::new();
+        let socket = match kind {
+            Kind::Docker => docker::socket(),
+            Kind::Podman => Service::Root.socket(),
+        };
+        let image = docker::image_on(&socket);
+        let options = DockerOptions {
+            state_dir: home.state(),
+            program_dir: home.programs(),
+            expected: kind,
+            installation: home.mark().to_lowercase(),
+            name_prefix: NamePrefix::default(),
+        };
+        let provider = Arc::new(Docker::new(options, Arc::new(UnixDialer::new(&socket))));
+        Self { home, provider, socket, image }
+    }
+
+    /// A spec with an image of these files, each with what it is a copy of, and these changes.
+    fn with_image(&self, files: &[&str], changes: &[&str]) -> SandboxSpec {
+        let root = self.home.path().join("image");
+        for file in files {
+            let path = root.join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::copy("/bin/busybox", path).unwrap();
+        }
+        let archive = self.home.path().join("image.tar");
+        let packed = Command::new("tar").arg("cf").arg(&archive).arg("-C").arg(&root).arg(".").status();
+        assert!(packed.unwrap().success());
+        let name = format!("kennel-test/own-{}", self.home.mark().to_lowercase());
+        let mut arguments = vec!["import"];
+        for change in changes {
+            arguments.extend(["--change", change]);
+        }
+        arguments.extend([archive.to_str().unwrap(), &name]);
+        docker::docker(&self.socket, &arguments);
+        // Removed with the fixture, by its name.
+        SandboxSpec { image: Some(name), ..self.spec() }
+    }
+
+    fn spec(&self) -> SandboxSpec {
+        SandboxSpec { image: Some(self.image.clone()), network: Some(NetworkMode::None), ..SandboxSpec::default() }
+    }
+
+    async fn started(&self, spec: &SandboxSpec) -> Sandbox {
+        let sandbox = Sandbox::create(self.provider.clone(), spec).await.unwrap();
+        sandbox.start().await.unwrap();
+        sandbox
+    }
+
+    async fn clean(&self, own_image: bool) {
+        for info in self.provider.list().await.unwrap() {
+            self.provider.remove(&info.id, ALL).await.unwrap();
+        }
+        if own_image {
+            let name = format!("kennel-test/own-{}", self.home.mark().to_lowercase());
+            docker::docker(&self.socket, &["rmi", &name]);
+        }
+    }
+
+    fn volumes(&self) -> Vec<String> {
+        let label = format!("label=kennel.installation={}", self.home.mark().to_lowercase());
+        let list = docker::docker(&self.socket, &["volume", "ls", "-q", "--filter", &label]);
+        list.lines().map(ToOwned::to_owned).collect()
+    }
+}
+
+async fn run(sandbox: &Sandbox, argv: &[&str]) -> String {
+    let output = sandbox.run(&ExecSpec::argv(argv.iter().copied()), None, 10_000).await.unwrap();
+    format!("{}{}", output.stdout_text(), output.stderr_text()).trim().to_owned()
+}
+
+async fn an_image_without_a_shell_runs_its_program(fixture: &Fixture) {
+    let sandbox = fixture.started(&fixture.with_image(&["prog/busybox"], &[])).await;
+    assert_eq!(run(&sandbox, &["/prog/busybox", "echo", "hello"]).await, "hello");
+    let error = sandbox.run(&ExecSpec::shell("true"), None, 10).await.unwrap_err();
+    assert_eq!((error.code(), error.exit_status()), (ErrorCode::ExecFailed, 127), "{error}");
+    let files = inside::files(&sandbox).await;
+    files.write("/made/by-call", b"x", kennel_core::WriteOptions::default()).await.unwrap();
+    assert_eq!(files.read("/made/by-call", 10).await.unwrap(), b"x");
+    fixture.clean(true).await;
+}
+
+async fn an_images_user_counts(fixture: &Fixture) {
+    let sandbox = fixture.started(&fixture.with_image(&["bin/sh", "bin/id"], &["USER 1234:1235"])).await;
+    assert_eq!(run(&sandbox, &["sh", "-c", "id -u; id -g"]).await, "1234\n1235");
+    let other = fixture.started(&SandboxSpec { user: Some("0".into()), ..sandbox_spec(&sandbox, fixture) }).await;
+    assert_eq!(run(&other, &["id", "-u"]).await, "0");
+    fixture.clean(true).await;
+}
+
+fn sandbox_spec(sandbox: &Sandbox, fixture: &Fixture) -> SandboxSpec {
+    SandboxSpec { image: sandbox.info().image.clone(), ..fixture.spec() }
+}
+
+async fn the_images_own_command_is_the_main_process(fixture: &Fixture) {
+    let changes = [r#"ENTRYPOINT ["/bin/echo", "entry"]"#, r#"CMD ["and", "command"]"#];
+    let spec = fixture.with_image(&["bin/echo", "bin/sh"], &changes);
+    let own = SandboxSpec { image_main: true, ..spec.clone() };
+    let sandbox = fixture.started(&own).await;
+    let (out, _) = inside::log(&sandbox, LogOptions { tail: None, follow: true }).await;
+    assert_eq!(out, "entry and command\n");
+    kennel_testkit::eventually("it ends with it", async || {
+        let info = sandbox.inspect().await.unwrap();
+        (info.status, info.exit_code) == (Status::Stopped, Some(0))
+    })
+    .await;
+    // Without being asked to, it waits for commands; and one that is given is run as it is.
+    let waits = fixture.started(&spec).await;
+    assert_eq!(waits.inspect().await.unwrap().status, Status::Running);
+    assert_eq!(run(&waits, &["echo", "given"]).await, "given");
+    let none = SandboxSpec { image_main: true, image: Some(own_or(fixture)), ..fixture.spec() };
+    assert!(fixture.provider.create(&none).await.is_ok(), "the test image has a command");
+    fixture.clean(true).await;
+}
+
+fn own_or(fixture: &Fixture) -> String {
+    fixture.image.clone()
+}
+
+async fn the_images_stop_signal_is_sent(fixture: &Fixture) {
+    let script =
+        "trap 'echo quit; exit 7' QUIT; trap 'echo term; exit 8' TERM; echo ready; while :; do sleep 0.1; done";
+    let command = serde_json::json!(["/bin/sh", "-c", script]);
+    let context = fixture.home.path().join("context");
+    std::fs::create_dir(&context).unwrap();
+    std::fs::write(context.join("Dockerfile"), format!("FROM {}\nSTOPSIGNAL SIGQUIT\nCMD {command}\n", fixture.image))
+        .unwrap();
+    let tag = format!("kennel-test/own-{}", fixture.home.mark().to_lowercase());
+    let build = ImageBuild { context, tag: tag.clone(), ..ImageBuild::default() };
+    fixture.provider.build_image(&build, &|_| {}).await.unwrap();
+    let spec = SandboxSpec { image: Some(tag), ..fixture.spec() };
+    let sandbox = fixture.started(&SandboxSpec { image_main: true, ..spec }).await;
+    kennel_testkit::eventually("it is ready", async || {
+        inside::log(&sandbox, LogOptions { tail: None, follow: false }).await.0.contains("ready")
+    })
+    .await;
+    sandbox.stop(Duration::from_secs(10)).await.unwrap();
+    let (out, _) = inside::log(&sandbox, LogOptions { tail: None, follow: false }).await;
+    assert_eq!(out, "ready\nquit\n");
+    assert_eq!(sandbox.inspect().await.unwrap().exit_code, Some(7));
+    fixture.clean(true).await;
+}
+
+async fn a_read_only_root_is_not_written(fixture: &Fixture) {
+    for owner in [Owner { uid: 0, gid: 0 }, Owner { uid: 4321, gid: 4321 }] {
+        let spec = SandboxSpec { read_only: true, owner: Some(owner), ..fixture.spec() };
+        let sandbox = fixture.started(&spec).await;
+        for place in ["/", "/etc", "/bin", "/root"] {
+            let script = format!("echo x > {place}/new");
+            assert!(!inside::sh(&sandbox, &script).await.status.success(), "{place} as {owner:?}");
+        }
+        inside::ok(&sandbox, "echo x > /tmp/new && echo x > new && pwd && id -u").await;
+        // It can be written to from outside no more than from inside.
+        let error = inside::files(&sandbox).await.write("/etc/new", b"x", kennel_core::WriteOptions::default()).await;
+        assert!(error.is_err());
+    }
+    let mounts = vec![Mount { host: fixture.home.workspace(), target: "/mnt/it".into(), read_only: false }];
+    let workspace = Some(fixture.home.workspace());
+    let sandbox = fixture.started(&SandboxSpec { read_only: true, mounts, workspace, ..fixture.spec() }).await;
+    inside::ok(&sandbox, "echo x > by-workspace && echo x > /mnt/it/by-mount").await;
+    assert!(
+        fixture.home.workspace().join("by-workspace").exists() && fixture.home.workspace().join("by-mount").exists()
+    );
+    fixture.clean(false).await;
+}
+
+async fn a_volume_of_its_own_outlives_it(fixture: &Fixture) {
+    let name = format!("volume-{}", fixture.home.mark().to_lowercase());
+    let owner = Some(Owner { uid: 4321, gid: 4322 });
+    let spec = SandboxSpec { name: Some(name), data: true, owner, ..fixture.spec() };
+    let sandbox = fixture.started(&spec).await;
+    inside::ok(&sandbox, "echo kept > /.data/file && id -u").await;
+    sandbox.remove(KEEP).await.unwrap();
+    assert_eq!(fixture.volumes().len(), 1, "{:?}", fixture.volumes());
+    // Whoever comes later under the same name finds it.
+    let again = fixture.started(&spec).await;
+    assert_eq!(
+        inside::ok(&again, "cat /.data/file; stat -c %u:%g /.data /.data/file").await,
+        "kept\n4321:4322\n4321:4322"
+    );
+    again.remove(ALL).await.unwrap();
+    assert_eq!(fixture.volumes(), [""; 0]);
+    let nameless = SandboxSpec { data: true, tied: true, ..fixture.spec() };
+    assert_eq!(fixture.provider.create(&nameless).await.unwrap_err().code(), ErrorCode::InvalidConfig);
+    fixture.clean(false).await;
+}
+
+async fn a_cache_is_shared_and_stays(fixture: &Fixture) {
+    let cache = |target: &str| Cache { name: "npm".into(), target: target.into() };
+    let spec = |target: &str| SandboxSpec { caches: vec![cache(target)], ..fixture.spec() };
+    let (one, other) = (fixture.started(&spec("/root/.npm")).await, fixture.started(&spec("/cache")).await);
+    inside::ok(&one, "echo shared > /root/.npm/file").await;
+    assert_eq!(inside::ok(&other, "cat /cache/file").await, "shared");
+    for sandbox in [one, other] {
+        sandbox.remove(ALL).await.unwrap();
+    }
+    let volumes = fixture.volumes();
+    assert_eq!(volumes.len(), 1, "it outlives them: {volumes:?}");
+    docker::docker(&fixture.socket, &["volume", "rm", &volumes[0]]);
+    let twice = SandboxSpec { caches: vec![cache("/a"), cache("//a/")], ..fixture.spec() };
+    assert_eq!(fixture.provider.create(&twice).await.unwrap_err().code(), ErrorCode::InvalidConfig);
+    for bad in ["relative", "/", "/.kennel/run"] {
+        let error = fixture.provider.create(&spec(bad)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidConfig, "{bad}: {error}");
+    }
+    fixture.clean(false).await;
+}
+
+async fn an_unknown_runtime_is_refused(fixture: &Fixture) {
+    let spec = SandboxSpec { runtime: Some("no-such-runtime".into()), ..fixture.spec() };
+    let made = async {
+        let sandbox = Sandbox::create(fixture.provider.clone(), &spec).await?;
+        sandbox.start().await
+    };
+    let error = made.await.unwrap_err();
+    assert!(error.to_string().contains("no-such-runtime"), "{error}");
+    fixture.clean(false).await;
+}
+
+async fn a_kill_for_memory_is_told(fixture: &Fixture) {
+    let mut spec = fixture.spec();
+    spec.limits.memory = Some(kennel_types::ByteSize(32 << 20));
+    let sandbox = fixture.started(&spec).await;
+    let output = inside::sh(&sandbox, "tail /dev/zero").await;
+    assert_eq!(output.status.signal, Some(9), "{output:?}");
+    assert!(sandbox.stats().await.unwrap().oom_kills.is_some_and(|kills| kills > 0));
+    assert_eq!(sandbox.inspect().await.unwrap().status, Status::Running, "it was the command's end, not its own");
+    fixture.clean(false).await;
+}
+
+async fn an_image_is_built(fixture: &Fixture) {
+    let context = fixture.home.path().join("context");
+    std::fs::create_dir_all(context.join("src")).unwrap();
+    std::fs::write(context.join("src/word"), "sent").unwrap();
+    std::fs::write(context.join("src/secret"), "hidden").unwrap();
+    std::fs::write(context.join(".dockerignore"), "**/secret\n").unwrap();
+    let image = &fixture.image;
+    let file = |steps: &str| std::fs::write(context.join("Containerfile"), format!("FROM {image}\n{steps}\n")).unwrap();
+    file("ARG WORD=none\nCOPY src /src\nRUN echo $WORD > /word && echo said-aloud\nUSER 77");
+    let tag = format!("kennel-test/own-{}", fixture.home.mark().to_lowercase());
+    let mut build = ImageBuild { context: context.clone(), tag: tag.clone(), ..ImageBuild::default() };
+    build.args.insert("WORD".into(), "given".into());
+    build.limits.memory = Some(kennel_types::ByteSize(512 << 20));
+    let told = Mutex::new(Vec::new());
+    let tell = |line: String| told.lock().unwrap().push(line);
+    fixture.provider.build_image(&build, &tell).await.unwrap();
+    let said = told.lock().unwrap().join("\n");
+    assert!(said.contains("said-aloud") && said.to_lowercase().contains("step 3/"), "{said}");
+    let sandbox = fixture.started(&SandboxSpec { image: Some(tag.clone()), ..fixture.spec() }).await;
+    assert_eq!(inside::ok(&sandbox, "cat /word /src/word; ls /src; id -u").await, "given\nsentword\n77");
+    file("RUN true\nRUN echo before; exit 3\nRUN true");
+    let error = fixture.provider.build_image(&build, &tell).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::ExecFailed);
+    assert!(error.to_string().contains("echo before; exit 3"), "the step that failed: {error}");
+    for (bad, said) in [(fixture.home.state(), "no Dockerfile"), (context.join("absent"), "not a directory")] {
+        let error =
+            fixture.provider.build_image(&ImageBuild { context: bad, ..build.clone() }, &tell).await.unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    fixture.clean(true).await;
+}

@@ -72,6 +72,8 @@ fn opens(key: &KeyPath, setting: &Setting, shut: bool, real: &dyn Fn(&Path) -> P
         ["volumes"] => read(setting)
             .is_some_and(|volumes: Vec<Volume>| volumes.iter().any(|volume| outside(&volume.host)))
             .then_some("files outside the project"),
+        ["extraToolchains"] => Some("directories of this machine, to read"),
+        ["nesting"] => (read(setting) == Some(true)).then_some("more of the kernel"),
         ["vm", ..] if setting.value.is_string() && setting.written.as_str().is_some_and(|text| text.contains('/')) => {
             Some("files of this machine")
         }

@@ -86,6 +86,17 @@ pub struct SandboxSection {
     /// Limit on processes and threads.
     #[schemars(range(min = 1), extend("x-aliases" = {"pidsLimit": ""}))]
     pub pids: Option<u32>,
+    /// Room for what is written to a sandbox's own files, as in `512m` or `4G`.
+    #[schemars(with = "Size", extend("x-aliases" = {"diskLimit": ""}))]
+    pub disk: Option<ByteSize>,
+    /// Whether programs of the home directory, as those of cargo, nvm or pyenv, can be read and run inside where the
+    /// host's own root is below.
+    pub toolchains: bool,
+    /// More directories with programs that can be read and run there.
+    #[schemars(with = "Vec<HostPath>")]
+    pub extra_toolchains: Vec<PathBuf>,
+    /// Whether other sandboxes, as those of bubblewrap, can be made inside. It opens up more of the kernel.
+    pub nesting: bool,
     /// How long a whole `run` may take.
     #[schemars(extend("x-aliases" = {"timeoutMs": "ms"}))]
     pub timeout: Time,
@@ -127,6 +138,10 @@ impl Default for SandboxSection {
             memory: None,
             cpus: None,
             pids: None,
+            disk: None,
+            toolchains: true,
+            extra_toolchains: Vec::new(),
+            nesting: false,
             timeout: Time(Duration::from_mins(5)),
             command_timeout: Time(Duration::from_mins(1)),
             startup_timeout: Time(Duration::from_secs(10)),

@@ -223,13 +223,44 @@ fn check_ports(mode: &Mode, spec: &SandboxSpec, network: NetworkMode) -> Result<
     Ok(())
 }
 
+/// Refuses volumes that nobody would find again, or that lie where something else does.
+fn check_volumes(spec: &SandboxSpec) -> Result<()> {
+    let refuse = |message: String, hint: &str| Err(Error::new(ErrorCode::InvalidConfig, message).hint(hint));
+    if spec.data && spec.tied && spec.name.is_none() {
+        let message = "a volume of its own for a sandbox that is removed at once and has no name: nobody would find it";
+        return refuse(message.into(), "give the sandbox a --name");
+    }
+    let clean = |target: &str| target.split('/').filter(|name| !name.is_empty()).collect::<Vec<_>>().join("/");
+    let mut targets: Vec<String> = spec.mounts.iter().map(|mount| clean(&mount.target)).collect();
+    targets.extend(spec.data.then(|| ".data".to_owned()));
+    for cache in &spec.caches {
+        check_name(&cache.name)?;
+        if !cache.target.starts_with('/') || cache.target.split('/').any(|name| name == "..") {
+            let message = format!("cache {} at {}: the path must be absolute", cache.name, cache.target);
+            return refuse(message, "use NAME:TARGET, as in npm:/root/.npm");
+        }
+        targets.push(clean(&cache.target));
+    }
+    targets.sort_unstable();
+    match targets.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(twice) => refuse(format!("two things are to be at /{}", twice[0]), "choose another path for one of them"),
+        None => Ok(()),
+    }
+}
+
 /// Refuses what the mode does not give, and answers the network to use. Every provider calls it first in `create`.
 pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
     let refuse = |what: String, feature: &str| {
         Err(Error::unsupported(mode.provider, what).hint(format!("kennel explain {feature}")))
     };
-    if mode.limits == Support::Refused && spec.limits != Limits::default() {
+    if mode.limits == Support::Refused && spec.limits.on_processes() {
         return refuse("memory, cpu or process limits".into(), "limits");
+    }
+    if mode.disk == Support::Refused && spec.limits.disk.is_some() {
+        return refuse("a limit on its disk".into(), "disk");
+    }
+    if mode.nesting == Support::Refused && spec.nesting {
+        return refuse("sandboxes inside".into(), "nesting");
     }
     if let (Support::Refused, Some(mount)) = (mode.mounts, spec.mounts.first()) {
         return refuse(format!("a mount at {}", mount.target), "mounts");
@@ -240,12 +271,12 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
     if mode.volumes == Support::Refused && (spec.data || !spec.caches.is_empty()) {
         return refuse("volumes".into(), "volumes");
     }
+    if mode.layers.is_empty() && spec.read_only {
+        return refuse("a read-only root".into(), "images");
+    }
+    check_volumes(spec)?;
     if mode.backing != Backing::Image {
-        let asked = [
-            (spec.read_only, "a read-only root"),
-            (spec.runtime.is_some(), "another runtime"),
-            (spec.image_main, "an image's own command"),
-        ];
+        let asked = [(spec.runtime.is_some(), "another runtime"), (spec.image_main, "an image's own command")];
         if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
             return refuse(what.into(), "images");
         }

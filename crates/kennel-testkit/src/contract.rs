@@ -15,6 +15,7 @@ pub mod processes;
 pub mod reattach;
 pub mod terminal;
 pub mod tied;
+pub mod volumes;
 
 /// Makes one test of every case of the contract, on a subject made afresh for each by the expression.
 #[macro_export]
@@ -132,6 +133,7 @@ macro_rules! contract_suite {
                 processes_are_held,
                 cpu_is_held,
                 they_are_reported,
+                the_disk_is_held,
             }
             network {
                 none_is_loopback_only,
@@ -145,6 +147,11 @@ macro_rules! contract_suite {
                 a_read_only_mount_is_not_written,
                 a_missing_source_is_an_error,
                 files_belong_to_the_owner,
+                one_is_seen_within_another,
+            }
+            volumes {
+                its_own_is_found_again,
+                one_that_nobody_would_find_is_refused,
             }
             isolation {
                 every_layer_of_the_row_is_there,
@@ -155,6 +162,8 @@ macro_rules! contract_suite {
                 the_hosts_files_stay_as_they_are,
                 kernel_settings_cannot_be_changed,
                 mounting_is_refused,
+                a_read_only_root_is_not_written,
+                sandboxes_inside_are_asked_for,
                 no_other_sandbox_is_in_reach,
             }
             tied {

@@ -23,6 +23,6 @@ pub use port::{Port, Protocol, Published};
 pub use quantity::{ByteSize, InvalidQuantity, format_bytes, parse_cpus, parse_duration};
 pub use sandbox::{
     Availability, Cache, Enforcement, Limits, Mount, NetworkMode, Owner, Pull, STARTUP, SandboxInfo, SandboxSpec,
-    Status,
+    Status, Toolchains,
 };
 pub use stats::Stats;

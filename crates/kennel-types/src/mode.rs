@@ -134,6 +134,10 @@ pub struct Mode {
     pub ports: Support,
     /// Memory, CPU and process limits.
     pub limits: Support,
+    /// A limit on what is written to the sandbox's own files.
+    pub disk: Support,
+    /// Other sandboxes inside.
+    pub nesting: Support,
     /// Paths of this machine, shown inside.
     pub mounts: Support,
     /// A directory of this machine as the workspace.
@@ -175,9 +179,11 @@ const NATIVE: Mode = Mode {
     networks: &[NetworkMode::Bridge, NetworkMode::None, NetworkMode::Host],
     ports: Support::Given,
     limits: Support::Given,
+    disk: Support::Given,
+    nesting: Support::Given,
     mounts: Support::Given,
     workspace: Support::Given,
-    volumes: Support::Refused,
+    volumes: Support::Given,
     users: Support::Given,
     pause: Support::Given,
     processes: Support::Given,
@@ -190,6 +196,7 @@ const NATIVE_USER: Mode = Mode {
     ids: "root inside is the user, others are of the range given to it (subuid)",
     workspace_files: "the user",
     limits: Support::Refused,
+    disk: Support::Refused,
     pause: Support::Refused,
     ..NATIVE
 };
@@ -219,7 +226,8 @@ const DOCKER: Mode = Mode {
         Seccomp,
     ],
     networks: &[NetworkMode::Bridge, NetworkMode::Host, NetworkMode::None],
-    volumes: Support::Given,
+    disk: Support::Refused,
+    nesting: Support::Refused,
     ..NATIVE
 };
 
@@ -265,6 +273,8 @@ const LOCAL: Mode = Mode {
     networks: &[NetworkMode::Host],
     ports: Support::Refused,
     limits: Support::Refused,
+    disk: Support::Refused,
+    nesting: Support::Refused,
     mounts: Support::Refused,
     workspace: Support::Given,
     volumes: Support::Refused,

@@ -45,6 +45,10 @@ pub struct SandboxSpec {
     pub caches: Vec<Cache>,
     /// What an engine runs containers with, if not its usual: `runsc`, `kata`, `crun`.
     pub runtime: Option<String>,
+    /// Programs of a home directory that are shown where the host's own root is below.
+    pub toolchains: Option<Toolchains>,
+    /// Other sandboxes, as those of bubblewrap, can be made inside. It opens up more of the kernel.
+    pub nesting: bool,
     /// Limits.
     pub limits: Limits,
     /// To whom files made in the workspace belong outside; the calling user if not given.
@@ -87,6 +91,19 @@ pub struct Mount {
     /// Whether the inside may only read it.
     #[serde(default)]
     pub read_only: bool,
+}
+
+/// Programs that a person keeps in the home directory, as compilers and what manages them. They are shown to be read,
+/// without what gives access to anything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Toolchains {
+    /// The home directory, in which those that are known are looked for.
+    pub home: PathBuf,
+    /// More directories with programs, in the home directory or anywhere.
+    pub more: Vec<PathBuf>,
+    /// Where the caller looks for programs. Those places that are shown are searched inside too.
+    pub search: Vec<PathBuf>,
 }
 
 /// A volume that sandboxes share.
@@ -171,12 +188,20 @@ pub struct Limits {
     pub millicpus: Option<u32>,
     /// Processes and threads.
     pub pids: Option<u32>,
+    /// What is written to the sandbox's own files.
+    #[serde(default)]
+    pub disk: Option<ByteSize>,
 }
 
 impl Limits {
     /// Whether nothing is limited.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Whether anything is limited that processes use: what control groups are for.
+    pub fn on_processes(&self) -> bool {
+        *self != Self { disk: self.disk, ..Self::default() }
     }
 }
 

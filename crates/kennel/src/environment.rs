@@ -187,6 +187,15 @@ pub(crate) fn sudo_owner() -> Option<Owner> {
     Some(Owner { uid: number(SUDO_UID)?, gid: number(SUDO_GID)? })
 }
 
+/// The home directory of who called, through `sudo` too.
+pub(crate) fn home_of_caller() -> Option<PathBuf> {
+    let Some(Owner { uid, .. }) = sudo_owner() else { return home() };
+    let accounts = std::fs::read_to_string("/etc/passwd").ok()?;
+    let mut fields = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let own = fields.find(|fields| fields.get(2).and_then(|field| field.parse().ok()) == Some(uid))?;
+    own.get(5).map(PathBuf::from)
+}
+
 /// A variable that holds text; an empty one counts as not set.
 fn text(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())

@@ -2,7 +2,7 @@
 
 use crate::inside::{ok, run, sh};
 use crate::{Stage, host};
-use kennel_types::{Backing, ExecSpec, Layer};
+use kennel_types::{Backing, ExecSpec, Layer, SandboxSpec, Support};
 
 /// Whether there are walls. If not, the sandbox must not claim any.
 async fn has_walls(stage: &Stage) -> bool {
@@ -178,4 +178,40 @@ pub async fn no_other_sandbox_is_in_reach(stage: &Stage) {
     }
     assert_eq!(ok(&one, "cat /proc/[0-9]*/cmdline | grep -c 'sleep.100[0]' || true").await, "0");
     assert_eq!(host::marked(&mark).len(), 1);
+}
+
+/// But for the workspace and `/tmp`; and nobody inside changes that.
+pub async fn a_read_only_root_is_not_written(stage: &Stage) {
+    let spec = SandboxSpec { read_only: true, ..stage.spec() };
+    if stage.mode().layers.is_empty() {
+        return stage.refuses(&spec).await;
+    }
+    let sandbox = stage.started(&spec).await;
+    for script in ["echo x > /file", "echo x > /etc/file", "rm /etc/passwd", "mount -o remount,rw /", "mkdir /var/x"] {
+        assert!(!sh(&sandbox, script).await.status.success(), "{script}");
+    }
+    assert_eq!(ok(&sandbox, "echo tmp > /tmp/file && cat /tmp/file").await, "tmp");
+    if stage.mode().workspace == Support::Given {
+        ok(&sandbox, "echo x > by-command").await;
+    }
+}
+
+/// They need more of the kernel than a sandbox has by itself.
+pub async fn sandboxes_inside_are_asked_for(stage: &Stage) {
+    let spec = SandboxSpec { nesting: true, ..stage.spec() };
+    if stage.mode().nesting == Support::Refused {
+        return stage.refuses(&spec).await;
+    }
+    const MADE: &str = "unshare -r -m -p -f sh -c 'mount -t proc proc /proc && mount -t tmpfs t /tmp && echo $$'";
+    let plain = stage.running().await;
+    assert!(!sh(&plain, MADE).await.status.success());
+    let sandbox = stage.started(&spec).await;
+    assert_eq!(ok(&sandbox, MADE).await, "1");
+    // What they are not given, they do not have either.
+    for script in ["echo x > /proc/sys/kernel/core_pattern", "echo h > /proc/sysrq-trigger", "mknod /tmp/mem c 1 1"] {
+        let inside = format!("unshare -r -m sh -c '{script}'");
+        assert!(!sh(&sandbox, &inside).await.status.success(), "{script}");
+    }
+    let layers = |sandbox: Vec<Layer>| sandbox.contains(&Layer::Landlock);
+    assert!(!layers(sandbox.inspect().await.unwrap().enforcement.layers), "it stands in their way");
 }

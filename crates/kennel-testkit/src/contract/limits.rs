@@ -4,9 +4,9 @@ use crate::inside::{ok, run, sh};
 use crate::{Stage, host};
 use kennel_types::{ByteSize, ExecSpec, Limits, SandboxSpec, Support};
 
-const MEMORY: Limits = Limits { memory: Some(ByteSize(64 << 20)), millicpus: None, pids: None };
-const PROCESSES: Limits = Limits { memory: None, millicpus: None, pids: Some(24) };
-const CPU: Limits = Limits { memory: None, millicpus: Some(500), pids: None };
+const MEMORY: Limits = Limits { memory: Some(ByteSize(64 << 20)), millicpus: None, pids: None, disk: None };
+const PROCESSES: Limits = Limits { memory: None, millicpus: None, pids: Some(24), disk: None };
+const CPU: Limits = Limits { memory: None, millicpus: Some(500), pids: None, disk: None };
 
 fn limited(stage: &Stage, limits: Limits) -> SandboxSpec {
     SandboxSpec { limits, ..stage.spec() }
@@ -75,7 +75,7 @@ pub async fn cpu_is_held(stage: &Stage) {
 
 /// `inspect` says what is enforced.
 pub async fn they_are_reported(stage: &Stage) {
-    let limits = Limits { memory: Some(ByteSize(128 << 20)), millicpus: Some(1500), pids: Some(100) };
+    let limits = Limits { memory: Some(ByteSize(128 << 20)), millicpus: Some(1500), pids: Some(100), disk: None };
     if !are_given(stage, limits).await {
         return;
     }
@@ -85,4 +85,20 @@ pub async fn they_are_reported(stage: &Stage) {
     // An engine may hold the number of processes by itself.
     let unasked = Limits { pids: None, ..plain.inspect().await.unwrap().enforcement.limits };
     assert_eq!(unasked, Limits::default());
+}
+
+/// What is full inside is not full outside, and everything goes on.
+pub async fn the_disk_is_held(stage: &Stage) {
+    let spec = limited(stage, Limits { disk: Some(ByteSize(16 << 20)), ..Limits::default() });
+    if stage.mode().disk == Support::Refused {
+        return stage.refuses(&spec).await;
+    }
+    let sandbox = stage.started(&spec).await;
+    let output = sh(&sandbox, "dd if=/dev/zero of=/fill bs=1M count=40").await;
+    assert!(!output.status.success() && output.stderr_text().contains("No space left"), "{}", output.stderr_text());
+    assert_eq!(ok(&sandbox, "echo full > /fill && echo kept > /kept && echo w > written && cat /fill").await, "full");
+    sandbox.stop(std::time::Duration::ZERO).await.unwrap();
+    sandbox.start().await.unwrap();
+    assert_eq!(ok(&sandbox, "cat /kept").await, "kept");
+    assert_eq!(sandbox.inspect().await.unwrap().enforcement.limits.disk, spec.limits.disk);
 }

@@ -117,3 +117,19 @@ pub async fn files_belong_to_the_owner(stage: &Stage) {
     // It has a home it can write to, and a name.
     ok(&sandbox, "cd \"$HOME\" && echo x > file && whoami").await;
 }
+
+/// Also in the workspace, whose files stay in sight.
+pub async fn one_is_seen_within_another(stage: &Stage) {
+    let (mut spec, host) = mounting(stage, "/workspace/deep/within", false);
+    if stage.mode().mounts == Support::Refused {
+        return stage.refuses(&spec).await;
+    }
+    let workspace = stage.home().workspace();
+    std::fs::write(workspace.join("beside"), "b").unwrap();
+    spec.mounts.push(Mount { host: host.join("file"), target: "/workspace/beside".into(), read_only: true });
+    let sandbox = stage.started(&spec).await;
+    assert_eq!(ok(&sandbox, "cat deep/within/file beside && echo new > deep/within/new").await, "sharedshared");
+    assert_eq!(std::fs::read(host.join("new")).unwrap(), b"new\n");
+    assert_eq!(std::fs::read(workspace.join("beside")).unwrap(), b"b", "the host's own stays as it is");
+    assert!(!workspace.join("deep/within/new").exists());
+}

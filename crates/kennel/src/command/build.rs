@@ -77,7 +77,7 @@ impl Build {
             file: self.file.clone(),
             tag: self.tag.clone(),
             args: self.args.iter().map(|entry| label(entry, "--build-arg")).collect::<Result<_>>()?,
-            limits: Limits { memory: self.memory, millicpus: self.cpus, pids: None },
+            limits: Limits { memory: self.memory, millicpus: self.cpus, pids: None, disk: None },
             no_cache: self.no_cache,
             pull: self.pull,
         };

@@ -1,13 +1,13 @@
 //! What a new sandbox is asked to be.
 
 use super::value::{EnvironmentOptions, existing, label, mount, there};
-use crate::environment::sudo_owner;
+use crate::environment::{self, sudo_owner};
 use crate::settings::Settings;
 use kennel_config::{SandboxSection, Volume};
 use kennel_core::{Error, Result};
 use kennel_types::{
     ByteSize, Cache, ErrorCode, Limits, Mode, Mount, NetworkMode, Port, Protocol, Pull, SandboxSpec, Support,
-    parse_cpus,
+    Toolchains, parse_cpus,
 };
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -63,6 +63,12 @@ pub(crate) struct SandboxOptions {
     /// Processes and threads
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pids: Option<u32>,
+    /// Room for what is written to the sandbox's own files, as in 512m or 4G
+    #[arg(long, value_name = "SIZE")]
+    disk: Option<ByteSize>,
+    /// Let other sandboxes, as those of bubblewrap, be made inside; it opens up more of the kernel
+    #[arg(long)]
+    nesting: bool,
     /// bridge, host or none
     #[arg(long, value_name = "MODE")]
     pub(crate) network: Option<NetworkMode>,
@@ -117,10 +123,13 @@ impl SandboxOptions {
             mounts: self.mounts(set)?,
             network: self.network.or(set.network.map(|network| network.0)),
             ports: self.ports(set),
+            toolchains: toolchains(set),
+            nesting: self.nesting || set.nesting,
             limits: Limits {
                 memory: self.memory.or(set.memory),
                 millicpus: self.cpus.or(set.cpus.map(|cpus| cpus.0)),
                 pids: self.pids.or(set.pids),
+                disk: self.disk.or(set.disk),
             },
             // Where nothing is mounted, nothing is anyone else's.
             owner: sudo_owner().filter(|_| mode.mounts == Support::Given),
@@ -183,6 +192,12 @@ impl SandboxOptions {
         }
         Ok(Some(here))
     }
+}
+
+/// The programs of the home directory of whoever calls.
+fn toolchains(set: &SandboxSection) -> Option<Toolchains> {
+    let home = environment::home_of_caller().filter(|home| set.toolchains && home.is_absolute())?;
+    Some(Toolchains { home, more: set.extra_toolchains.clone(), search: environment::program_dirs() })
 }
 
 /// A shared volume, of the project whose directory is the workspace: another's is another one.

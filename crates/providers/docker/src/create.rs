@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_limit_the_engine_left_out_is_noticed() {
-        let asked = Limits { memory: Some(ByteSize(8)), millicpus: Some(500), pids: Some(3) };
+        let asked = Limits { memory: Some(ByteSize(8)), millicpus: Some(500), pids: Some(3), disk: None };
         assert!(missing_limits(&asked, &asked).is_empty());
         assert!(missing_limits(&Limits::default(), &asked).is_empty());
         assert_eq!(missing_limits(&asked, &Limits::default()).len(), 3);

@@ -265,6 +265,7 @@ fn limits(host: &HostConfig) -> Limits {
         memory: set(host.memory).map(ByteSize),
         millicpus: set(host.nano_cpus).map(|nanos| u32::try_from(nanos / 1_000_000).unwrap_or(u32::MAX)),
         pids: set(host.pids_limit.unwrap_or_default()).map(|pids| u32::try_from(pids).unwrap_or(u32::MAX)),
+        disk: None,
     }
 }
 
@@ -366,7 +367,7 @@ mod tests {
         assert_eq!((info.workdir.as_str(), info.network), ("/srv", NetworkMode::Bridge));
         assert_eq!(info.image_command, Some(vec!["sh".into()]));
         assert_eq!(info.enforcement.layers, mode().layers);
-        let limits = Limits { memory: Some(ByteSize(1024)), millicpus: Some(500), pids: Some(7) };
+        let limits = Limits { memory: Some(ByteSize(1024)), millicpus: Some(500), pids: Some(7), disk: None };
         assert_eq!(info.enforcement.limits, limits);
     }
 

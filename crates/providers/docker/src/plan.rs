@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn limits_reach_the_engine() {
-        let limits = Limits { memory: Some(ByteSize(64 << 20)), millicpus: Some(1500), pids: Some(9) };
+        let limits = Limits { memory: Some(ByteSize(64 << 20)), millicpus: Some(1500), pids: Some(9), disk: None };
         let spec = SandboxSpec { limits, ..SandboxSpec::default() };
         let host = planned(&spec, &ImageConfig::default(), 0).body.host_config.unwrap();
         assert_eq!((host.memory, host.memory_swap), (Some(64 << 20), Some(64 << 20)));

@@ -41,8 +41,13 @@ fn main() {
     };
     // 32-bit programs have other numbers, and another architecture: they end here. The x32 ones have a bit that makes
     // their numbers larger than any on the list.
-    let mut filter = vec![(LOAD, 0, 0, ARCHITECTURE), (JUMP_IF_EQUAL, 1, 0, architecture), KILL, (LOAD, 0, 0, NUMBER)];
-    filter.extend(search(&ranges()));
+    let head = [(LOAD, 0, 0, ARCHITECTURE), (JUMP_IF_EQUAL, 1, 0, architecture), KILL, (LOAD, 0, 0, NUMBER)];
+    for (name, nesting) in [("filter.bpf", false), ("nesting.bpf", true)] {
+        write(name, &[&head[..], &search(&ranges(nesting))].concat());
+    }
+}
+
+fn write(name: &str, filter: &[Step]) {
     assert!(filter.len() < 4096, "the kernel takes no longer filter");
     let bytes: Vec<u8> = filter
         .iter()
@@ -53,19 +58,24 @@ fn main() {
         })
         .collect();
     let out = std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
-    std::fs::write(Path::new(&out).join("filter.bpf"), bytes).expect("write to OUT_DIR");
+    std::fs::write(Path::new(&out).join(name), bytes).expect("write to OUT_DIR");
 }
 
 /// Numbers from here up to the next range, and what to do with them.
 type Range = (u32, Vec<Step>);
 
-fn ranges() -> Vec<Range> {
+fn ranges(nesting: bool) -> Vec<Range> {
     let mut each: BTreeMap<u32, Vec<Step>> = BTreeMap::new();
     for (number, _reason) in syscalls::ALLOWED {
         each.insert(u32::try_from(*number).expect("system calls are small numbers"), vec![ALLOW]);
     }
+    let more = syscalls::NESTING.iter().filter(|_| nesting);
+    for (number, _reason) in more {
+        each.insert(u32::try_from(*number).expect("system calls are small numbers"), vec![ALLOW]);
+    }
     let mut rules: BTreeMap<u32, Vec<Vec<Condition>>> = BTreeMap::new();
-    for (number, _reason, conditions) in syscalls::allowed_if() {
+    let is_free = |number: &i64| nesting && syscalls::NESTING.iter().any(|(free, _)| free == number);
+    for (number, _reason, conditions) in syscalls::allowed_if().into_iter().filter(|(number, ..)| !is_free(number)) {
         rules.entry(u32::try_from(number).expect("system calls are small numbers")).or_default().push(conditions);
     }
     for (number, alternatives) in rules {

@@ -8,13 +8,16 @@
 
 mod clear;
 mod cover;
+mod disk;
 mod freeze;
 mod image;
 mod limits;
 mod network;
 mod plan;
 mod rights;
+mod toolchains;
 mod trial;
+mod volumes;
 
 pub use kennel_jail::Trial;
 pub use network::{Bridge, Docker};
@@ -28,20 +31,22 @@ use kennel_image::{PullOptions, Store};
 use kennel_jail::{Base, EtcFile, Network, Rights};
 use kennel_keeper_bin::JAIL;
 use kennel_types::{
-    Availability, Enforcement, ErrorCode, Mode, NetworkMode, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats, Status,
-    Support,
+    Availability, Enforcement, ErrorCode, Layer, Mode, NetworkMode, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats,
+    Status, Support,
 };
 use rights::Maker;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
+use volumes::Volumes;
 
 /// Sandboxes of Linux namespaces.
 pub struct Native {
     records: Records,
     programs: PathBuf,
     maker: Maker,
+    volumes: Volumes,
     images: Option<(Store, PullOptions)>,
     /// A jail that was started ahead, and the network that it has.
     ahead: Mutex<Option<(Network, Helper)>>,
@@ -53,7 +58,8 @@ impl Native {
         let maker = Maker::myself();
         let (ids, jail) = (maker.ids.clone(), programs.clone());
         let records = Records::new("native", state).cleared_by(move |dir| clear::remove(dir, &jail, &ids));
-        Self { records, programs, maker, images: None, ahead: Mutex::new(None) }
+        let volumes = Volumes::new(records.root().with_file_name("volumes"));
+        Self { records, programs, maker, volumes, images: None, ahead: Mutex::new(None) }
     }
 
     /// Begins with what every sandbox needs, before it is known which: its namespaces are made while the caller goes on.
@@ -68,7 +74,7 @@ impl Native {
 
     /// Where Kennel keeps what no sandbox may see: sandboxes and their sockets, and the programs.
     fn ours(&self) -> Vec<&Path> {
-        vec![self.records.root(), &self.programs]
+        vec![self.records.root(), &self.programs, self.volumes.root()]
     }
 
     /// A jail that makes its namespaces and waits to be told the rest.
@@ -102,7 +108,7 @@ impl Native {
             (Rights::Root, None) => Base::Whole { lower: vec!["/".into()], cover: cover::of(&self.ours()) },
             (Rights::User, None) => Base::Parts(cover::parts(&self.ours())),
         };
-        let mut plan = plan::of(record, &self.maker, &dir, &self.hidden(), base)?;
+        let mut plan = plan::of(record, &self.maker, &dir, &self.hidden(), base, &self.volumes)?;
         if record.network == NetworkMode::Bridge {
             let (link, names) = network::link(&record.id, &record.spec, self.maker.rights).await?;
             plan.etc.push(EtcFile {
@@ -222,14 +228,21 @@ impl Provider for Native {
         let image = held.as_ref().map(image::taken);
         plan::check(spec, image.as_ref(), &self.maker, &self.ours())?;
         let workdir = spec.workdir.clone().unwrap_or_else(|| plan::WORKSPACE.to_owned());
-        let enforcement =
-            Enforcement { mode: mode.name.to_owned(), layers: mode.layers_with(network), limits: spec.limits };
+        let mut layers = mode.layers_with(network);
+        // Its fence stands in the way of sandboxes inside, and some kernels do not have it. It is told of where it is.
+        if !spec.nesting && kennel_jail::landlock_version().is_ok() {
+            layers.push(Layer::Landlock);
+        }
+        let enforcement = Enforcement { mode: mode.name.to_owned(), layers, limits: spec.limits };
         let record = self.records.create(spec, workdir, network, enforcement, image)?;
-        if let Some(held) = held
-            && let Err(error) = held.note(&self.records.dir(&record.id))
-        {
+        let dir = self.records.dir(&record.id);
+        let mut made = held.map_or(Ok(()), |held| held.note(&dir).map_err(image::from_image));
+        if let (Ok(()), Some(size)) = (&made, spec.limits.disk) {
+            made = disk::make(&dir, size).await;
+        }
+        if let Err(error) = made {
             let _ = self.records.remove(&record);
-            return Err(image::from_image(error));
+            return Err(error);
         }
         Ok(self.records.info(&record))
     }
@@ -268,7 +281,11 @@ impl Provider for Native {
 
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
         let record = self.records.find(id.as_str())?;
-        if options.force && self.records.is_owned(id) && self.records.end_owned(id, self.line(id).await).await? {
+        if options.force
+            && !(options.volumes && record.spec.data)
+            && self.records.is_owned(id)
+            && self.records.end_owned(id, self.line(id).await).await?
+        {
             return Ok(());
         }
         if self.records.is_running(id) {
@@ -278,6 +295,9 @@ impl Provider for Native {
             self.stop(id, Duration::ZERO).await?;
         }
         limits::sweep(id).await;
+        if options.volumes {
+            self.volumes.remove_own(&record, &self.records.sort_out()?.0, &self.maker, &self.programs)?;
+        }
         self.records.remove(&record)
     }
 

@@ -9,7 +9,7 @@ const MOUNT: &str = "/sys/fs/cgroup";
 /// What the sandbox uses, where it has a control group for each of these. Without, the keeper counts.
 pub(crate) fn stats(record: &Record) -> Option<Stats> {
     let limits = record.spec.limits;
-    if limits.is_empty() || !Path::new(MOUNT).join("cgroup.controllers").exists() {
+    if !limits.on_processes() || !Path::new(MOUNT).join("cgroup.controllers").exists() {
         return None; // version 1 has a group only for what is limited: the keeper's sum is better
     }
     let dir = Path::new(MOUNT).join("kennel").join(record.id.as_str());

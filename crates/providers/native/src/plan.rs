@@ -1,11 +1,13 @@
 //! From what was asked for to what the jail will do. No I/O but looking at what is there.
 
-use crate::image;
 use crate::rights::{FIRST_ID, Maker};
+use crate::volumes::Volumes;
+use crate::{image, toolchains};
 use kennel_core::{Error, Record, Result, TakenImage};
-use kennel_jail::{Base, Bind, Cgroup, EtcFile, IdMap, Ids, Network, Plan, Rights};
+use kennel_jail::{Base, Bind, Cgroup, EtcFile, IdMap, Ids, Network, Owners, Plan, Rights};
 use kennel_proto::{KeeperConfig, LogSink, Spawn};
-use kennel_types::{ErrorCode, Mount, NetworkMode, Owner, SandboxSpec, Support};
+use kennel_types::{ErrorCode, Layer, Mount, NetworkMode, Owner, SandboxSpec, Support};
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -59,20 +61,41 @@ pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Make
                 format!("mount {}: there is no such file or directory", mount.host.display()),
             ));
         }
-        let below = |taken: &&str| **taken != *"/" && mount.target.starts_with(&format!("{taken}/"));
-        let target = mount.target.trim_end_matches('/');
-        if TAKEN.contains(&target) || target.is_empty() || TAKEN.iter().any(below) {
-            return Err(Error::new(
-                ErrorCode::InvalidConfig,
-                format!("mount {}: nothing can be mounted at {}", mount.host.display(), mount.target),
-            ));
-        }
+        check_target(&mount.target, &format!("mount {}", mount.host.display()))?;
+    }
+    for cache in &spec.caches {
+        check_target(&cache.target, &format!("cache {}", cache.name))?;
+    }
+    if spec.image_main && spec.command.is_none() && image.is_none_or(|image| image.command.is_empty()) {
+        let message = "the image names no command of its own";
+        return Err(Error::new(ErrorCode::InvalidConfig, message).hint("name one, after --"));
+    }
+    if spec.runtime.is_some() {
+        return Err(Error::unsupported("native", "another runtime").hint("kennel explain images"));
     }
     inside_user(user_of(spec, image), image, maker).map(drop)
 }
 
-/// The plan for a sandbox in `dir`, on `base`, with `hidden` not to be seen in any mount.
-pub(crate) fn of(record: &Record, maker: &Maker, dir: &Path, hidden: &[&Path], base: Base) -> Result<Plan> {
+/// Refuses places that the walls are made of.
+fn check_target(target: &str, what: &str) -> Result<()> {
+    let below = |taken: &&str| **taken != *"/" && target.starts_with(&format!("{taken}/"));
+    let end = target.trim_end_matches('/');
+    if TAKEN.contains(&end) || end.is_empty() || TAKEN.iter().any(below) {
+        let message = format!("{what}: nothing can be mounted at {target}");
+        return Err(Error::new(ErrorCode::InvalidConfig, message));
+    }
+    Ok(())
+}
+
+/// The plan for a sandbox in `dir`, on `base`, with what `volumes` it has, and with `hidden` not to be seen in any mount.
+pub(crate) fn of(
+    record: &Record,
+    maker: &Maker,
+    dir: &Path,
+    hidden: &[&Path],
+    base: Base,
+    volumes: &Volumes,
+) -> Result<Plan> {
     let spec = &record.spec;
     let dir = dir
         .to_str()
@@ -90,9 +113,13 @@ pub(crate) fn of(record: &Record, maker: &Maker, dir: &Path, hidden: &[&Path], b
     });
     let owners = match maker.rights {
         Rights::Root => owners(owner, user),
-        Rights::User => None,
+        Rights::User => Owners::Kept,
     };
-    let binds = workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owners.clone(), hidden)).collect();
+    let asked = spec.toolchains.as_ref().filter(|_| image.is_none());
+    let shown = asked.map(|asked| toolchains::of(asked, hidden)).unwrap_or_default();
+    let mut binds = shown.binds;
+    binds.extend(volumes.of(record, maker, user)?);
+    binds.extend(workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owners.clone(), hidden)));
     let limits = spec.limits;
     Ok(Plan {
         dir,
@@ -100,7 +127,7 @@ pub(crate) fn of(record: &Record, maker: &Maker, dir: &Path, hidden: &[&Path], b
         ids: maker.ids.clone(),
         rights: maker.rights,
         binds,
-        cgroup: (!limits.is_empty()).then(|| Cgroup {
+        cgroup: limits.on_processes().then(|| Cgroup {
             name: record.id.to_string(),
             memory: limits.memory.map(|size| size.0),
             millicpus: limits.millicpus,
@@ -108,7 +135,11 @@ pub(crate) fn of(record: &Record, maker: &Maker, dir: &Path, hidden: &[&Path], b
         }),
         hostname: record.name.clone(),
         capabilities: CAPABILITIES,
-        keeper: keeper_config(record, maker),
+        keeper: keeper_config(record, maker, &shown.env),
+        read_only: spec.read_only,
+        disk: limits.disk.is_some(),
+        landlock: record.enforcement.layers.contains(&Layer::Landlock),
+        nesting: spec.nesting,
         remove_dir: spec.tied,
         etc: etc(record),
         link: None,
@@ -150,20 +181,23 @@ pub(crate) fn network(mode: NetworkMode) -> Network {
     }
 }
 
-fn keeper_config(record: &Record, maker: &Maker) -> KeeperConfig {
+fn keeper_config(record: &Record, maker: &Maker, below: &BTreeMap<String, String>) -> KeeperConfig {
     let bytes = |text: &str| text.as_bytes().to_vec().into();
     let spec = &record.spec;
     let image = record.image.as_ref();
     let by_image = image.into_iter().flat_map(|image| &image.env).filter_map(|pair| pair.split_once('='));
-    let by_image = by_image.map(|(key, value)| (bytes(key), bytes(value)));
+    let below = by_image
+        .map(|(key, value)| (bytes(key), bytes(value)))
+        .chain(below.iter().map(|(key, value)| (bytes(key), bytes(value))));
+    let by_itself = image.map(|image| &image.command).filter(|_| spec.image_main);
     KeeperConfig {
         tied: spec.tied,
         owner_within_ms: Some(10_000),
         idle_ms: spec.idle_seconds.map(|seconds| seconds.saturating_mul(1000)),
-        env: by_image.chain(spec.env.iter().map(|(key, value)| (bytes(key), bytes(value)))).collect(),
+        env: below.chain(spec.env.iter().map(|(key, value)| (bytes(key), bytes(value)))).collect(),
         cwd: Some(bytes(&record.workdir)),
         user: Some(user_of(spec, image).to_owned()),
-        main: spec.command.as_ref().map(|argv| Spawn::main(argv)),
+        main: spec.command.as_ref().or(by_itself).map(|argv| Spawn::main(argv)),
         log: LogSink::Nowhere,
         one_user: maker.mode(image.is_some()).users == Support::Refused,
         memory_limit: spec.limits.memory.map(|size| size.0),
@@ -173,13 +207,13 @@ fn keeper_config(record: &Record, maker: &Maker) -> KeeperConfig {
 
 /// Shows the owner's files as those of the user inside. Root's own go through the sandbox's map: all of them keep their
 /// owners, and what root inside makes is root's outside.
-fn owners(owner: Owner, user: u32) -> Option<Ids> {
+fn owners(owner: Owner, user: u32) -> Owners {
     let one = |disk, inside: u32| vec![IdMap { inside: disk, outside: FIRST_ID + inside, count: 1 }];
     let plain = owner.uid == 0 && owner.gid == 0 && user == 0;
-    (!plain).then(|| Ids { users: one(owner.uid, user), groups: one(owner.gid, user) })
+    if plain { Owners::Shifted } else { Owners::As(Ids { users: one(owner.uid, user), groups: one(owner.gid, user) }) }
 }
 
-fn bind(mount: &Mount, owners: Option<Ids>, hidden: &[&Path]) -> Bind {
+fn bind(mount: &Mount, owners: Owners, hidden: &[&Path]) -> Bind {
     // A sandbox that sees another's socket could talk to its keeper.
     let host = real(&mount.host);
     let hide = hidden.iter().filter_map(|dir| {

@@ -1,8 +1,7 @@
 //! Tries what the kernel grants to whoever started us. A kernel that has something may still refuse it to this user.
 
 use crate::{ids, sys};
-use kennel_jail::{IdMap, Ids, Trial};
-use rustix::io::Errno;
+use kennel_jail::{IdMap, Ids, Trial, landlock_version};
 
 /// Tries everything. This process is of no use for anything else afterwards.
 pub(crate) fn the_kernel() -> Trial {
@@ -10,10 +9,10 @@ pub(crate) fn the_kernel() -> Trial {
 }
 
 fn landlock() -> Result<u32, String> {
-    sys::landlock_version().map_err(|error| match error {
-        Errno::NOSYS => "the kernel was built without it".into(),
-        Errno::OPNOTSUPP => "the kernel has it, and it is off since boot".into(),
-        error => error.to_string(),
+    landlock_version().map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOSYS) => "the kernel was built without it".into(),
+        Some(libc::EOPNOTSUPP) => "the kernel has it, and it is off since boot".into(),
+        _ => error.to_string(),
     })
 }
 

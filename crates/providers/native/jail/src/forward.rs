@@ -70,7 +70,7 @@ pub(crate) fn serve() -> ! {
             place::write_all(rustix::stdio::stdin(), format!("ok {}", places.join(" ")).as_bytes());
             kennel_keeper::sys::forget_standard_streams();
             // From here on it has nothing to lose.
-            if sys::load_filter().is_ok() {
+            if sys::load_filter(false).is_ok() {
                 Exchange { listeners, connections: Vec::new() }.run();
             }
         }

@@ -26,6 +26,15 @@ pub(crate) struct Handover {
     /// What its root is made of.
     #[n(5)]
     pub(crate) root: Root,
+    /// Nothing of that can be written.
+    #[n(6)]
+    pub(crate) read_only: bool,
+    /// Landlock is put up.
+    #[n(7)]
+    pub(crate) landlock: bool,
+    /// Other sandboxes can be made inside.
+    #[n(8)]
+    pub(crate) nesting: bool,
 }
 
 /// What the root of the one inside is made of.

@@ -8,7 +8,8 @@ mod trial;
 mod wiring;
 
 pub use plan::{
-    Base, Bind, CLEAR, Cgroup, Clear, Cover, CoverKind, EtcFile, IdMap, Ids, Network, Part, PartKind, Plan, Rights,
+    Base, Bind, CLEAR, Cgroup, Clear, Cover, CoverKind, DISK, EtcFile, IdMap, Ids, Network, Owners, Part, PartKind,
+    Plan, Rights,
 };
-pub use trial::{TRY, Trial};
+pub use trial::{TRY, Trial, landlock_version};
 pub use wiring::{FORWARD, Link, NAMES, PORTS, PREFIX, Publish};

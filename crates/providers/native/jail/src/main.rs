@@ -18,6 +18,8 @@
 mod attempt;
 mod cgroup;
 mod clear;
+mod disk;
+mod fence;
 mod forward;
 mod handover;
 mod ids;
@@ -191,6 +193,9 @@ impl Watch {
             keeper: self.plan.keeper.clone(),
             listener: self.place.listener.as_raw_fd(),
             root,
+            read_only: self.plan.read_only,
+            landlock: self.plan.landlock,
+            nesting: self.plan.nesting,
         }
         .send(hand);
         // The table is shared until the walls stand: nothing may be closed before that.

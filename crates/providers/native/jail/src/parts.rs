@@ -6,7 +6,7 @@
 use crate::rootfs::{self, DEVICES};
 use crate::sys;
 use crate::walls::{attach, attach_at};
-use kennel_jail::{Base, Bind, EtcFile, Part, PartKind};
+use kennel_jail::{Base, EtcFile, Part, PartKind};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -46,20 +46,6 @@ pub(crate) fn fill(root: BorrowedFd<'_>, base: &Base, etc: &[EtcFile]) -> Result
     }
     devices(root)?;
     rootfs::write_etc(root, etc, None)
-}
-
-/// Shows the host's paths.
-pub(crate) fn bind(root: BorrowedFd<'_>, binds: &[Bind]) -> Result<(), String> {
-    for bind in binds {
-        // The user is the same, inside and outside.
-        let shown = rootfs::show(bind, |_| Ok(()))?;
-        let place = rootfs::make_place(root, &bind.target, shown.is_dir, None)?;
-        attach_at(shown.mount.as_fd(), place.as_fd())?;
-        for (mount, place) in &shown.hidden {
-            attach_at(mount.as_fd(), place.as_fd())?;
-        }
-    }
-    Ok(())
 }
 
 fn put(root: BorrowedFd<'_>, Part { path, kind }: &Part) -> Result<(), String> {

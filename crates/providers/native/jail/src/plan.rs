@@ -41,10 +41,25 @@ pub struct Plan {
     /// Whose rights it is made with.
     #[n(10)]
     pub rights: Rights,
+    /// Nothing of its root can be written but `/tmp`, and what is shown of the host's.
+    #[n(11)]
+    pub read_only: bool,
+    /// Its own layer is on a disk of its own: see [`DISK`].
+    #[n(12)]
+    pub disk: bool,
+    /// Landlock is put up.
+    #[n(13)]
+    pub landlock: bool,
+    /// Other sandboxes can be made inside.
+    #[n(14)]
+    pub nesting: bool,
     /// A way out of its network, where it has one of its own.
     #[n(20)]
     pub link: Option<Link>,
 }
+
+/// The disk of a sandbox that has one: a file in its directory with a file system in it.
+pub const DISK: &str = "disk.img";
 
 /// A file of `/etc`.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -193,13 +208,26 @@ pub struct Bind {
     /// Whether it can only be read.
     #[n(2)]
     pub read_only: bool,
-    /// How the files' owners on disk (`inside`) are shown to the kernel (`outside`). Without it, as the
-    /// sandbox's own ids are shifted.
+    /// Whose its files are inside.
     #[n(3)]
-    pub owners: Option<Ids>,
-    /// Directories in it, relative to it, that must not be seen inside: Kennel's own.
+    pub owners: Owners,
+    /// What in it, relative to it, must not be seen inside: Kennel's own, and secrets.
     #[n(4)]
     pub hide: Vec<ByteVec>,
+}
+
+/// Whose files are inside that lie on the host's disk. An ordinary user has only those of its own, as they are.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Owners {
+    /// As the sandbox's own ids are shifted: root's are those of root inside.
+    #[n(0)]
+    Shifted,
+    /// Those on disk (`inside`) are shown to the kernel as others (`outside`).
+    #[n(1)]
+    As(#[n(0)] Ids),
+    /// They are the sandbox's already.
+    #[n(2)]
+    Kept,
 }
 
 /// The network. Not part of the plan but the jail's one argument: namespaces are made before there is a plan.

@@ -1,9 +1,9 @@
 //! What needs the host's root: the overlay, the devices and the shifted mounts, made but attached nowhere. The process
 //! inside puts them in their places.
 
-use crate::{ids, sys};
-use kennel_jail::{Base, Bind, Cover, CoverKind, EtcFile, Ids, Plan};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use crate::{disk, ids, sys};
+use kennel_jail::{Base, Bind, Cover, CoverKind, EtcFile, Ids, Owners, Plan};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
@@ -36,28 +36,63 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Mounts, String> 
         make_place(&root, place.as_bytes(), true, Some(&plan.ids))?;
     }
     write_etc(&root, &plan.etc, Some(&plan.ids))?;
-    let mut binds = Vec::new();
-    for bind in &plan.binds {
-        let shown = show(bind, |mount| match &bind.owners {
-            Some(owners) => sys::shift_ids(mount, &ids::namespace(owners)?, true).map_err(|error| error.to_string()),
-            None => sys::shift_ids(mount, namespace, true).map_err(|error| error.to_string()),
-        })?;
-        binds.push((shown.mount, make_place(&root, &bind.target, shown.is_dir, Some(&plan.ids))?));
-        binds.extend(shown.hidden);
+    let mut binds = show_all(root.as_fd(), &plan.binds, Some(&plan.ids), |bind, mount| match &bind.owners {
+        Owners::As(owners) => sys::shift_ids(mount, &ids::namespace(owners)?, true).map_err(|error| error.to_string()),
+        Owners::Shifted => sys::shift_ids(mount, namespace, true).map_err(|error| error.to_string()),
+        Owners::Kept => Ok(()),
+    })?;
+    if plan.read_only {
+        binds.push((scratch(plan.disk, Some(&plan.ids))?, make_place(&root, b"tmp", true, Some(&plan.ids))?));
     }
     Ok(Mounts { root, dev, binds })
 }
 
+/// Makes host paths ready to be shown inside, with owners changed by `shift`: mounts that are attached nowhere yet, and
+/// the place of each, in the order in which they are to be attached. A place in `root` is made as `owner`'s.
+pub(crate) fn show_all(
+    root: BorrowedFd<'_>,
+    binds: &[Bind],
+    owner: Option<&Ids>,
+    shift: impl Fn(&Bind, &OwnedFd) -> Result<(), String>,
+) -> Result<Vec<(OwnedFd, OwnedFd)>, String> {
+    let names = |bind: &Bind| -> Vec<Vec<u8>> {
+        let names = bind.target.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
+        names.map(<[u8]>::to_vec).collect()
+    };
+    let mut sorted: Vec<(Vec<Vec<u8>>, &Bind)> = binds.iter().map(|bind| (names(bind), bind)).collect();
+    // What another lies in comes before it.
+    sorted.sort_by_key(|(names, _)| names.len());
+    let mut all: Vec<(OwnedFd, OwnedFd)> = Vec::new();
+    let mut dirs: Vec<(Vec<Vec<u8>>, usize)> = Vec::new();
+    for (names, bind) in sorted {
+        let shown = show(bind, |mount| shift(bind, mount))?;
+        let place = match dirs.iter().rev().find(|(dir, _)| names.starts_with(dir)) {
+            Some((dir, index)) if dir.len() < names.len() => {
+                // Made with the rights of root inside, and none but those: it is the host's own directory.
+                let _owner = owner.map(|ids| sys::FilesOf::become_owner(ids.root().0));
+                make_place(&all[*index].0, &names[dir.len()..].join(&b'/'), shown.is_dir, None)?
+            }
+            _ => make_place(root, &bind.target, shown.is_dir, owner)?,
+        };
+        if shown.is_dir {
+            dirs.push((names, all.len()));
+        }
+        all.push((shown.mount, place));
+        all.extend(shown.hidden);
+    }
+    Ok(all)
+}
+
 /// A host path to be shown inside, attached nowhere yet.
-pub(crate) struct Shown {
-    pub(crate) mount: OwnedFd,
-    pub(crate) is_dir: bool,
+struct Shown {
+    mount: OwnedFd,
+    is_dir: bool,
     /// What lies over places in it that are not to be seen.
-    pub(crate) hidden: Vec<(OwnedFd, OwnedFd)>,
+    hidden: Vec<(OwnedFd, OwnedFd)>,
 }
 
 /// Makes a host path ready to be shown inside, with its owners changed by `shift`.
-pub(crate) fn show(bind: &Bind, shift: impl FnOnce(&OwnedFd) -> Result<(), String>) -> Result<Shown, String> {
+fn show(bind: &Bind, shift: impl FnOnce(&OwnedFd) -> Result<(), String>) -> Result<Shown, String> {
     let shown = String::from_utf8_lossy(&bind.host);
     let step = |what: &str, error: Errno| format!("mount {shown}: {what}: {error}");
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
@@ -80,9 +115,9 @@ pub(crate) fn show(bind: &Bind, shift: impl FnOnce(&OwnedFd) -> Result<(), Strin
     for path in &bind.hide {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match rustix::fs::openat2(&mount, &path[..], OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            Ok(place) => hidden.push((empty().map_err(|error| step("hide what is Kennel's own", error))?, place)),
+            Ok(place) => hidden.push((nothing(&place).map_err(|error| step("hide what is in it", error))?, place)),
             Err(Errno::NOENT) => {}
-            Err(error) => return Err(step("hide what is Kennel's own", error)),
+            Err(error) => return Err(step("hide what is in it", error)),
         }
     }
     Ok(Shown { mount, is_dir, hidden })
@@ -94,8 +129,10 @@ fn overlay(plan: &Plan, namespace: &OwnedFd) -> Result<OwnedFd, String> {
     let Base::Whole { lower, cover: over } = &plan.base else { return Err("root needs no parts".into()) };
     let root = plan.ids.root();
     let owner = (Uid::from_raw(root.0), Gid::from_raw(root.1));
-    rustix::fs::chown("upper", Some(owner.0), Some(owner.1)).map_err(|error| format!("give away upper: {error}"))?;
-    rustix::fs::chmod("upper", Mode::from_raw_mode(0o755)).map_err(|error| format!("open upper: {error}"))?;
+    let own = if plan.disk { disk::open()? } else { String::new() };
+    let upper = format!("{own}upper");
+    rustix::fs::chown(&*upper, Some(owner.0), Some(owner.1)).map_err(|error| format!("give away upper: {error}"))?;
+    rustix::fs::chmod(&*upper, Mode::from_raw_mode(0o755)).map_err(|error| format!("open upper: {error}"))?;
     let mut layers = Vec::new();
     if !over.is_empty() {
         layers.push(cover(over, root)?);
@@ -107,10 +144,10 @@ fn overlay(plan: &Plan, namespace: &OwnedFd) -> Result<OwnedFd, String> {
         sys::shift_ids(&layer, namespace, false).map_err(|error| step("shift its ids", error))?;
         layers.push(layer);
     }
-    let made = match overlay_of(&layers, Layers::Detached) {
+    let made = match overlay_of(&layers, Layers::Detached, &own) {
         Err(error) if error.0 == "add a layer" || error.1 == Errno::INVAL => {
             // Kernels before 6.15 take only layers that are attached somewhere.
-            overlay_of(&layers, Layers::Attached)
+            overlay_of(&layers, Layers::Attached, &own)
         }
         done => done,
     }
@@ -161,7 +198,7 @@ enum Layers {
     Attached,
 }
 
-fn overlay_of(layers: &[OwnedFd], how: Layers) -> Result<OwnedFd, (&'static str, Errno)> {
+fn overlay_of(layers: &[OwnedFd], how: Layers, own: &str) -> Result<OwnedFd, (&'static str, Errno)> {
     let step = |what: &'static str| move |error: Errno| (what, error);
     let filesystem =
         rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(step("open the file system"))?;
@@ -177,8 +214,8 @@ fn overlay_of(layers: &[OwnedFd], how: Layers) -> Result<OwnedFd, (&'static str,
             set("lowerdir", &dirs.join(":")).map_err(step("name the layers"))?;
         }
     }
-    set("upperdir", "upper").map_err(step("set the upper directory"))?;
-    set("workdir", "work").map_err(step("set the work directory"))?;
+    set("upperdir", &format!("{own}upper")).map_err(step("set the upper directory"))?;
+    set("workdir", &format!("{own}work")).map_err(step("set the work directory"))?;
     rustix::mount::fsconfig_create(&filesystem).map_err(step("create"))?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
     rustix::mount::fsmount(&filesystem, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(step("mount"))
@@ -231,10 +268,43 @@ pub(crate) fn furnish(dev: &OwnedFd) -> Result<(), (&'static str, Errno)> {
     Ok(())
 }
 
+/// What `/tmp` is where the rest of the root cannot be written: on disk, in the sandbox's directory.
+pub(crate) fn scratch(disk: bool, owner: Option<&Ids>) -> Result<OwnedFd, String> {
+    let dir = if disk { "disk/scratch" } else { "scratch" };
+    let failed = |error: Errno| format!("make /tmp: {error}");
+    match rustix::fs::mkdir(dir, Mode::from_raw_mode(0o700)) {
+        Err(Errno::EXIST) => {}
+        done => done.map_err(failed)?,
+    }
+    if let Some((user, group)) = owner.map(Ids::root) {
+        rustix::fs::chown(dir, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(failed)?;
+    }
+    rustix::fs::chmod(dir, Mode::from_raw_mode(0o1777)).map_err(failed)?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let mount = rustix::mount::open_tree(CWD, dir, flags).map_err(failed)?;
+    sys::set_mount_flags(&mount, libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV, false).map_err(failed)?;
+    Ok(mount)
+}
+
 /// A directory with nothing in it, and nothing to be put into it.
 pub(crate) fn empty() -> Result<OwnedFd, Errno> {
     let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID;
     filesystem("tmpfs", &[("mode", "0555"), ("size", "4096"), ("nr_inodes", "2")], attributes)
+}
+
+/// What lies over something that is not to be seen: an empty directory, or an empty file.
+fn nothing(place: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let stat = rustix::fs::fstat(place)?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+        return empty();
+    }
+    let memory = filesystem("tmpfs", &[("size", "4096"), ("nr_inodes", "2")], MountAttrFlags::MOUNT_ATTR_NOSUID)?;
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::openat(&memory, "empty", flags, Mode::from_raw_mode(0o444))?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let file = rustix::mount::open_tree(&memory, "empty", flags)?;
+    sys::set_mount_flags(&file, libc::MOUNT_ATTR_RDONLY, false)?;
+    Ok(file)
 }
 
 /// A new file system, attached nowhere.

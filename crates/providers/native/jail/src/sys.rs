@@ -27,17 +27,6 @@ pub(crate) fn move_into(namespaces: libc::c_int) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_unshare, namespaces) }).map(drop)
 }
 
-/// The version of Landlock's interface that the kernel speaks.
-pub(crate) fn landlock_version() -> Result<u32, Errno> {
-    const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
-    let nothing = std::ptr::null::<u8>();
-    // SAFETY: with this flag the kernel wants no attributes and makes nothing: it answers a number.
-    check(unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0_usize, LANDLOCK_CREATE_RULESET_VERSION)
-    })
-    .map(|version| version as u32)
-}
-
 /// Shows the ids of the files below a mount that is nowhere attached yet as `user_namespace` maps them.
 pub(crate) fn shift_ids(mount: &OwnedFd, user_namespace: &OwnedFd, recursive: bool) -> Result<(), Errno> {
     let attributes = MountAttributes {
@@ -105,10 +94,11 @@ pub(crate) fn own_descriptors(keep: &[i32]) -> Result<(), Errno> {
 }
 
 /// Loads the system call filter for this process and all it starts. Needs no-new-privileges.
-pub(crate) fn load_filter() -> Result<(), Errno> {
+pub(crate) fn load_filter(nesting: bool) -> Result<(), Errno> {
     static FILTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/filter.bpf"));
+    static NESTING: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/nesting.bpf"));
     const SIZE: usize = size_of::<libc::sock_filter>();
-    let steps: Vec<libc::sock_filter> = FILTER
+    let steps: Vec<libc::sock_filter> = if nesting { NESTING } else { FILTER }
         .as_chunks::<SIZE>()
         .0
         .iter()
@@ -124,6 +114,43 @@ pub(crate) fn load_filter() -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, std::ptr::from_ref(&program)) })
         .map(drop)
 }
+
+/// The number of a loop device that nobody uses.
+pub(crate) fn free_loop_device(control: &OwnedFd) -> Result<libc::c_long, Errno> {
+    const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
+    // SAFETY: this request has no argument.
+    check(libc::c_long::from(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) }))
+}
+
+/// `struct loop_config` of the kernel, with the parts of `struct loop_info64` that are not used left out.
+#[repr(C)]
+struct LoopConfig {
+    file: u32,
+    block_size: u32,
+    before_flags: [u8; 52],
+    flags: u32,
+    after_flags: [u8; 176],
+    reserved: [u64; 8],
+}
+
+/// Makes the device show that file, until nobody has it open.
+pub(crate) fn configure_loop_device(device: &OwnedFd, file: i32) -> Result<(), Errno> {
+    const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
+    const AUTOCLEAR: u32 = 4;
+    let config = LoopConfig {
+        file: file as u32,
+        block_size: 0,
+        before_flags: [0; 52],
+        flags: AUTOCLEAR,
+        after_flags: [0; 176],
+        reserved: [0; 8],
+    };
+    // SAFETY: `config` has the size and shape that the kernel reads (checked below), and outlives the call.
+    check(libc::c_long::from(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, std::ptr::from_ref(&config)) }))
+        .map(drop)
+}
+
+const _: () = assert!(size_of::<LoopConfig>() == 304 && std::mem::offset_of!(LoopConfig, flags) == 60);
 
 /// Files made while it lives belong to someone else, who must be able to make them there.
 pub(crate) struct FilesOf;

@@ -349,6 +349,26 @@ pub(crate) const ALLOWED: &[(i64, &str)] = &[
     (libc::SYS_seccomp, "seccomp: a program may filter itself further"),
 ];
 
+/// System calls that are let through too where sandboxes are made inside, whatever their arguments. They work only in
+/// what the sandbox has made itself: it has no rights to anything else.
+pub(crate) const NESTING: &[(i64, &str)] = &[
+    (libc::SYS_clone, "namespaces of its own"),
+    (libc::SYS_unshare, "namespaces of its own"),
+    (libc::SYS_setns, "namespaces of its own"),
+    (libc::SYS_mount, "mounts in them"),
+    (libc::SYS_umount2, "mounts in them"),
+    (libc::SYS_pivot_root, "mounts in them"),
+    (libc::SYS_open_tree, "mounts in them"),
+    (libc::SYS_move_mount, "mounts in them"),
+    (libc::SYS_mount_setattr, "mounts in them"),
+    (libc::SYS_fsopen, "mounts in them"),
+    (libc::SYS_fsconfig, "mounts in them"),
+    (libc::SYS_fsmount, "mounts in them"),
+    (libc::SYS_fspick, "mounts in them"),
+    (libc::SYS_sethostname, "their host name"),
+    (libc::SYS_setdomainname, "their host name"),
+];
+
 /// How an argument is compared.
 pub(crate) enum Operation {
     /// Equal.

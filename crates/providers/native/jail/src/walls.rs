@@ -5,8 +5,8 @@
 //! the plan, a filter on system calls, and no descriptor but the keeper's own.
 
 use crate::handover::{Handover, Root};
-use crate::rootfs::filesystem;
-use crate::{parts, sys};
+use crate::rootfs::{self, filesystem};
+use crate::{fence, parts, sys};
 use kennel_jail::Network;
 use kennel_proto::{KeeperConfig, LogSink};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -32,14 +32,13 @@ pub(crate) fn raise(network: Network, hand: &OwnedFd, up: &OwnedFd) -> ! {
     tell(up, b".");
     // While the parent waits for the plan.
     let own = Own::make(network);
-    let Some(Handover { dir, hostname, capabilities, keeper, listener, root }) = Handover::receive(hand) else {
-        kennel_keeper::sys::exit_now(125)
-    };
+    let Some(told) = Handover::receive(hand) else { kennel_keeper::sys::exit_now(125) };
+    let Handover { hostname, capabilities, keeper, listener, landlock, nesting, .. } = told;
     let result = own
-        .and_then(|own| mount_all(&dir, &root, &own))
+        .and_then(|own| mount_all(&told.dir, &told.root, told.read_only, nesting, &own))
         .and_then(|()| name(&hostname))
         .and_then(|()| keep_only(listener, &keeper, up))
-        .and_then(|listener| give_up_rights(capabilities).map(|()| listener));
+        .and_then(|listener| give_up_rights(capabilities, landlock, nesting).map(|()| listener));
     match result {
         Ok(listener) => {
             tell(up, b"ok");
@@ -94,13 +93,18 @@ impl Own {
         Ok(Self { proc, sysfs, pts, shm })
     }
 
-    /// Puts them in their places, and shuts what of the kernel is not for a sandbox.
-    fn attach(&self, root: BorrowedFd<'_>) -> Result<(), String> {
+    /// Puts them in their places, and shuts what of the kernel is not for a sandbox. Where there are sandboxes inside,
+    /// nothing is shut: the kernel gives a new `/proc` only to those who see all of the one that is there. What is in
+    /// these files belongs to the host's root, who is not inside.
+    fn attach(&self, root: BorrowedFd<'_>, nesting: bool) -> Result<(), String> {
         attach(self.pts.as_fd(), root, "dev/pts")?;
         attach(self.shm.as_fd(), root, "dev/shm")?;
         attach(self.proc.as_fd(), root, "proc")?;
         if let Some(sysfs) = &self.sysfs {
             attach(sysfs.as_fd(), root, "sys")?;
+        }
+        if nesting {
+            return Ok(());
         }
         for file in MASKED {
             if rustix::fs::statat(root, file, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
@@ -126,7 +130,7 @@ impl Own {
     }
 }
 
-fn mount_all(dir: &str, root: &Root, own: &Own) -> Result<(), String> {
+fn mount_all(dir: &str, root: &Root, read_only: bool, nesting: bool, own: &Own) -> Result<(), String> {
     let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(step("keep mounts private"))?;
@@ -138,10 +142,13 @@ fn mount_all(dir: &str, root: &Root, own: &Own) -> Result<(), String> {
             // Any place would do, and nobody looks here.
             attach(root, CWD, dir)?;
             attach(dev, root, "dev")?;
-            own.attach(root)?;
+            own.attach(root, nesting)?;
             for pair in binds.as_chunks::<2>().0 {
                 let [mount, place] = pair.map(kennel_keeper::sys::borrow);
                 attach_at(mount, place)?;
+            }
+            if read_only {
+                sys::set_mount_flags(&root, libc::MOUNT_ATTR_RDONLY, false).map_err(step("make the root read-only"))?;
             }
             root
         }
@@ -150,8 +157,16 @@ fn mount_all(dir: &str, root: &Root, own: &Own) -> Result<(), String> {
             made = parts::root(base)?;
             attach(made.as_fd(), CWD, dir)?;
             parts::fill(made.as_fd(), base, etc)?;
-            own.attach(made.as_fd())?;
-            parts::bind(made.as_fd(), binds)?;
+            // The user is the same, inside and outside.
+            let mut binds = rootfs::show_all(made.as_fd(), binds, None, |_, _| Ok(()))?;
+            if read_only {
+                binds.push((rootfs::scratch(false, None)?, rootfs::make_place(&made, b"tmp", true, None)?));
+                sys::set_mount_flags(&made, libc::MOUNT_ATTR_RDONLY, true).map_err(step("make the root read-only"))?;
+            }
+            own.attach(made.as_fd(), nesting)?;
+            for (mount, place) in &binds {
+                attach_at(mount.as_fd(), place.as_fd())?;
+            }
             made.as_fd()
         }
     };
@@ -196,7 +211,7 @@ fn keep_only(listener: i32, keeper: &KeeperConfig, up: &OwnedFd) -> Result<Owned
 }
 
 /// Root inside with the plan's capabilities, and with the system calls of the list, from here on for ever.
-fn give_up_rights(capabilities: u64) -> Result<(), String> {
+fn give_up_rights(capabilities: u64, landlock: bool, nesting: bool) -> Result<(), String> {
     let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
     match kennel_keeper::sys::become_user(0, 0, &[]) {
         // The only user of its namespace is root already, and may not change its groups: they are those of who started us.
@@ -210,5 +225,8 @@ fn give_up_rights(capabilities: u64) -> Result<(), String> {
     kennel_keeper::sys::no_new_privileges().map_err(step("set no-new-privileges"))?;
     // Becoming another user took it away.
     sys::die_with_parent();
-    sys::load_filter().map_err(step("load the system call filter"))
+    if landlock {
+        fence::put_up()?;
+    }
+    sys::load_filter(nesting).map_err(step("load the system call filter"))
 }

@@ -1,0 +1,63 @@
+//! A sandbox's own layer with a limit on its size: a file system in a file.
+
+use crate::sys;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags};
+
+/// The file, in the sandbox's directory.
+pub(crate) use kennel_jail::DISK as FILE;
+/// Where it is mounted there, in the jail's own view.
+const PLACE: &str = "disk";
+
+/// Mounts it where only this process sees it, and answers the directory that layers go to. The working directory is the
+/// sandbox's. It is let go of with the last mount that uses it.
+pub(crate) fn open() -> Result<String, String> {
+    let failed = |what: &'static str| move |error: Errno| format!("the sandbox's disk: {what}: {error}");
+    // This process has one thread, which is what changing its view of the file system asks for.
+    kennel_keeper::sys::unshare_mounts().map_err(failed("take a view of its own"))?;
+    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(failed("keep mounts private"))?;
+    let (_held, device) = attach().map_err(|(what, error)| failed(what)(error))?;
+    let disk = rustix::mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("open the file system"))?;
+    rustix::mount::fsconfig_set_string(&disk, "source", &device).map_err(failed("name the device"))?;
+    rustix::mount::fsconfig_create(&disk).map_err(failed("open the file system"))?;
+    let flags = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    let mount =
+        rustix::mount::fsmount(&disk, FsMountFlags::FSMOUNT_CLOEXEC, flags).map_err(failed("make it a mount"))?;
+    make(PLACE).map_err(failed("make its place"))?;
+    rustix::mount::move_mount(&mount, "", CWD, PLACE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .map_err(failed("mount"))?;
+    for layer in ["upper", "work"] {
+        make(&format!("{PLACE}/{layer}")).map_err(failed("make a layer"))?;
+    }
+    Ok(format!("{PLACE}/"))
+}
+
+fn make(dir: &str) -> Result<(), Errno> {
+    match rustix::fs::mkdir(dir, Mode::from_raw_mode(0o700)) {
+        Err(Errno::EXIST) => Ok(()),
+        done => done,
+    }
+}
+
+/// A device of the file. It goes when nobody uses it any more.
+fn attach() -> Result<(OwnedFd, String), (&'static str, Errno)> {
+    let open = |path: &str, what: &'static str| {
+        rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|error| (what, error))
+    };
+    let file = open(FILE, "open its file")?;
+    let control = open("/dev/loop-control", "find loop devices, which this machine must have")?;
+    loop {
+        let number = sys::free_loop_device(&control).map_err(|error| ("find a free loop device", error))?;
+        let path = format!("/dev/loop{number}");
+        let device = open(&path, "open a loop device")?;
+        match sys::configure_loop_device(&device, file.as_raw_fd()) {
+            Ok(()) => return Ok((device, path)),
+            // Someone else was faster.
+            Err(Errno::BUSY) => {}
+            Err(error) => return Err(("make a loop device of it", error)),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Volumes: directories that outlive sandboxes. One is a sandbox's own, others are shared.
+
+use crate::clear;
+use crate::rights::{FIRST_ID, Maker};
+use kennel_core::{Error, Record, Result};
+use kennel_jail::{Bind, Owners, Rights};
+use kennel_types::{ErrorCode, SandboxSpec};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Where a sandbox's own volume is inside.
+pub(crate) const DATA: &str = "/.data";
+
+/// All volumes of this user's sandboxes. Nobody else gets into the directory they are in.
+#[derive(Clone, Debug)]
+pub(crate) struct Volumes {
+    root: PathBuf,
+}
+
+impl Volumes {
+    pub(crate) fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    /// Where they are.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The volumes of a sandbox, made if they are not there, and given to its `user` then.
+    pub(crate) fn of(&self, record: &Record, maker: &Maker, user: u32) -> Result<Vec<Bind>> {
+        let spec = &record.spec;
+        let own = spec.data.then(|| (own_name(record), DATA.to_owned()));
+        let shared = spec.caches.iter().map(|cache| (format!("cache-{}", cache.name), cache.target.clone()));
+        let bind = |(name, target): (String, String)| {
+            let dir = self.root.join(&name);
+            self.make(&dir, maker, user).map_err(|error| Error::io(format!("make {}", dir.display()), error))?;
+            Ok(Bind {
+                host: dir.as_os_str().as_bytes().to_vec().into(),
+                target: target.into_bytes().into(),
+                read_only: false,
+                owners: Owners::Kept,
+                hide: Vec::new(),
+            })
+        };
+        own.into_iter().chain(shared).map(bind).collect()
+    }
+
+    fn make(&self, dir: &Path, maker: &Maker, user: u32) -> std::io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.root)?;
+        match fs::create_dir(dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Ok(()),
+            done => done?,
+        }
+        let given = match maker.rights {
+            Rights::Root => {
+                let owner = FIRST_ID + user;
+                std::os::unix::fs::chown(dir, Some(owner), Some(owner))
+            }
+            // Root inside is who makes it; another one only gets in if everyone does.
+            Rights::User if user == 0 => Ok(()),
+            Rights::User => fs::set_permissions(dir, fs::Permissions::from_mode(0o777)),
+        };
+        // One that is half made would be taken for one that is there.
+        given.inspect_err(|_| drop(fs::remove_dir(dir)))
+    }
+
+    /// Removes a sandbox's own volume, if it has one that is no other's.
+    pub(crate) fn remove_own(&self, record: &Record, others: &[Record], maker: &Maker, programs: &Path) -> Result<()> {
+        if !record.spec.data {
+            return Ok(());
+        }
+        let name = own_name(record);
+        let shares = |other: &&Record| other.id != record.id && other.spec.data && own_name(other) == name;
+        if let Some(other) = others.iter().find(shares) {
+            let message = format!("the volume of {} is also that of {}", record.name, other.name);
+            return Err(
+                Error::new(ErrorCode::AlreadyExists, message).hint(format!("kennel rm --volumes {}", other.name))
+            );
+        }
+        match clear::remove(&self.root.join(&name), programs, &maker.ids) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io(format!("remove the volume of {}", record.name), error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One that has a name finds its volume again by it.
+fn own_name(record: &Record) -> String {
+    let SandboxSpec { name, .. } = &record.spec;
+    format!("data-{}", name.as_deref().unwrap_or(record.id.as_str()))
+}

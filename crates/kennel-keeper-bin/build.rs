@@ -17,6 +17,9 @@ fn main() {
         println!("cargo::rerun-if-changed={}", crates.join(source).join("Cargo.toml").display());
     }
     println!("cargo::rerun-if-changed={}", crates.join("providers/native/jail/build.rs").display());
+    // Which features of others they are built with.
+    println!("cargo::rerun-if-changed={}", crates.join("../Cargo.toml").display());
+    println!("cargo::rerun-if-changed={}", crates.join("../Cargo.lock").display());
     let built = match std::env::var_os("KENNEL_KEEPER_PREBUILT") {
         Some(dir) => PathBuf::from(dir),
         None => build(&crates, &out),

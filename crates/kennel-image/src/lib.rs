@@ -4,8 +4,13 @@
 //! refused leaves nothing behind. Layers are unpacked once and shared. This room knows nothing of sandboxes: who makes
 //! one takes an image with [`Store::hold`], and notes its layers where the sandbox is.
 //!
+//! Without the feature `registries` nothing is pulled, and nothing is built that speaks HTTP or TLS.
+//!
 //! It prints nothing, reads no environment variable and never changes directory.
 
+#![cfg_attr(not(feature = "registries"), allow(dead_code))] // what only pulling needs
+
+#[cfg(feature = "registries")]
 mod credentials;
 mod digest;
 mod error;
@@ -15,12 +20,14 @@ mod limits;
 mod load;
 mod operation;
 mod progress;
+#[cfg(feature = "registries")]
 mod pull;
 mod reference;
 mod store;
 mod sweep;
 mod tree;
 
+#[cfg(feature = "registries")]
 pub use credentials::Credentials;
 pub use digest::Digest;
 pub use error::{Error, Result};
@@ -29,6 +36,7 @@ pub use layer::unpack_layer;
 pub use limits::Limits;
 pub use load::LoadOptions;
 pub use progress::{Doing, Progress, Tell};
+#[cfg(feature = "registries")]
 pub use pull::{Proxies, PullOptions};
 pub use reference::Reference;
 pub use store::{Held, Kind, Store, noted_below};

@@ -195,9 +195,7 @@ const NATIVE_USER: Mode = Mode {
     backing: Backing::HostParts,
     ids: "root inside is the user, others are of the range given to it (subuid)",
     workspace_files: "the user",
-    limits: Support::Refused,
     disk: Support::Refused,
-    pause: Support::Refused,
     ..NATIVE
 };
 
@@ -208,6 +206,16 @@ const NATIVE_ONE_ID: Mode = Mode {
     users: Support::Refused,
     ..NATIVE_USER
 };
+
+/// The same where no control group was given to the user.
+const fn without_limits(name: &'static str, mode: Mode) -> Mode {
+    Mode { name, limits: Support::Refused, pause: Support::Refused, ..mode }
+}
+
+const NATIVE_USER_IMAGE: Mode = Mode { name: "native, user, image", backing: Backing::Image, ..NATIVE_USER };
+
+const NATIVE_ONE_ID_IMAGE: Mode =
+    Mode { name: "native, user, image, one id", backing: Backing::Image, ..NATIVE_ONE_ID };
 
 /// A container of an engine that runs as root.
 const DOCKER: Mode = Mode {
@@ -288,20 +296,24 @@ pub const MODES: &[Mode] = &[
     NATIVE,
     NATIVE_USER,
     NATIVE_ONE_ID,
+    without_limits("native, user, host, no limits", NATIVE_USER),
+    without_limits("native, user, host, one id, no limits", NATIVE_ONE_ID),
     Mode {
         name: "native, root, image",
         backing: Backing::Image,
         ids: "user namespace on a high range; layers and workspace through idmapped mounts",
         ..NATIVE
     },
-    Mode { name: "native, user, image", backing: Backing::Image, ..NATIVE_USER },
-    Mode { name: "native, user, image, one id", backing: Backing::Image, ..NATIVE_ONE_ID },
+    NATIVE_USER_IMAGE,
+    NATIVE_ONE_ID_IMAGE,
+    without_limits("native, user, image, no limits", NATIVE_USER_IMAGE),
+    without_limits("native, user, image, one id, no limits", NATIVE_ONE_ID_IMAGE),
     DOCKER,
     DOCKER_REMOTE,
     Mode { name: "podman, root", provider: "podman", ..DOCKER },
     Mode { name: "podman, root, remote", provider: "podman", ..DOCKER_REMOTE },
     ROOTLESS,
-    Mode { name: "podman, rootless, no limits", limits: Support::Refused, pause: Support::Refused, ..ROOTLESS },
+    without_limits("podman, rootless, no limits", ROOTLESS),
     LOCAL,
     Mode {
         name: "mock",

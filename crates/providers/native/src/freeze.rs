@@ -4,13 +4,13 @@
 //! are moved there, each freezes as it arrives, and those that are forked meanwhile are moved too, until none is left
 //! outside. Afterwards they are moved back to where the jail is, and the group goes.
 
+use crate::groups::{Groups, MOUNT};
 use kennel_core::{Error, Result};
 use kennel_types::{ErrorCode, SandboxId};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-const MOUNT: &str = "/sys/fs/cgroup";
 /// How long everything may take to stand still, or to go on.
 const WITHIN: Duration = Duration::from_secs(10);
 
@@ -29,14 +29,14 @@ struct Freezer {
 
 impl Freezer {
     /// Of that sandbox, whether it is there or not. `None` on a machine without.
-    fn of(mount: &Path, id: &SandboxId) -> Option<Self> {
-        if mount.join("cgroup.controllers").exists() {
-            let dir = mount.join("kennel").join(id.as_str());
+    fn of(groups: &Path, id: &SandboxId) -> Option<Self> {
+        if groups.join("cgroup.controllers").exists() {
+            let dir = groups.join("kennel").join(id.as_str());
             let (switch, told) = (dir.join("cgroup.freeze"), dir.join("cgroup.events"));
-            let hierarchy = ("0::", mount.to_owned());
+            let hierarchy = ("0::", MOUNT.into());
             return Some(Self { dir, switch, words: ["0", "1"], told, line: "frozen 1", hierarchy });
         }
-        let root = mount.join("freezer");
+        let root = groups.join("freezer");
         let dir = root.join("kennel").join(id.as_str());
         let (switch, told) = (dir.join("freezer.state"), dir.join("freezer.state"));
         let hierarchy = (":freezer:", root.clone());
@@ -83,14 +83,14 @@ impl Freezer {
 }
 
 /// Whether everything in it stands still.
-pub(crate) fn is_frozen(id: &SandboxId) -> bool {
-    Freezer::of(Path::new(MOUNT), id).is_some_and(|freezer| freezer.is_frozen())
+pub(crate) fn is_frozen(groups: &Groups, id: &SandboxId) -> bool {
+    groups.dir().and_then(|groups| Freezer::of(groups, id)).is_some_and(|freezer| freezer.is_frozen())
 }
 
 /// Makes everything below `jail` stand still, or leaves it as it was.
-pub(crate) async fn freeze(id: &SandboxId, name: &str, jail: i32) -> Result<()> {
+pub(crate) async fn freeze(groups: &Groups, id: &SandboxId, name: &str, jail: i32) -> Result<()> {
     let what = || format!("pause sandbox {name}");
-    let freezer = Freezer::of(Path::new(MOUNT), id).ok_or_else(|| {
+    let freezer = groups.dir().and_then(|groups| Freezer::of(groups, id)).ok_or_else(|| {
         Error::new(ErrorCode::Unsupported, format!("{}: this machine has no freezer control group", what()))
     })?;
     let began = std::fs::create_dir_all(&freezer.dir).and_then(|()| freezer.turn(true));
@@ -98,13 +98,14 @@ pub(crate) async fn freeze(id: &SandboxId, name: &str, jail: i32) -> Result<()> 
     if until(|| freezer.gather(jail) && freezer.is_frozen()).await {
         return Ok(());
     }
-    thaw(id, name, jail).await?;
+    thaw(groups, id, name, jail).await?;
     Err(Error::new(ErrorCode::Internal, format!("{}: it does not stand still within {WITHIN:?}", what())))
 }
 
 /// Lets everything go on. What was not frozen does already.
-pub(crate) async fn thaw(id: &SandboxId, name: &str, jail: i32) -> Result<()> {
-    let Some(freezer) = Freezer::of(Path::new(MOUNT), id).filter(|freezer| freezer.switch.exists()) else {
+pub(crate) async fn thaw(groups: &Groups, id: &SandboxId, name: &str, jail: i32) -> Result<()> {
+    let found = groups.dir().and_then(|groups| Freezer::of(groups, id));
+    let Some(freezer) = found.filter(|freezer| freezer.switch.exists()) else {
         return Ok(());
     };
     let what = || format!("let sandbox {name} go on");

@@ -10,6 +10,7 @@ mod clear;
 mod cover;
 mod disk;
 mod freeze;
+mod groups;
 mod image;
 mod limits;
 mod network;
@@ -92,7 +93,7 @@ impl Native {
     async fn begin(&self, record: &Record, goes_on: bool) -> Result<Told> {
         if !record.spec.tied {
             // What a killed jail left of an earlier life may be frozen, and hold on to the same group.
-            limits::sweep(&record.id).await;
+            limits::sweep(&self.maker.groups, &record.id).await;
         }
         let network = plan::network(record.network);
         let ahead = self.ahead.lock().expect(NO_PANIC).take();
@@ -127,7 +128,7 @@ impl Native {
     /// The sandbox as it is now.
     fn info(&self, record: &Record) -> SandboxInfo {
         let mut info = self.records.info(record);
-        if info.status == Status::Running && freeze::is_frozen(&record.id) {
+        if info.status == Status::Running && freeze::is_frozen(&self.maker.groups, &record.id) {
             info.status = Status::Paused;
         }
         if info.status.is_up() && !record.spec.ports.is_empty() {
@@ -139,7 +140,7 @@ impl Native {
     /// The sandbox, if it can stand still, and the number of its jail.
     fn jail_of(&self, id: &SandboxId) -> Result<(Record, i32)> {
         if self.mode().pause == Support::Refused {
-            let what = "a pause to an ordinary user: it has no control group";
+            let what = "a pause to an ordinary user who was given no control group";
             return Err(Error::unsupported("native", what).hint("kennel explain pause"));
         }
         let record = self.records.find(id.as_str())?;
@@ -251,7 +252,7 @@ impl Provider for Native {
         let record = self.records.find(id.as_str())?;
         let _only_me = self.records.starting(&record).await?;
         if self.records.is_running(id) {
-            return if freeze::is_frozen(id) { Err(Error::paused(&record.name)) } else { Ok(()) };
+            return if freeze::is_frozen(&self.maker.groups, id) { Err(Error::paused(&record.name)) } else { Ok(()) };
         }
         let jail = self.begin(&record, false).await?;
         self.records.confirm(&record, jail, self.line(id)).await
@@ -270,7 +271,7 @@ impl Provider for Native {
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
         self.records.find(id.as_str())?;
         if self.records.is_running(id) {
-            if freeze::is_frozen(id) {
+            if freeze::is_frozen(&self.maker.groups, id) {
                 // What stands still cannot be asked to end.
                 self.unpause(id).await?;
             }
@@ -294,7 +295,7 @@ impl Provider for Native {
             }
             self.stop(id, Duration::ZERO).await?;
         }
-        limits::sweep(id).await;
+        limits::sweep(&self.maker.groups, id).await;
         if options.volumes {
             self.volumes.remove_own(&record, &self.records.sort_out()?.0, &self.maker, &self.programs)?;
         }
@@ -303,12 +304,12 @@ impl Provider for Native {
 
     async fn pause(&self, id: &SandboxId) -> Result<()> {
         let (record, jail) = self.jail_of(id)?;
-        freeze::freeze(id, &record.name, jail).await
+        freeze::freeze(&self.maker.groups, id, &record.name, jail).await
     }
 
     async fn unpause(&self, id: &SandboxId) -> Result<()> {
         let (record, jail) = self.jail_of(id)?;
-        freeze::thaw(id, &record.name, jail).await
+        freeze::thaw(&self.maker.groups, id, &record.name, jail).await
     }
 
     async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
@@ -324,7 +325,7 @@ impl Provider for Native {
     async fn list(&self) -> Result<Vec<SandboxInfo>> {
         let (records, swept) = self.records.sort_out()?;
         for id in &swept {
-            limits::sweep(id).await;
+            limits::sweep(&self.maker.groups, id).await;
         }
         Ok(records.iter().map(|record| self.info(record)).collect())
     }
@@ -334,7 +335,7 @@ impl Provider for Native {
         if !self.records.is_running(id) {
             return Err(Error::stopped(&record.name));
         }
-        if freeze::is_frozen(id) {
+        if freeze::is_frozen(&self.maker.groups, id) {
             return Err(Error::paused(&record.name));
         }
         self.line(id).await
@@ -357,11 +358,11 @@ impl Provider for Native {
     async fn sweep(&self) -> Result<Vec<String>> {
         let (records, gone) = self.records.sort_out()?;
         for id in &gone {
-            limits::sweep(id).await;
+            limits::sweep(&self.maker.groups, id).await;
         }
         let mut swept: Vec<String> = gone.iter().map(|id| format!("sandbox {id}")).collect();
         let known: Vec<String> = records.iter().map(|record| record.id.to_string()).collect();
-        swept.extend(limits::sweep_all(&known));
+        swept.extend(limits::sweep_all(&self.maker.groups, &known));
         swept.extend(clear::old_programs(&self.programs, &self.program()?));
         Ok(swept)
     }
@@ -371,6 +372,6 @@ impl Provider for Native {
         if !self.records.is_running(id) {
             return Err(Error::stopped(&record.name));
         }
-        Ok(limits::stats(&record))
+        Ok(limits::stats(&self.maker.groups, &record))
     }
 }

@@ -1,18 +1,20 @@
 //! The control group of a sandbox, as seen from outside: what it uses, and what is left of it after a crash.
 
+use crate::groups::Groups;
 use kennel_core::Record;
 use kennel_types::{SandboxId, Stats};
-use std::path::{Path, PathBuf};
 
-const MOUNT: &str = "/sys/fs/cgroup";
+/// Where groups of ours may be, of version 2 and of version 1.
+const HIERARCHIES: [&str; 5] = ["", "memory", "cpu", "pids", "freezer"];
 
 /// What the sandbox uses, where it has a control group for each of these. Without, the keeper counts.
-pub(crate) fn stats(record: &Record) -> Option<Stats> {
+pub(crate) fn stats(groups: &Groups, record: &Record) -> Option<Stats> {
+    let groups = groups.dir()?;
     let limits = record.spec.limits;
-    if !limits.on_processes() || !Path::new(MOUNT).join("cgroup.controllers").exists() {
+    if !limits.on_processes() || !groups.join("cgroup.controllers").exists() {
         return None; // version 1 has a group only for what is limited: the keeper's sum is better
     }
-    let dir = Path::new(MOUNT).join("kennel").join(record.id.as_str());
+    let dir = groups.join("kennel").join(record.id.as_str());
     let text = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
     let field =
         |name: &str, key: &str| text(name)?.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
@@ -28,9 +30,9 @@ pub(crate) fn stats(record: &Record) -> Option<Stats> {
 }
 
 /// Removes groups that a killed jail left. What is in them dies with it; what was frozen dies when it goes on.
-pub(crate) async fn sweep(id: &SandboxId) {
-    let groups = ["", "memory", "cpu", "pids", "freezer"]
-        .map(|hierarchy| -> PathBuf { Path::new(MOUNT).join(hierarchy).join("kennel").join(id.as_str()) });
+pub(crate) async fn sweep(groups: &Groups, id: &SandboxId) {
+    let Some(dir) = groups.dir() else { return };
+    let groups = HIERARCHIES.map(|hierarchy| dir.join(hierarchy).join("kennel").join(id.as_str()));
     for group in groups.iter().filter(|group| group.exists()) {
         for (switch, go_on) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
             if group.join(switch).exists() {
@@ -55,11 +57,12 @@ pub(crate) async fn sweep(id: &SandboxId) {
 
 /// Removes groups that are nobody's: empty for long, and of no sandbox that is known. An empty one holds nothing, whoever
 /// made it.
-pub(crate) fn sweep_all(known: &[String]) -> Vec<String> {
+pub(crate) fn sweep_all(groups: &Groups, known: &[String]) -> Vec<String> {
     const LONG: std::time::Duration = std::time::Duration::from_mins(1);
     let mut removed = Vec::new();
-    for hierarchy in ["", "memory", "cpu", "pids", "freezer"] {
-        let parent = Path::new(MOUNT).join(hierarchy).join("kennel");
+    let Some(dir) = groups.dir() else { return removed };
+    for hierarchy in HIERARCHIES {
+        let parent = dir.join(hierarchy).join("kennel");
         for entry in std::fs::read_dir(&parent).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());

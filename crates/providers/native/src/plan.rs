@@ -1,5 +1,6 @@
 //! From what was asked for to what the jail will do. No I/O but looking at what is there.
 
+use crate::groups::MOUNT;
 use crate::rights::{FIRST_ID, Maker};
 use crate::volumes::Volumes;
 use crate::{image, toolchains};
@@ -128,6 +129,7 @@ pub(crate) fn of(
         rights: maker.rights,
         binds,
         cgroup: limits.on_processes().then(|| Cgroup {
+            parent: maker.groups.dir().unwrap_or(Path::new(MOUNT)).to_string_lossy().into_owned(),
             name: record.id.to_string(),
             memory: limits.memory.map(|size| size.0),
             millicpus: limits.millicpus,

@@ -1,5 +1,6 @@
 //! Whose rights sandboxes are made with: the host's root's, or an ordinary user's.
 
+use crate::groups::Groups;
 use kennel_jail::{IdMap, Ids, Rights};
 use kennel_types::Mode;
 use std::path::Path;
@@ -14,6 +15,8 @@ const IDS: u32 = 65_536;
 pub(crate) struct Maker {
     pub(crate) rights: Rights,
     pub(crate) ids: Ids,
+    /// Where it can make control groups, if anywhere.
+    pub(crate) groups: Groups,
 }
 
 impl Maker {
@@ -21,7 +24,7 @@ impl Maker {
     pub(crate) fn myself() -> Self {
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
         if user.is_root() {
-            return Self { rights: Rights::Root, ids: Ids::range(0, FIRST_ID, IDS) };
+            return Self { rights: Rights::Root, ids: Ids::range(0, FIRST_ID, IDS), groups: Groups::of_root() };
         }
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let programs = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"].iter().all(|program| Path::new(program).exists());
@@ -36,21 +39,22 @@ impl Maker {
             ids.users.push(users);
             ids.groups.push(groups);
         }
-        Self { rights: Rights::User, ids }
+        Self { rights: Rights::User, ids, groups: Groups::delegated() }
     }
 
     /// The row of the mode table for sandboxes with an image, or on the host's own root.
     pub(crate) fn mode(&self, image: bool) -> &'static Mode {
         let many = self.ids.users.len() > 1;
-        let name = match (self.rights, image) {
-            (Rights::Root, false) => "native, root, host",
-            (Rights::Root, true) => "native, root, image",
-            (Rights::User, false) if many => "native, user, host",
-            (Rights::User, true) if many => "native, user, image",
-            (Rights::User, false) => "native, user, host, one id",
-            (Rights::User, true) => "native, user, image, one id",
+        let root = if image { "image" } else { "host" };
+        let name = match self.rights {
+            Rights::Root => format!("native, root, {root}"),
+            Rights::User => {
+                let ids = if many { "" } else { ", one id" };
+                let limits = if self.groups.dir().is_some() { "" } else { ", no limits" };
+                format!("native, user, {root}{ids}{limits}")
+            }
         };
-        Mode::named(name).expect("the table has a row for it")
+        Mode::named(&name).expect("the table has a row for it")
     }
 
     /// For a person.

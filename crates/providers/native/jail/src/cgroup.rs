@@ -18,7 +18,7 @@ pub(crate) struct Group {
 impl Group {
     /// Makes the group and sets its limits.
     pub(crate) fn make(plan: &Cgroup) -> Result<Self, String> {
-        Self::make_below(Path::new("/sys/fs/cgroup"), plan)
+        Self::make_below(Path::new(&plan.parent), plan)
     }
 
     fn make_below(mount: &Path, plan: &Cgroup) -> Result<Self, String> {
@@ -148,7 +148,13 @@ mod tests {
     use super::*;
 
     fn plan() -> Cgroup {
-        Cgroup { name: "box".into(), memory: Some(1 << 20), millicpus: Some(1500), pids: Some(7) }
+        Cgroup {
+            name: "box".into(),
+            parent: String::new(),
+            memory: Some(1 << 20),
+            millicpus: Some(1500),
+            pids: Some(7),
+        }
     }
 
     /// A directory that stands in for cgroupfs: files appear when they are written.

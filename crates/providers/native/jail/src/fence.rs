@@ -19,7 +19,7 @@ pub(crate) fn put_up() -> Result<(), String> {
         .and_then(|rules| rules.scope(Scope::from_all(NEWEST)))
         .and_then(Ruleset::create)
         .and_then(|rules| rules.add_rule(PathBeneath::new(root, all)))
-        .and_then(|rules| rules.restrict_self())
+        .and_then(landlock::RulesetCreated::restrict_self)
         .map_err(|error| failed(&error))?;
     match fence.ruleset {
         RulesetStatus::NotEnforced => Err("the kernel does not have Landlock any more".to_owned()),

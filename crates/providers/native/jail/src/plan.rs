@@ -261,6 +261,9 @@ pub struct Cgroup {
     /// Name below `kennel` in every hierarchy.
     #[n(0)]
     pub name: String,
+    /// The group in which `kennel` is made, or where the hierarchies are.
+    #[n(4)]
+    pub parent: String,
     /// Bytes.
     #[n(1)]
     pub memory: Option<u64>,

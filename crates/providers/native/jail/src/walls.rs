@@ -148,7 +148,7 @@ fn mount_all(dir: &str, root: &Root, read_only: bool, nesting: bool, own: &Own) 
                 attach_at(mount, place)?;
             }
             if read_only {
-                sys::set_mount_flags(&root, libc::MOUNT_ATTR_RDONLY, false).map_err(step("make the root read-only"))?;
+                sys::set_mount_flags(root, libc::MOUNT_ATTR_RDONLY, false).map_err(step("make the root read-only"))?;
             }
             root
         }

@@ -1,0 +1,89 @@
+//! Where control groups are made: root's anywhere, an ordinary user's below one that was given to that user.
+
+use rustix::fs::{Access, AtFlags, CWD};
+use std::path::{Path, PathBuf};
+
+/// Where control groups are.
+pub(crate) const MOUNT: &str = "/sys/fs/cgroup";
+
+/// The group in which groups can be made, if there is one.
+#[derive(Clone, Debug)]
+pub(crate) struct Groups(Option<PathBuf>);
+
+impl Groups {
+    /// Root's.
+    pub(crate) fn of_root() -> Self {
+        Self(Some(MOUNT.into()))
+    }
+
+    /// An ordinary user's: those that `systemd` gives to a user, or whoever else did. Only version 2 can be given.
+    pub(crate) fn delegated() -> Self {
+        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self(delegated(Path::new(MOUNT), &own))
+    }
+
+    /// The directory of that group.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        self.0.as_deref()
+    }
+}
+
+/// The highest group above us that is ours. Processes are moved only within it; and nobody may be in it itself, or the
+/// kernel gives it nothing to share out.
+fn delegated(mount: &Path, own: &str) -> Option<PathBuf> {
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let mut dir = mount.to_owned();
+    let above = Path::new(path).components().map(|name| {
+        dir.push(name);
+        dir.clone()
+    });
+    above.into_iter().find(|dir| is_ours(dir))
+}
+
+fn is_ours(dir: &Path) -> bool {
+    let may = |path: PathBuf, what| rustix::fs::accessat(CWD, &path, what, AtFlags::EACCESS).is_ok();
+    let text = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
+    let controllers = text("cgroup.controllers");
+    may(dir.to_owned(), Access::WRITE_OK | Access::EXEC_OK)
+        && ["cgroup.procs", "cgroup.subtree_control"].iter().all(|file| may(dir.join(file), Access::WRITE_OK))
+        && ["memory", "pids"].iter().all(|name| controllers.split_whitespace().any(|word| word == *name))
+        && text("cgroup.procs").trim().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A directory that stands in for cgroupfs. Whoever tests this may write everywhere in it.
+    fn group(mount: &Path, path: &str, controllers: &str, members: &str) {
+        let dir = mount.join(path);
+        fs::create_dir_all(&dir).unwrap();
+        let files = [("cgroup.controllers", controllers), ("cgroup.procs", members), ("cgroup.subtree_control", "")];
+        for (file, text) in files {
+            fs::write(dir.join(file), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_highest_that_has_something_to_give_is_taken() {
+        let mount = tempfile::tempdir().unwrap();
+        fs::create_dir(mount.path().join("user.slice")).unwrap();
+        group(mount.path(), "user.slice/me", "memory pids", "");
+        group(mount.path(), "user.slice/me/app", "memory pids", "");
+        group(mount.path(), "user.slice/me/app/term", "memory pids", "42\n");
+        let found = delegated(mount.path(), "0::/user.slice/me/app/term\n");
+        assert_eq!(found, Some(mount.path().join("user.slice/me")));
+        assert_eq!(delegated(mount.path(), "4:memory:/x\n"), None, "version 1");
+        assert_eq!(delegated(mount.path(), "0::/\n"), None);
+    }
+
+    #[test]
+    fn one_with_processes_or_without_memory_is_not() {
+        let mount = tempfile::tempdir().unwrap();
+        group(mount.path(), "busy", "memory pids", "1\n");
+        group(mount.path(), "poor", "cpu pids", "");
+        assert_eq!(delegated(mount.path(), "0::/busy\n"), None);
+        assert_eq!(delegated(mount.path(), "0::/poor\n"), None);
+    }
+}

@@ -21,7 +21,7 @@ mod store;
 mod sweep;
 mod tree;
 
-pub use credentials::Credentials;
+pub use credentials::{Credentials, Login};
 pub use digest::Digest;
 pub use error::{Error, Result};
 pub use image::{Image, ImageConfig};

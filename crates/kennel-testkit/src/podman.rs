@@ -25,6 +25,9 @@ pub enum Service {
 static ROOTS: InUse = InUse::new("podman-users");
 static USERS: InUse = InUse::new("podman-rootless-users");
 
+/// Registries on loopback need no certificate.
+const REGISTRIES: &str = "[[registry]]\nlocation = \"127.0.0.1\"\ninsecure = true\n";
+
 /// What works on every machine: less than what is granted (Podman itself gives some of it up), and a runtime that runs on both versions of control groups.
 fn settings() -> String {
     use rustix::process::{Resource, getrlimit};
@@ -167,10 +170,15 @@ impl Service {
             std::fs::create_dir_all(dir.join(place)).expect("make a place for podman");
         }
         std::fs::write(dir.join("containers.conf"), settings()).expect("write podman's settings");
+        // Registries of tests speak plainly; Docker lets those on loopback by itself.
+        let registries = dir.join("home/.config/containers");
+        std::fs::create_dir_all(&registries).expect("make a place for podman's registries");
+        std::fs::write(registries.join("registries.conf"), REGISTRIES).expect("write podman's registries");
         std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).expect("open podman's place");
         if self == Self::User {
             let (user, group) = testers_ids();
-            for path in [dir.to_owned(), dir.join("home"), dir.join("xdg")] {
+            let settings = ["home", "home/.config", "home/.config/containers", "xdg"].map(|place| dir.join(place));
+            for path in settings.into_iter().chain([dir.to_owned()]) {
                 chown(&path, Some(user), Some(group)).expect("give podman's place to its user");
             }
         }

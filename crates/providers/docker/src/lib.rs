@@ -33,6 +33,7 @@ use crate::info::{Container, Seen as Inspected};
 use crate::rundir::RunDirs;
 use crate::setup::Setup;
 use kennel_core::{Error, Result};
+use kennel_image::Credentials;
 use kennel_types::SandboxId;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -61,6 +62,8 @@ pub struct Docker {
     program_dir: PathBuf,
     installation: String,
     prefix: NamePrefix,
+    /// Who we are to registries.
+    logins: Credentials,
     /// How the engine is set up, once it was asked.
     setup: tokio::sync::OnceCell<Setup>,
     /// Sandboxes seen before. The engine never gives an id twice, so this can be out of date but not wrong.
@@ -102,9 +105,16 @@ impl Docker {
             program_dir: options.program_dir,
             installation: options.installation,
             prefix: options.name_prefix,
+            logins: Credentials::default(),
             setup: tokio::sync::OnceCell::new(),
             seen: Mutex::default(),
         }
+    }
+
+    /// With logins for registries, which the engine is told where it pulls from one of them.
+    #[must_use]
+    pub fn with_logins(self, logins: Credentials) -> Self {
+        Self { logins, ..self }
     }
 
     /// A container by the engine's id of it, as it is now.

@@ -240,6 +240,15 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
     if mode.volumes == Support::Refused && (spec.data || !spec.caches.is_empty()) {
         return refuse("volumes".into(), "volumes");
     }
+    if mode.keeper == Support::Refused {
+        let asked = [
+            (spec.tied, "sandboxes that end with their maker"),
+            (spec.idle_seconds.is_some(), "an end of sandboxes that nobody uses"),
+        ];
+        if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
+            return refuse(format!("{what}: no keeper runs on that engine's machine"), "keeper");
+        }
+    }
     if mode.backing != Backing::Image {
         let asked = [
             (spec.read_only, "a read-only root"),

@@ -144,6 +144,9 @@ pub struct Mode {
     pub users: Support,
     /// Everything inside can be made to stand still, and to go on.
     pub pause: Support,
+    /// A keeper is inside. Without one, the engine itself runs plain commands and copies files: no terminals, timeouts or
+    /// signals, nothing that outlives its connection, no `run`.
+    pub keeper: Support,
     /// Real processes of a real kernel run inside.
     pub processes: Support,
 }
@@ -180,6 +183,7 @@ const NATIVE: Mode = Mode {
     volumes: Support::Refused,
     users: Support::Given,
     pause: Support::Given,
+    keeper: Support::Given,
     processes: Support::Given,
 };
 
@@ -234,6 +238,10 @@ const DOCKER_REMOTE: Mode = Mode {
     ..DOCKER
 };
 
+/// The same on a machine of another kind, where our programs do not run.
+const DOCKER_FOREIGN: Mode =
+    Mode { name: "docker, root, remote, no keeper", keeper: Support::Refused, ..DOCKER_REMOTE };
+
 /// A container of an engine that an ordinary user runs.
 const ROOTLESS: Mode = Mode {
     name: "podman, rootless",
@@ -270,6 +278,7 @@ const LOCAL: Mode = Mode {
     volumes: Support::Refused,
     users: Support::Refused,
     pause: Support::Refused,
+    keeper: Support::Given,
     processes: Support::Given,
 };
 
@@ -288,8 +297,10 @@ pub const MODES: &[Mode] = &[
     Mode { name: "native, user, image, one id", backing: Backing::Image, ..NATIVE_ONE_ID },
     DOCKER,
     DOCKER_REMOTE,
+    DOCKER_FOREIGN,
     Mode { name: "podman, root", provider: "podman", ..DOCKER },
     Mode { name: "podman, root, remote", provider: "podman", ..DOCKER_REMOTE },
+    Mode { name: "podman, root, remote, no keeper", provider: "podman", ..DOCKER_FOREIGN },
     ROOTLESS,
     Mode { name: "podman, rootless, no limits", limits: Support::Refused, pause: Support::Refused, ..ROOTLESS },
     LOCAL,

@@ -127,6 +127,11 @@ fn features() -> Vec<Feature> {
         support("volumes", "A volume of its own that outlives it, and volumes that sandboxes share.", |mode| {
             mode.volumes
         }),
+        support(
+            "keeper",
+            "A keeper inside: terminals, timeouts, signals, run. Without: plain commands and files.",
+            |mode| mode.keeper,
+        ),
         support("pause", "Everything inside stands still, and goes on later.", |mode| mode.pause),
         support("users", "Commands as another user than the sandbox's own.", |mode| mode.users),
     ];
@@ -188,6 +193,7 @@ fn describe(Here { mode, here }: &Here) -> String {
     line("other users", support(mode.users));
     line("volumes", support(mode.volumes));
     line("pause", support(mode.pause));
+    line("keeper", support(mode.keeper));
     if mode.layers.is_empty() {
         line("walls", "none: it isolates nothing");
     }

@@ -3,7 +3,7 @@
 //! The engine makes, lists and removes containers; its own labels are all the state there is. Everything that happens
 //! inside goes through the keeper, which is the container's first process. Where the engine is on this machine the keeper is
 //! mounted, and puts its socket into a run directory that is mounted too; elsewhere it is copied in, and spoken to through
-//! the engine. No terminal of the engine's, and the engine's socket never gets into a container.
+//! the engine. Where it cannot run at all, the engine itself runs commands, and what it cannot do is refused. No terminal of the engine's, and the engine's socket never gets into a container.
 
 mod build;
 mod create;
@@ -14,6 +14,7 @@ mod keeper;
 mod labels;
 mod mounts;
 mod names;
+mod plain;
 mod plan;
 mod provider;
 mod pull;

@@ -3,6 +3,7 @@
 use crate::support::{Finished, finish};
 use kennel_testkit::front::Front;
 use kennel_testkit::podman::Service;
+use kennel_testkit::registry::Registry;
 use kennel_testkit::{Home, docker};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -158,4 +159,71 @@ fn a_volume_of_its_own_goes_when_it_is_told_to() {
     on_docker(&["rm", "--volumes", &name]).ok();
     let left = docker::docker(&socket, &["volume", "ls", "-q", "--filter", &format!("name={name}")]);
     assert_eq!(left, "");
+}
+
+#[test]
+fn what_is_set_for_engines_counts() {
+    let socket = docker::socket();
+    let image = docker::image_on(&socket);
+    let home = Home::new();
+    let host = unix(&socket);
+    let env = [("DOCKER_HOST", host.as_str())];
+    let name = format!("set-{}", home.mark().to_lowercase());
+    let settings = format!(
+        "[sandbox]\nprovider = \"docker\"\nnetwork = \"none\"\nimage = \"{image}\"\nreadOnly = true\ndata = true\n\
+         imageCommand = true\ncaches = {{ shared = \"/cache\" }}\n"
+    );
+    std::fs::write(home.workspace().join("kennel.toml"), settings).unwrap();
+    let run = |more: &[&str]| call(&home, &env, &[&["run"], more].concat());
+    run(&["-c", "echo x > /etc/new"]).fails(1);
+    run(&["-c", "test -e /.data"]).fails(1);
+    run(&["--name", &name, "-c", "echo kept > /.data/file; echo shared > /cache/file"]).ok();
+    assert_eq!(run(&["--name", &name, "-c", "cat /.data/file /cache/file"]).ok(), "kept\nshared");
+    // What is typed comes first.
+    assert_eq!(run(&["--cache", "shared:/other", "-c", "cat /other/file; ls /cache 2>&1 | wc -l"]).ok(), "shared\n1");
+    // The image's own command is a shell, which has nothing to read.
+    call(&home, &env, &["create", "--start", "--name", &name]).ok();
+    assert_eq!(call(&home, &env, &["wait", &name]).ok(), "0");
+    call(&home, &env, &["rm", "--volumes", &name]).ok();
+    let label = format!("label=kennel.installation={}", installation(&home));
+    let caches = docker::docker(&socket, &["volume", "ls", "-q", "--filter", &label]);
+    assert_eq!(caches.lines().count(), 1, "the shared one stays: {caches}");
+    docker::docker(&socket, &["volume", "rm", caches.trim()]);
+}
+
+/// Whose sandboxes those of a home are.
+fn installation(home: &Home) -> String {
+    let id = std::fs::read_to_string(home.path().join("state/installation")).unwrap();
+    id.trim().to_owned()
+}
+
+#[test]
+fn a_login_of_docker_or_podman_is_passed_on() {
+    let (docker, podman) = (docker::socket(), Service::Root.socket());
+    let home = Home::new();
+    let local = format!("kennel-test/login-{}", home.mark().to_lowercase());
+    // A layer of its own, that is nowhere yet.
+    let archive = home.path().join("image.tar");
+    std::fs::write(home.path().join("mark"), home.mark()).unwrap();
+    let mut pack = Command::new("tar");
+    pack.arg("cf").arg(&archive).arg("-C").arg(home.path()).arg("mark").args(["-C", "/", "bin/busybox"]);
+    assert!(pack.status().unwrap().success());
+    docker::docker(&docker, &["import", archive.to_str().unwrap(), &local]);
+    let registry = Registry::start_private();
+    let image = registry.push(&docker, &local, "kennel-test/login");
+    docker::docker(&docker, &["rmi", &local]);
+    let logins = registry.logins();
+    let by_docker = ("DOCKER_CONFIG", logins.parent().and_then(Path::to_str).unwrap());
+    let by_podman = ("REGISTRY_AUTH_FILE", logins.to_str().unwrap());
+    for (provider, variable, socket, login) in
+        [("docker", "DOCKER_HOST", &docker, by_docker), ("podman", "CONTAINER_HOST", &podman, by_podman)]
+    {
+        let host = unix(socket);
+        let args = ["--provider", provider, "run", "--network", "none", "--image", &image, "--"];
+        let args = [&args[..], &["/bin/busybox", "cat", "/mark"]].concat();
+        let refused = call(&home, &[(variable, &host)], &args).fails(125);
+        assert!(refused.contains(&format!("log in: {provider} login {}", registry.address())), "{refused}");
+        assert_eq!(call(&home, &[(variable, &host), login], &args).ok(), home.mark());
+        docker::docker(socket, &["rmi", &image]);
+    }
 }

@@ -110,7 +110,8 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
         _ => None,
     };
     let give_volumes = match user {
-        User::Owner(owner) if !facts.volumes.is_empty() => {
+        // Elsewhere the keeper does it, also where the root is only read.
+        User::Owner(owner) if matches!(facts.way, Way::Plain) && !facts.volumes.is_empty() => {
             Some((owner, facts.volumes.iter().map(|volume| volume.target.clone()).collect()))
         }
         _ => None,
@@ -292,6 +293,9 @@ fn keeper_config(
         env: home(spec, facts.image).map(|home| (b"HOME".to_vec().into(), home.into())).into_iter().collect(),
         cwd: Some(workdir.as_bytes().to_vec().into()),
         user: Some(user),
+        give: ensure_user
+            .map(|_| facts.volumes.iter().map(|volume| volume.target.as_bytes().to_vec().into()).collect())
+            .unwrap_or_default(),
         ensure_user,
         main: main.map(|argv| Spawn {
             // Made for the image's own program; whatever else is run ends as usual.

@@ -118,6 +118,15 @@ async fn a_read_only_root_is_not_written(fixture: &Fixture) {
         let error = inside::files(&sandbox).await.write("/etc/new", b"x", kennel_core::WriteOptions::default()).await;
         assert!(error.is_err());
     }
+    // Its volumes can, by whom they are for.
+    let (owner, name) = (Some(Owner { uid: 4321, gid: 4322 }), Some(format!("read-only-{}", fixture.mark())));
+    let caches = vec![Cache { name: "c".into(), target: "/cache/deep".into() }];
+    let spec = SandboxSpec { read_only: true, data: true, caches, owner, name, ..fixture.spec() };
+    let sandbox = fixture.started(&spec).await;
+    let script = "echo x > /.data/file && echo x > /cache/deep/file && stat -c %u:%g /.data/file /cache/deep";
+    assert_eq!(inside::ok(&sandbox, script).await, "4321:4322\n4321:4322");
+    sandbox.remove(ALL).await.unwrap();
+    fixture.volumes().iter().for_each(|volume| drop(fixture.ask(&["volume", "rm", volume])));
     let mounts = vec![Mount { host: fixture.home.workspace(), target: "/mnt/it".into(), read_only: false }];
     let workspace = Some(fixture.home.workspace());
     let sandbox = fixture.started(&SandboxSpec { read_only: true, mounts, workspace, ..fixture.spec() }).await;

@@ -249,14 +249,14 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
             return refuse(format!("{what}: no keeper runs on that engine's machine"), "keeper");
         }
     }
-    if mode.backing != Backing::Image {
+    if mode.read_only == Support::Refused {
         let asked = [
             (spec.read_only, "a read-only root"),
             (spec.runtime.is_some(), "another runtime"),
             (spec.image_main, "an image's own command"),
         ];
         if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
-            return refuse(what.into(), "images");
+            return refuse(what.into(), "read_only");
         }
     }
     match (mode.backing, &spec.image) {

@@ -140,6 +140,7 @@ macro_rules! contract_suite {
                 published_ports_are_reachable,
             }
             mounts {
+                a_read_only_root_is_not_written,
                 the_workspace_is_shared,
                 a_directory_is_mounted,
                 a_read_only_mount_is_not_written,

@@ -140,6 +140,8 @@ pub struct Mode {
     pub workspace: Support,
     /// Volumes: one of its own that stays when it is removed, and shared ones.
     pub volumes: Support,
+    /// A root that is only read. Whoever has it also runs containers with another runtime, and an image's own command as the main process.
+    pub read_only: Support,
     /// Commands as another user.
     pub users: Support,
     /// Everything inside can be made to stand still, and to go on.
@@ -181,6 +183,7 @@ const NATIVE: Mode = Mode {
     mounts: Support::Given,
     workspace: Support::Given,
     volumes: Support::Refused,
+    read_only: Support::Refused,
     users: Support::Given,
     pause: Support::Given,
     keeper: Support::Given,
@@ -224,6 +227,7 @@ const DOCKER: Mode = Mode {
     ],
     networks: &[NetworkMode::Bridge, NetworkMode::Host, NetworkMode::None],
     volumes: Support::Given,
+    read_only: Support::Given,
     ..NATIVE
 };
 
@@ -276,6 +280,7 @@ const LOCAL: Mode = Mode {
     mounts: Support::Refused,
     workspace: Support::Given,
     volumes: Support::Refused,
+    read_only: Support::Refused,
     users: Support::Refused,
     pause: Support::Refused,
     keeper: Support::Given,

@@ -32,6 +32,19 @@ pub async fn the_workspace_is_shared(stage: &Stage) {
     assert_eq!(ok(&sandbox, "cat from-outside").await, "changed");
 }
 
+/// A root that is only read, and whatever else only engines have: given or refused, never left out.
+pub async fn a_read_only_root_is_not_written(stage: &Stage) {
+    let spec = SandboxSpec { read_only: true, ..stage.spec() };
+    if stage.mode().read_only == Support::Refused {
+        stage.refuses(&spec).await;
+        stage.refuses(&SandboxSpec { runtime: Some("other".into()), ..stage.spec() }).await;
+        return stage.refuses(&SandboxSpec { image_main: true, ..stage.spec() }).await;
+    }
+    let sandbox = stage.started(&spec).await;
+    assert!(!sh(&sandbox, "echo x > /etc/new").await.status.success());
+    ok(&sandbox, "echo x > /tmp/new").await;
+}
+
 /// A spec with one more mount, of a directory that has a file.
 fn mounting(stage: &Stage, target: &str, read_only: bool) -> (SandboxSpec, std::path::PathBuf) {
     let host = stage.home().path().join("shared");

@@ -132,6 +132,11 @@ fn features() -> Vec<Feature> {
             "A keeper inside: terminals, timeouts, signals, run. Without: plain commands and files.",
             |mode| mode.keeper,
         ),
+        support(
+            "read_only",
+            "A root that is only read, another runtime, an image's own command as main process.",
+            |mode| mode.read_only,
+        ),
         support("pause", "Everything inside stands still, and goes on later.", |mode| mode.pause),
         support("users", "Commands as another user than the sandbox's own.", |mode| mode.users),
     ];
@@ -192,6 +197,7 @@ fn describe(Here { mode, here }: &Here) -> String {
     line("mounts", support(mode.mounts));
     line("other users", support(mode.users));
     line("volumes", support(mode.volumes));
+    line("read-only root", support(mode.read_only));
     line("pause", support(mode.pause));
     line("keeper", support(mode.keeper));
     if mode.layers.is_empty() {

@@ -227,3 +227,43 @@ fn a_login_of_docker_or_podman_is_passed_on() {
         docker::docker(socket, &["rmi", &image]);
     }
 }
+
+#[test]
+fn a_machine_of_another_kind_has_plain_commands() {
+    let engine = docker::Private::start_as("i686");
+    let image = docker::image_on(&engine.socket());
+    let front = Front::start(engine.socket());
+    let home = Home::new();
+    let certificates = home.path().join("certificates");
+    std::fs::create_dir(&certificates).unwrap();
+    let (certificate, key) = front.identity();
+    for (name, content) in [("ca.pem", front.authority()), ("cert.pem", certificate), ("key.pem", key)] {
+        std::fs::write(certificates.join(name), content).unwrap();
+    }
+    let host = format!("tcp://localhost:{}", front.port());
+    let path = certificates.to_str().unwrap();
+    let env = [("DOCKER_HOST", host.as_str()), ("DOCKER_TLS_VERIFY", "1"), ("DOCKER_CERT_PATH", path)];
+    let docker = |args: &[&str]| call(&home, &env, &[&["--provider", "docker"], args].concat());
+    let made = ["--no-workspace", "--network", "none", "--image", &image];
+    docker(&[&["create", "--start", "--name", "far"], &made[..]].concat()).ok();
+    let inspected = docker(&["inspect", "far"]).json();
+    let inspected = inspected.as_array().map_or(&inspected, |all| &all[0]);
+    assert_eq!(inspected["enforcement"]["mode"], "docker, root, remote, no keeper", "{inspected}");
+    docker(&["exec", "far", "-c", "echo out; exit 3"]).fails(3);
+    std::fs::create_dir(home.workspace().join("project")).unwrap();
+    std::fs::write(home.workspace().join("project/file"), "content\n").unwrap();
+    docker(&["cp", "project", "far:/workspace"]).ok();
+    assert_eq!(docker(&["exec", "far", "--", "cat", "/workspace/project/file"]).ok(), "content");
+    docker(&["cp", "far:/workspace/project/file", "back"]).ok();
+    assert_eq!(std::fs::read_to_string(home.workspace().join("back")).unwrap(), "content\n");
+    for refused in [&["exec", "--timeout", "5s", "far", "--", "true"][..], &["exec", "--tty", "far", "--", "true"]] {
+        let stderr = docker(refused).fails(125);
+        assert!(stderr.contains("there is no keeper in this sandbox"), "{refused:?}: {stderr}");
+    }
+    let stderr = docker(&[&["run"], &made[..], &["--", "true"]].concat()).fails(125);
+    assert!(
+        stderr.contains("no keeper runs on that engine's machine") && stderr.contains("explain keeper"),
+        "{stderr}"
+    );
+    docker(&["rm", "--force", "far"]).ok();
+}

@@ -221,7 +221,8 @@ async fn an_image_is_built(fixture: &Fixture) {
     assert!(said.contains("said-aloud") && said.to_lowercase().contains("step 3/"), "{said}");
     let sandbox = fixture.started(&SandboxSpec { image: Some(tag.clone()), ..fixture.spec() }).await;
     assert_eq!(inside::ok(&sandbox, "cat /word /src/word; ls /src; id -u").await, "given\nsentword\n77");
-    file("RUN true\nRUN echo before; exit 3\nRUN true");
+    // The first of its steps: what an earlier one made would stay with the engine.
+    file("RUN echo before; exit 3\nRUN true");
     let error = fixture.provider.build_image(&build, &tell).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ExecFailed);
     assert!(error.to_string().contains("echo before; exit 3"), "the step that failed: {error}");

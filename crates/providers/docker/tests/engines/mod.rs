@@ -52,6 +52,10 @@ impl Drop for Fixture {
             for id in found.iter().flat_map(|found| std::str::from_utf8(&found.stdout).unwrap_or_default().lines()) {
                 let _ = docker(&["rm", "--force", "--volumes", id]);
             }
+            let found = docker(&["volume", "ls", "--quiet", "--filter", &label]);
+            for name in found.iter().flat_map(|found| std::str::from_utf8(&found.stdout).unwrap_or_default().lines()) {
+                let _ = docker(&["volume", "rm", "--force", name]);
+            }
             let _ = docker(&["rmi", "--force", &self.own_image()]);
         }
     }

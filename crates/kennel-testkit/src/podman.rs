@@ -129,6 +129,16 @@ impl Service {
         }
         if self == Self::User {
             Self::end_pause_process(&dir);
+            // It goes on in a namespace of its own, as another process, whatever became of the one that was started.
+            let mark = format!("CONTAINERS_CONF={}", dir.join("containers.conf").display());
+            let gone = within_blocking(Duration::from_mins(1), || {
+                let left = host::marked(&mark);
+                for pid in left.iter().filter_map(|pid| rustix::process::Pid::from_raw(*pid as i32)) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                }
+                left.is_empty()
+            });
+            assert!(gone, "podman of an ordinary user does not end");
         }
         // Podman mounts it onto itself, and leaves that.
         let _ = Command::new("umount").args(["--lazy", "--quiet"]).arg(dir.join("root/overlay")).status();

@@ -33,6 +33,9 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     package("slirp4netns", "slirp4netns"),
     // No program on PATH: it comes where Podman looks for it.
     package("../lib/podman/netavark", "netavark"),
+    // A project's real tests, to be run inside.
+    package("python3", "python3"),
+    package("../lib/python3.11/test/test_json/__init__.py", "libpython3.11-testsuite"),
 ];
 
 /// What is measured beside us.

@@ -23,10 +23,10 @@ impl Layered {
     pub fn grants(&self, real: &dyn Fn(&Path) -> PathBuf) -> Vec<Grant<'_>> {
         let of_project = |(_, setting): &(KeyPath, &Setting)| setting.origin.layer == Layer::Project;
         // What the user has closed, a project may not open.
-        let shut = |(_, setting): &(KeyPath, &Setting)| {
-            setting.origin.layer == Layer::User && read(setting) == Some(NetworkMode::None)
+        let shut = Shut {
+            network: self.user_says("sandbox.network", &NetworkMode::None),
+            root: self.user_says("sandbox.readOnly", &true),
         };
-        let shut = self.explain("sandbox.network").is_ok_and(|layers| layers.iter().any(shut));
         let in_force = |(key, _): &(KeyPath, &Setting)| {
             key.segments().first().is_some_and(|name| name == "sandbox" || name == "images")
         };
@@ -39,9 +39,25 @@ impl Layered {
             })
             .collect()
     }
+
+    /// Whether the user's own file says that.
+    fn user_says<T: DeserializeOwned + PartialEq>(&self, key: &str, value: &T) -> bool {
+        let says = |(_, setting): &(KeyPath, &Setting)| {
+            setting.origin.layer == Layer::User && read::<T>(setting).as_ref() == Some(value)
+        };
+        self.explain(key).is_ok_and(|layers| layers.iter().any(says))
+    }
 }
 
-fn opens(key: &KeyPath, setting: &Setting, shut: bool, real: &dyn Fn(&Path) -> PathBuf) -> Option<&'static str> {
+/// What the user's own settings do not give.
+#[derive(Clone, Copy)]
+struct Shut {
+    network: bool,
+    /// To write to the root.
+    root: bool,
+}
+
+fn opens(key: &KeyPath, setting: &Setting, shut: Shut, real: &dyn Fn(&Path) -> PathBuf) -> Option<&'static str> {
     let outside = |path: &Path| {
         let project = project_of(setting);
         project.is_none_or(|project| !real(path).starts_with(real(&project)))
@@ -59,9 +75,13 @@ fn opens(key: &KeyPath, setting: &Setting, shut: bool, real: &dyn Fn(&Path) -> P
         ["provider"] => (read(setting) == Some(Provider::Local)).then_some("commands run without a sandbox"),
         ["network"] => match read(setting) {
             Some(NetworkMode::Host) => Some("the network of this machine"),
-            Some(NetworkMode::Bridge) if shut => Some("a network, which your own settings do not give"),
+            Some(NetworkMode::Bridge) if shut.network => Some("a network, which your own settings do not give"),
             _ => None,
         },
+        ["readOnly"] => (shut.root && read(setting) == Some(false))
+            .then_some("a root that is written to, which your own settings do not give"),
+        // One may hold less than the engine's usual.
+        ["runtime"] => Some("what your engine runs containers with"),
         // Who takes a port may be taken for someone else.
         ["ports"] => read(setting)
             .is_some_and(|ports: Vec<Port>| ports.iter().any(|port| port.host.is_some()))

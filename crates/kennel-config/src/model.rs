@@ -57,6 +57,12 @@ pub struct SandboxSection {
     pub pull: Pull,
     /// The main process, program first.
     pub command: Option<Vec<String>>,
+    /// Whether the image's own command is the main process of what `create` makes, where no other is named.
+    pub image_command: bool,
+    /// Whether nothing can be written but the workspace, volumes and `/tmp`; it needs an image.
+    pub read_only: bool,
+    /// What an engine runs containers with, as in `runsc`, `kata` or `crun`; its usual if not given.
+    pub runtime: Option<String>,
     /// Working directory inside.
     #[schemars(with = "InnerPath")]
     pub workdir: String,
@@ -72,6 +78,11 @@ pub struct SandboxSection {
     pub workspace: Option<PathBuf>,
     /// More mounts, each `host:container[:ro]` or a map.
     pub volumes: Vec<Volume>,
+    /// Whether sandboxes with a name have a volume of their own at `/.data`, which outlives them.
+    pub data: bool,
+    /// Volumes that the sandboxes of a workspace share, each with where it is inside, as in `npm = "/root/.npm"`.
+    #[schemars(with = "BTreeMap<String, InnerPath>", extend("x-keys" = "name"))]
+    pub caches: BTreeMap<String, String>,
     /// The network: `bridge`, `host` or `none`.
     #[schemars(with = "Network", extend("x-aliases" = {"networkMode": ""}))]
     pub network: Option<Network>,
@@ -127,12 +138,17 @@ impl Default for SandboxSection {
             image: None,
             pull: Pull::Missing,
             command: None,
+            image_command: false,
+            read_only: false,
+            runtime: None,
             workdir: "/workspace".to_owned(),
             env: BTreeMap::new(),
             labels: BTreeMap::new(),
             user: None,
             workspace: None,
             volumes: Vec::new(),
+            data: false,
+            caches: BTreeMap::new(),
             network: None,
             ports: Vec::new(),
             memory: None,

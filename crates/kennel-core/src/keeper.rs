@@ -209,13 +209,17 @@ impl Keeper {
     pub async fn shut_down(&self, grace: Duration) -> Result<()> {
         let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
         let hung_up = async {
-            // Its answer may be lost in its end: both mean the same.
-            let _ = self.call(Request::Shutdown { grace_ms }).await;
-            self.closed().await;
+            match self.call(Request::Shutdown { grace_ms }).await {
+                // Who only stands in for a keeper ends nothing.
+                Err(error) if error.code() == ErrorCode::Unsupported => return Err(error),
+                // Its answer may be lost in its end: both mean the same.
+                _ => self.closed().await,
+            }
+            Ok(())
         };
         tokio::time::timeout(grace + Duration::from_secs(35), hung_up)
             .await
-            .map_err(|_| Error::new(ErrorCode::Timeout, "the keeper did not end when it was told to"))
+            .map_err(|_| Error::new(ErrorCode::Timeout, "the keeper did not end when it was told to"))?
     }
 
     /// Opens a stream with a request.

@@ -271,10 +271,19 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
     if mode.volumes == Support::Refused && (spec.data || !spec.caches.is_empty()) {
         return refuse("volumes".into(), "volumes");
     }
-    if mode.layers.is_empty() && spec.read_only {
-        return refuse("a read-only root".into(), "images");
-    }
     check_volumes(spec)?;
+    if mode.keeper == Support::Refused {
+        let asked = [
+            (spec.tied, "sandboxes that end with their maker"),
+            (spec.idle_seconds.is_some(), "an end of sandboxes that nobody uses"),
+        ];
+        if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
+            return refuse(format!("{what}: no keeper runs on that engine's machine"), "keeper");
+        }
+    }
+    if mode.read_only == Support::Refused && spec.read_only {
+        return refuse("a read-only root".into(), "read_only");
+    }
     if mode.backing != Backing::Image {
         let asked = [(spec.runtime.is_some(), "another runtime"), (spec.image_main, "an image's own command")];
         if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {

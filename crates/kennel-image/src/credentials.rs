@@ -30,9 +30,14 @@ pub struct Credentials {
 
 /// A login.
 #[derive(Clone, Debug)]
-pub(crate) enum Login {
+pub enum Login {
     /// A name and a password.
-    Basic { user: String, secret: SecretString },
+    Basic {
+        /// Who.
+        user: String,
+        /// The password.
+        secret: SecretString,
+    },
     /// A token that others are had for.
     Identity(SecretString),
     /// A token as it is.
@@ -67,6 +72,11 @@ struct Answer {
 }
 
 impl Credentials {
+    /// The login that an image is pulled with from its own registry; nothing if there is none.
+    pub async fn login(&self, image: &Reference) -> Result<Option<Login>> {
+        self.find(image.registry(), image).await
+    }
+
     /// The login for a repository; nothing if there is none, which is fine with public ones.
     pub(crate) async fn find(&self, registry: &str, image: &Reference) -> Result<Option<Login>> {
         let keys = keys(registry, image.repository());

@@ -28,7 +28,7 @@ mod sweep;
 mod tree;
 
 #[cfg(feature = "registries")]
-pub use credentials::Credentials;
+pub use credentials::{Credentials, Login};
 pub use digest::Digest;
 pub use error::{Error, Result};
 pub use image::{Image, ImageConfig};

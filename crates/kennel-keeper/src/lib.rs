@@ -44,6 +44,9 @@ pub fn keep(listener: OwnedFd, config: KeeperConfig) -> i32 {
     if let Some((uid, gid)) = config.ensure_user {
         // An image whose files cannot be changed still works: the user just has no name.
         let _ = ensure_user(uid, gid);
+        for dir in &config.give {
+            let _ = give(dir, uid, gid);
+        }
     }
     let (exit_fd, sweep) = (config.exit_fd.and_then(sys::inherited), config.sweep.clone());
     let sweep = sweep.filter(|_| config.tied);
@@ -73,7 +76,11 @@ fn ensure_user(uid: u32, gid: u32) -> Result<(), rustix::io::Errno> {
             Err(error) => return Err(error),
         }
     }
-    let dir = paths::open(home.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+    give(home.as_bytes(), uid, gid)
+}
+
+fn give(dir: &[u8], uid: u32, gid: u32) -> Result<(), rustix::io::Errno> {
+    let dir = paths::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
     rustix::fs::fchown(&dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
 }
 

@@ -68,6 +68,10 @@ pub struct KeeperConfig {
     /// Whether hosts come by a program that the engine starts beside the keeper, and not from outside.
     #[n(19)]
     pub by_engine: bool,
+    /// Directories that are given to `ensure_user`: volumes, which the engine makes as root.
+    #[n(20)]
+    #[cbor(default)]
+    pub give: Vec<ByteVec>,
 }
 
 /// Where the main process's output is kept.

@@ -142,6 +142,7 @@ macro_rules! contract_suite {
                 published_ports_are_reachable,
             }
             mounts {
+                a_read_only_root_is_not_written,
                 the_workspace_is_shared,
                 a_directory_is_mounted,
                 a_read_only_mount_is_not_written,
@@ -162,7 +163,6 @@ macro_rules! contract_suite {
                 the_hosts_files_stay_as_they_are,
                 kernel_settings_cannot_be_changed,
                 mounting_is_refused,
-                a_read_only_root_is_not_written,
                 sandboxes_inside_are_asked_for,
                 no_other_sandbox_is_in_reach,
             }

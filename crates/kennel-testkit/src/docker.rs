@@ -109,13 +109,20 @@ pub fn stop() -> bool {
 pub struct Private {
     dir: tempfile::TempDir,
     program: Option<std::process::Child>,
+    /// The kind of machine it takes itself for.
+    machine: &'static str,
 }
 
 impl Private {
     /// Starts one. It needs root and `dockerd`.
     pub fn start() -> Self {
+        Self::start_as(std::env::consts::ARCH)
+    }
+
+    /// Starts one that takes this for a machine of another kind, as the kernel lets it (`setarch`).
+    pub fn start_as(machine: &'static str) -> Self {
         let dir = tempfile::Builder::new().prefix("kennel-test-engine-").tempdir().expect("a directory for an engine");
-        let mut engine = Self { dir, program: None };
+        let mut engine = Self { dir, program: None, machine };
         engine.restart();
         engine
     }
@@ -144,7 +151,7 @@ impl Private {
         // In a network namespace of its own: one without a bridge removes the bridge of others.
         let mut command = Command::new("unshare");
         command
-            .args(["--net", "dockerd"])
+            .args(["--net", "setarch", self.machine, "dockerd"])
             .arg("--data-root")
             .arg(dir.join("data"))
             .arg("--exec-root")

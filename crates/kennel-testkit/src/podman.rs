@@ -25,6 +25,9 @@ pub enum Service {
 static ROOTS: InUse = InUse::new("podman-users");
 static USERS: InUse = InUse::new("podman-rootless-users");
 
+/// Registries on loopback need no certificate.
+const REGISTRIES: &str = "[[registry]]\nlocation = \"127.0.0.1\"\ninsecure = true\n";
+
 /// What works on every machine: less than what is granted (Podman itself gives some of it up), and a runtime that runs on both versions of control groups.
 fn settings() -> String {
     use rustix::process::{Resource, getrlimit};
@@ -126,6 +129,16 @@ impl Service {
         }
         if self == Self::User {
             Self::end_pause_process(&dir);
+            // It goes on in a namespace of its own, as another process, whatever became of the one that was started.
+            let mark = format!("CONTAINERS_CONF={}", dir.join("containers.conf").display());
+            let gone = within_blocking(Duration::from_mins(1), || {
+                let left = host::marked(&mark);
+                for pid in left.iter().filter_map(|pid| rustix::process::Pid::from_raw(*pid as i32)) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                }
+                left.is_empty()
+            });
+            assert!(gone, "podman of an ordinary user does not end");
         }
         // Podman mounts it onto itself, and leaves that.
         let _ = Command::new("umount").args(["--lazy", "--quiet"]).arg(dir.join("root/overlay")).status();
@@ -167,10 +180,15 @@ impl Service {
             std::fs::create_dir_all(dir.join(place)).expect("make a place for podman");
         }
         std::fs::write(dir.join("containers.conf"), settings()).expect("write podman's settings");
+        // Registries of tests speak plainly; Docker lets those on loopback by itself.
+        let registries = dir.join("home/.config/containers");
+        std::fs::create_dir_all(&registries).expect("make a place for podman's registries");
+        std::fs::write(registries.join("registries.conf"), REGISTRIES).expect("write podman's registries");
         std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).expect("open podman's place");
         if self == Self::User {
             let (user, group) = testers_ids();
-            for path in [dir.to_owned(), dir.join("home"), dir.join("xdg")] {
+            let settings = ["home", "home/.config", "home/.config/containers", "xdg"].map(|place| dir.join(place));
+            for path in settings.into_iter().chain([dir.to_owned()]) {
                 chown(&path, Some(user), Some(group)).expect("give podman's place to its user");
             }
         }

@@ -15,6 +15,8 @@ pub struct Registry {
 
 /// Who may use a registry that not everyone may use: name and password.
 pub const LOGIN: (&str, &str) = ("ann", "secret");
+/// The same, as it is written in files of logins.
+const PACKED: &str = "YW5uOnNlY3JldA==";
 /// The same, as the registry wants it.
 const PASSWORDS: &str = "ann:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n";
 
@@ -69,11 +71,22 @@ impl Registry {
         blobs.join(&hex[..2]).join(hex).join("data")
     }
 
-    /// Puts an image of an engine here, and takes the name it needed there away again; answers its name.
+    /// A file of logins, in Docker's form, with [`LOGIN`] for this registry.
+    pub fn logins(&self) -> PathBuf {
+        let file = self.storage.path().join("login/config.json");
+        std::fs::create_dir_all(file.parent().expect("it has a directory")).expect("make a place for logins");
+        let text = format!(r#"{{"auths": {{"{}": {{"auth": "{PACKED}"}}}}}}"#, self.address());
+        std::fs::write(&file, text).expect("write the logins");
+        file
+    }
+
+    /// Puts an image of a Docker engine here, and takes the name it needed there away again; answers its name.
     pub fn push(&self, socket: &Path, image: &str, name: &str) -> String {
         let name = self.name(name);
+        let logins = self.logins();
+        let config = logins.parent().and_then(Path::to_str).expect("a path of ours is text");
         docker::docker(socket, &["tag", image, &name]);
-        docker::docker(socket, &["push", "--quiet", &name]);
+        docker::docker(socket, &["--config", config, "push", "--quiet", &name]);
         docker::docker(socket, &["rmi", &name]);
         name
     }

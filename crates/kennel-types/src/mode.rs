@@ -144,10 +144,15 @@ pub struct Mode {
     pub workspace: Support,
     /// Volumes: one of its own that stays when it is removed, and shared ones.
     pub volumes: Support,
+    /// A root that is only read. Whoever has it also runs containers with another runtime, and an image's own command as the main process.
+    pub read_only: Support,
     /// Commands as another user.
     pub users: Support,
     /// Everything inside can be made to stand still, and to go on.
     pub pause: Support,
+    /// A keeper is inside. Without one, the engine itself runs plain commands and copies files: no terminals, timeouts or
+    /// signals, nothing that outlives its connection, no `run`.
+    pub keeper: Support,
     /// Real processes of a real kernel run inside.
     pub processes: Support,
 }
@@ -184,8 +189,10 @@ const NATIVE: Mode = Mode {
     mounts: Support::Given,
     workspace: Support::Given,
     volumes: Support::Given,
+    read_only: Support::Given,
     users: Support::Given,
     pause: Support::Given,
+    keeper: Support::Given,
     processes: Support::Given,
 };
 
@@ -250,6 +257,10 @@ const DOCKER_REMOTE: Mode = Mode {
     ..DOCKER
 };
 
+/// The same on a machine of another kind, where our programs do not run.
+const DOCKER_FOREIGN: Mode =
+    Mode { name: "docker, root, remote, no keeper", keeper: Support::Refused, ..DOCKER_REMOTE };
+
 /// A container of an engine that an ordinary user runs.
 const ROOTLESS: Mode = Mode {
     name: "podman, rootless",
@@ -286,8 +297,10 @@ const LOCAL: Mode = Mode {
     mounts: Support::Refused,
     workspace: Support::Given,
     volumes: Support::Refused,
+    read_only: Support::Refused,
     users: Support::Refused,
     pause: Support::Refused,
+    keeper: Support::Given,
     processes: Support::Given,
 };
 
@@ -310,8 +323,10 @@ pub const MODES: &[Mode] = &[
     without_limits("native, user, image, one id, no limits", NATIVE_ONE_ID_IMAGE),
     DOCKER,
     DOCKER_REMOTE,
+    DOCKER_FOREIGN,
     Mode { name: "podman, root", provider: "podman", ..DOCKER },
     Mode { name: "podman, root, remote", provider: "podman", ..DOCKER_REMOTE },
+    Mode { name: "podman, root, remote, no keeper", provider: "podman", ..DOCKER_FOREIGN },
     ROOTLESS,
     without_limits("podman, rootless, no limits", ROOTLESS),
     LOCAL,

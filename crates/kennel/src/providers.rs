@@ -2,7 +2,7 @@
 //!
 //! Making one is cheap and asks nobody: an engine's client is built only for who needs that engine.
 
-use crate::command::image::pull_options;
+use crate::command::image::{logins, pull_options};
 use crate::engines::{self, Endpoint};
 use crate::places::Places;
 use crate::report;
@@ -83,7 +83,7 @@ impl ProviderName {
                     installation: places.installation()?,
                     name_prefix,
                 };
-                Arc::new(Docker::new(options, self.endpoint()?.dialer()?))
+                Arc::new(Docker::new(options, self.endpoint()?.dialer()?).with_logins(logins()))
             }
         })
     }

@@ -180,22 +180,6 @@ pub async fn no_other_sandbox_is_in_reach(stage: &Stage) {
     assert_eq!(host::marked(&mark).len(), 1);
 }
 
-/// But for the workspace and `/tmp`; and nobody inside changes that.
-pub async fn a_read_only_root_is_not_written(stage: &Stage) {
-    let spec = SandboxSpec { read_only: true, ..stage.spec() };
-    if stage.mode().layers.is_empty() {
-        return stage.refuses(&spec).await;
-    }
-    let sandbox = stage.started(&spec).await;
-    for script in ["echo x > /file", "echo x > /etc/file", "rm /etc/passwd", "mount -o remount,rw /", "mkdir /var/x"] {
-        assert!(!sh(&sandbox, script).await.status.success(), "{script}");
-    }
-    assert_eq!(ok(&sandbox, "echo tmp > /tmp/file && cat /tmp/file").await, "tmp");
-    if stage.mode().workspace == Support::Given {
-        ok(&sandbox, "echo x > by-command").await;
-    }
-}
-
 /// They need more of the kernel than a sandbox has by itself.
 pub async fn sandboxes_inside_are_asked_for(stage: &Stage) {
     let spec = SandboxSpec { nesting: true, ..stage.spec() };

@@ -32,6 +32,26 @@ pub async fn the_workspace_is_shared(stage: &Stage) {
     assert_eq!(ok(&sandbox, "cat from-outside").await, "changed");
 }
 
+/// A root that is only read: given or refused, never left out. So is whatever only images and engines have.
+pub async fn a_read_only_root_is_not_written(stage: &Stage) {
+    let spec = SandboxSpec { read_only: true, ..stage.spec() };
+    if stage.mode().backing != Backing::Image {
+        stage.refuses(&SandboxSpec { runtime: Some("other".into()), ..stage.spec() }).await;
+        stage.refuses(&SandboxSpec { image_main: true, ..stage.spec() }).await;
+    }
+    if stage.mode().read_only == Support::Refused {
+        return stage.refuses(&spec).await;
+    }
+    let sandbox = stage.started(&spec).await;
+    for script in ["echo x > /file", "echo x > /etc/new", "rm /etc/passwd", "mount -o remount,rw /", "mkdir /var/x"] {
+        assert!(!sh(&sandbox, script).await.status.success(), "{script}");
+    }
+    assert_eq!(ok(&sandbox, "echo tmp > /tmp/new && cat /tmp/new").await, "tmp");
+    if stage.mode().workspace == Support::Given {
+        ok(&sandbox, "echo x > by-command").await;
+    }
+}
+
 /// A spec with one more mount, of a directory that has a file.
 fn mounting(stage: &Stage, target: &str, read_only: bool) -> (SandboxSpec, std::path::PathBuf) {
     let host = stage.home().path().join("shared");

@@ -64,7 +64,11 @@ impl Create {
         if !self.command.is_empty() {
             spec.command = Some(self.command.clone());
         }
-        spec.image_main = self.image_command;
+        if self.image_command {
+            spec.command = None;
+        }
+        let set = settings.sandbox.image_command && spec.image.is_some() && spec.command.is_none();
+        spec.image_main = self.image_command || set;
         if let Some(image) = &spec.image {
             watch.unless_ended(pull(&*provider, image, self.sandbox.pull(&settings))).await?;
         }

@@ -127,6 +127,16 @@ fn features() -> Vec<Feature> {
         support("volumes", "A volume of its own that outlives it, and volumes that sandboxes share.", |mode| {
             mode.volumes
         }),
+        support(
+            "keeper",
+            "A keeper inside: terminals, timeouts, signals, run. Without: plain commands and files.",
+            |mode| mode.keeper,
+        ),
+        support("read_only", "A root that is only read, but for the workspace, mounts, volumes and /tmp.", |mode| {
+            mode.read_only
+        }),
+        support("disk", "A limit on what is written to the sandbox's own files.", |mode| mode.disk),
+        support("nesting", "Other sandboxes inside, as those of bubblewrap.", |mode| mode.nesting),
         support("pause", "Everything inside stands still, and goes on later.", |mode| mode.pause),
         support("users", "Commands as another user than the sandbox's own.", |mode| mode.users),
     ];
@@ -184,10 +194,14 @@ fn describe(Here { mode, here }: &Here) -> String {
     let support = |given| if given == Support::Given { "given" } else { "refused" };
     line("ports", support(mode.ports));
     line("limits", support(mode.limits));
+    line("disk limit", support(mode.disk));
+    line("sandboxes inside", support(mode.nesting));
     line("mounts", support(mode.mounts));
     line("other users", support(mode.users));
     line("volumes", support(mode.volumes));
+    line("read-only root", support(mode.read_only));
     line("pause", support(mode.pause));
+    line("keeper", support(mode.keeper));
     if mode.layers.is_empty() {
         line("walls", "none: it isolates nothing");
     }

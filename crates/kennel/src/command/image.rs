@@ -71,13 +71,17 @@ fn store() -> Result<Store> {
     Store::open(Places::find()?.images()).map_err(of)
 }
 
+/// Who we are to registries.
+pub(crate) fn logins() -> Credentials {
+    Credentials { files: environment::login_files(), programs: environment::program_dirs() }
+}
+
 /// What is asked for when an image is pulled, by the settings in force.
 pub(crate) fn pull_options(settings: ImagesSection) -> PullOptions {
-    let credentials = Credentials { files: environment::login_files(), programs: environment::program_dirs() };
     let usual = Limits::default();
     PullOptions {
         limits: Limits { bytes: settings.max_size.map_or(usual.bytes, |size| size.0), ..usual },
-        credentials,
+        credentials: logins(),
         insecure: settings.insecure,
         mirrors: settings.mirrors,
         proxies: environment::proxies(),

@@ -109,10 +109,11 @@ impl SandboxOptions {
         Ok(SandboxSpec {
             name: self.name.clone(),
             image_main: false,
-            read_only: self.read_only,
-            data: self.data,
-            caches: self.caches.iter().map(|entry| cache(entry, workspace.as_deref())).collect::<Result<_>>()?,
-            runtime: self.runtime.clone(),
+            read_only: self.read_only || set.read_only,
+            // One without a name could never be found again.
+            data: self.data || (set.data && self.name.is_some()),
+            caches: self.caches(set, workspace.as_deref())?,
+            runtime: self.runtime.clone().or_else(|| set.runtime.clone()),
             image: self.image(settings).map(ToOwned::to_owned),
             command: set.command.clone(),
             workdir: self.workdir.clone().or_else(|| settings.said("sandbox.workdir", set.workdir.clone())),
@@ -162,6 +163,21 @@ impl SandboxOptions {
         Ok(mounts)
     }
 
+    /// What is set and what was typed; of two of one name, the latter.
+    fn caches(&self, set: &SandboxSection, workspace: Option<&Path>) -> Result<Vec<Cache>> {
+        let typed = self.caches.iter().map(|entry| cache(entry, &format!("--cache {entry}"), workspace));
+        let typed = typed.collect::<Result<Vec<_>>>()?;
+        let mut caches = Vec::new();
+        for (name, target) in &set.caches {
+            let set = cache(&format!("{name}:{target}"), &format!("sandbox.caches.{name}"), workspace)?;
+            if typed.iter().all(|typed| typed.name != set.name) {
+                caches.push(set);
+            }
+        }
+        caches.extend(typed);
+        Ok(caches)
+    }
+
     fn workspace(&self, set: &SandboxSection) -> Result<Option<PathBuf>> {
         if self.no_workspace {
             return Ok(None);
@@ -201,10 +217,9 @@ fn toolchains(set: &SandboxSection) -> Option<Toolchains> {
 }
 
 /// A shared volume, of the project whose directory is the workspace: another's is another one.
-fn cache(entry: &str, workspace: Option<&Path>) -> Result<Cache> {
+fn cache(entry: &str, said: &str, workspace: Option<&Path>) -> Result<Cache> {
     let bad = |why: &str| {
-        Error::new(ErrorCode::InvalidConfig, format!("--cache {entry}: {why}"))
-            .hint("use NAME:TARGET, as in npm:/root/.npm")
+        Error::new(ErrorCode::InvalidConfig, format!("{said}: {why}")).hint("use NAME:TARGET, as in npm:/root/.npm")
     };
     let (name, target) = entry.split_once(':').ok_or_else(|| bad("where is it to be?"))?;
     kennel_core::check_name(name).map_err(|error| bad(&error.to_string()))?;

@@ -3,6 +3,7 @@
 use crate::support::{Finished, finish};
 use kennel_testkit::front::Front;
 use kennel_testkit::podman::Service;
+use kennel_testkit::registry::Registry;
 use kennel_testkit::{Home, docker};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -158,4 +159,111 @@ fn a_volume_of_its_own_goes_when_it_is_told_to() {
     on_docker(&["rm", "--volumes", &name]).ok();
     let left = docker::docker(&socket, &["volume", "ls", "-q", "--filter", &format!("name={name}")]);
     assert_eq!(left, "");
+}
+
+#[test]
+fn what_is_set_for_engines_counts() {
+    let socket = docker::socket();
+    let image = docker::image_on(&socket);
+    let home = Home::new();
+    let host = unix(&socket);
+    let env = [("DOCKER_HOST", host.as_str())];
+    let name = format!("set-{}", home.mark().to_lowercase());
+    let settings = format!(
+        "[sandbox]\nprovider = \"docker\"\nnetwork = \"none\"\nimage = \"{image}\"\nreadOnly = true\ndata = true\n\
+         imageCommand = true\ncaches = {{ shared = \"/cache\" }}\n"
+    );
+    std::fs::write(home.workspace().join("kennel.toml"), settings).unwrap();
+    let run = |more: &[&str]| call(&home, &env, &[&["run"], more].concat());
+    run(&["-c", "echo x > /etc/new"]).fails(1);
+    run(&["-c", "test -e /.data"]).fails(1);
+    run(&["--name", &name, "-c", "echo kept > /.data/file; echo shared > /cache/file"]).ok();
+    assert_eq!(run(&["--name", &name, "-c", "cat /.data/file /cache/file"]).ok(), "kept\nshared");
+    // What is typed comes first.
+    assert_eq!(run(&["--cache", "shared:/other", "-c", "cat /other/file; ls /cache 2>&1 | wc -l"]).ok(), "shared\n1");
+    // The image's own command is a shell, which has nothing to read.
+    call(&home, &env, &["create", "--start", "--name", &name]).ok();
+    assert_eq!(call(&home, &env, &["wait", &name]).ok(), "0");
+    call(&home, &env, &["rm", "--volumes", &name]).ok();
+    let label = format!("label=kennel.installation={}", installation(&home));
+    let caches = docker::docker(&socket, &["volume", "ls", "-q", "--filter", &label]);
+    assert_eq!(caches.lines().count(), 1, "the shared one stays: {caches}");
+    docker::docker(&socket, &["volume", "rm", caches.trim()]);
+}
+
+/// Whose sandboxes those of a home are.
+fn installation(home: &Home) -> String {
+    let id = std::fs::read_to_string(home.path().join("state/installation")).unwrap();
+    id.trim().to_owned()
+}
+
+#[test]
+fn a_login_of_docker_or_podman_is_passed_on() {
+    let (docker, podman) = (docker::socket(), Service::Root.socket());
+    let home = Home::new();
+    let local = format!("kennel-test/login-{}", home.mark().to_lowercase());
+    // A layer of its own, that is nowhere yet.
+    let archive = home.path().join("image.tar");
+    std::fs::write(home.path().join("mark"), home.mark()).unwrap();
+    let mut pack = Command::new("tar");
+    pack.arg("cf").arg(&archive).arg("-C").arg(home.path()).arg("mark").args(["-C", "/", "bin/busybox"]);
+    assert!(pack.status().unwrap().success());
+    docker::docker(&docker, &["import", archive.to_str().unwrap(), &local]);
+    let registry = Registry::start_private();
+    let image = registry.push(&docker, &local, "kennel-test/login");
+    docker::docker(&docker, &["rmi", &local]);
+    let logins = registry.logins();
+    let by_docker = ("DOCKER_CONFIG", logins.parent().and_then(Path::to_str).unwrap());
+    let by_podman = ("REGISTRY_AUTH_FILE", logins.to_str().unwrap());
+    for (provider, variable, socket, login) in
+        [("docker", "DOCKER_HOST", &docker, by_docker), ("podman", "CONTAINER_HOST", &podman, by_podman)]
+    {
+        let host = unix(socket);
+        let args = ["--provider", provider, "run", "--network", "none", "--image", &image, "--"];
+        let args = [&args[..], &["/bin/busybox", "cat", "/mark"]].concat();
+        let refused = call(&home, &[(variable, &host)], &args).fails(125);
+        assert!(refused.contains(&format!("log in: {provider} login {}", registry.address())), "{refused}");
+        assert_eq!(call(&home, &[(variable, &host), login], &args).ok(), home.mark());
+        docker::docker(socket, &["rmi", &image]);
+    }
+}
+
+#[test]
+fn a_machine_of_another_kind_has_plain_commands() {
+    let engine = docker::Private::start_as("i686");
+    let image = docker::image_on(&engine.socket());
+    let front = Front::start(engine.socket());
+    let home = Home::new();
+    let certificates = home.path().join("certificates");
+    std::fs::create_dir(&certificates).unwrap();
+    let (certificate, key) = front.identity();
+    for (name, content) in [("ca.pem", front.authority()), ("cert.pem", certificate), ("key.pem", key)] {
+        std::fs::write(certificates.join(name), content).unwrap();
+    }
+    let host = format!("tcp://localhost:{}", front.port());
+    let path = certificates.to_str().unwrap();
+    let env = [("DOCKER_HOST", host.as_str()), ("DOCKER_TLS_VERIFY", "1"), ("DOCKER_CERT_PATH", path)];
+    let docker = |args: &[&str]| call(&home, &env, &[&["--provider", "docker"], args].concat());
+    let made = ["--no-workspace", "--network", "none", "--image", &image];
+    docker(&[&["create", "--start", "--name", "far"], &made[..]].concat()).ok();
+    let inspected = docker(&["inspect", "far"]).json();
+    let inspected = inspected.as_array().map_or(&inspected, |all| &all[0]);
+    assert_eq!(inspected["enforcement"]["mode"], "docker, root, remote, no keeper", "{inspected}");
+    docker(&["exec", "far", "-c", "echo out; exit 3"]).fails(3);
+    std::fs::create_dir(home.workspace().join("project")).unwrap();
+    std::fs::write(home.workspace().join("project/file"), "content\n").unwrap();
+    docker(&["cp", "project", "far:/workspace"]).ok();
+    assert_eq!(docker(&["exec", "far", "--", "cat", "/workspace/project/file"]).ok(), "content");
+    docker(&["cp", "far:/workspace/project/file", "back"]).ok();
+    assert_eq!(std::fs::read_to_string(home.workspace().join("back")).unwrap(), "content\n");
+    for refused in [&["exec", "--timeout", "5s", "far", "--", "true"][..], &["exec", "--tty", "far", "--", "true"]] {
+        let stderr = docker(refused).fails(125);
+        assert!(stderr.contains("there is no keeper in this sandbox"), "{refused:?}: {stderr}");
+    }
+    let stderr = docker(&[&["run"], &made[..], &["--", "true"]].concat()).fails(125);
+    assert!(
+        stderr.contains("no keeper runs on that engine's machine") && stderr.contains("explain keeper"),
+        "{stderr}"
+    );
+    docker(&["rm", "--force", "far"]).ok();
 }

@@ -9,6 +9,7 @@ mod images;
 mod life;
 mod run;
 mod settings;
+mod suite;
 mod support;
 mod terminal;
 mod usage;

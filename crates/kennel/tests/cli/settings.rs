@@ -156,6 +156,7 @@ fn a_project_opens_nothing_up_by_itself() {
         ("network = \"host\"".to_owned(), "the network of this machine"),
         ("ports = [\"3000:80\"]".to_owned(), "a port of this machine"),
         ("enabled = false".to_owned(), "without a sandbox"),
+        ("runtime = \"runc\"".to_owned(), "what your engine runs containers with"),
         ("provider = \"local\"".to_owned(), "without a sandbox"),
         ("onUnavailable = \"run-directly\"".to_owned(), "without a sandbox"),
         ("env = { TOKEN = \"${SECRET}\" }".to_owned(), "a variable of your environment"),
@@ -178,6 +179,11 @@ fn a_project_opens_nothing_up_by_itself() {
     call(&kennel, &["config", "set", "--user", "sandbox.network", "none"], &[]).ok();
     let stderr = call(&kennel, &["run", "--", "true"], &[]).fails(125);
     assert!(stderr.contains("a network, which your own settings do not give"), "{stderr}");
+    project(&kennel, "[sandbox]\nreadOnly = false\n");
+    call(&kennel, &["run", "--", "true"], &[]).ok();
+    call(&kennel, &["config", "set", "--user", "sandbox.readOnly", "true"], &[]).ok();
+    let stderr = call(&kennel, &["run", "--", "true"], &[]).fails(125);
+    assert!(stderr.contains("a root that is written to, which your own settings do not give"), "{stderr}");
     assert!(kennel.is_gone());
 }
 

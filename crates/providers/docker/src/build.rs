@@ -3,8 +3,8 @@
 
 use crate::Docker;
 use crate::create::image_name;
+use crate::streams::each_line;
 use globset::{Glob, GlobBuilder, GlobMatcher};
-use http_body_util::BodyExt;
 use hyper::body::Bytes;
 use hyper::header::CONTENT_TYPE;
 use kennel_core::{Error, ImageBuild, Result, printable};
@@ -16,8 +16,6 @@ use tokio::sync::mpsc;
 
 /// What a file of another directory is called on its way.
 const FOREIGN: &str = ".kennel-Dockerfile";
-/// The longest line that the engine may say.
-const LINE: usize = 1024 * 1024;
 
 impl Docker {
     /// Has the engine build an image.
@@ -31,20 +29,12 @@ impl Docker {
         let request = request.body(bollard::body_try_stream(context.pack()));
         let request = request.map_err(|error| self.engine.error(what(), error.into()))?;
         let answer = self.engine.post(request).await;
-        let mut body = answer.map_err(|error| self.engine.error(what(), error))?.into_body();
-        let (mut said, mut step) = (Vec::new(), None);
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| self.engine.error(what(), error.into()))?;
-            said.extend(frame.into_data().unwrap_or_default());
-            while let Some(end) = said.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = said.drain(..=end).collect();
-                hear(&line, &mut step, tell).map_err(|why| failed(&what(), step.as_deref(), &why))?;
-            }
-            if said.len() > LINE {
-                return Err(Error::new(ErrorCode::Internal, format!("{}: the engine says too long a line", what())));
-            }
-        }
-        hear(&said, &mut step, tell).map_err(|why| failed(&what(), step.as_deref(), &why))
+        let answer = answer.map_err(|error| self.engine.error(what(), error))?;
+        let mut step = None;
+        each_line(&self.engine, &what(), answer, |line| {
+            hear(line, &mut step, tell).map_err(|why| failed(&what(), step.as_deref(), &why))
+        })
+        .await
     }
 }
 

@@ -14,6 +14,7 @@ use bollard::query_parameters::{
 };
 use kennel_core::{Error, Result, new_id, printable, require};
 use kennel_types::{ErrorCode, Limits, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec, Support};
+use rustix::fs::StatVfsMountFlags;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -67,8 +68,12 @@ impl Docker {
             None => None,
         };
         let here = self.engine.dialer().is_here();
-        let program = if here { Some(self.keeper_program()?) } else { None };
-        let way = program.as_deref().map_or(Way::Copied, |program| Way::Mounted { program, run_dir });
+        let program = if here { self.keeper_program()? } else { None };
+        let way = match (here, setup.mode.keeper) {
+            (_, Support::Refused) => Way::Plain,
+            (true, Support::Given) => Way::Mounted { program: program.as_deref(), run_dir },
+            (false, Support::Given) => Way::Copied,
+        };
         let guard = Guard::new(self.engine.dialer().socket(), &[&self.state_dir, &self.program_dir]);
         let version = api.client_version();
         let deep = (version.major_version, version.minor_version) >= DEEP_READ_ONLY;
@@ -131,11 +136,13 @@ impl Docker {
         }
     }
 
-    /// The keeper's program, where an engine of this machine can mount it from.
-    fn keeper_program(&self) -> Result<PathBuf> {
-        kennel_keeper_bin::KEEPER
-            .install(&self.program_dir)
-            .map_err(|error| Error::io(format!("put the keeper's program into {}", self.program_dir.display()), error))
+    /// The keeper's program, where an engine of this machine can mount it from. Nothing where programs cannot be run from there:
+    /// a mount would inherit that.
+    fn keeper_program(&self) -> Result<Option<PathBuf>> {
+        let what = |error| Error::io(format!("put the keeper's program into {}", self.program_dir.display()), error);
+        let program = kennel_keeper_bin::KEEPER.install(&self.program_dir).map_err(what)?;
+        let place = rustix::fs::statvfs(&program).map_err(|error| what(error.into()))?;
+        Ok(Some(program).filter(|_| !place.f_flag.contains(StatVfsMountFlags::NOEXEC)))
     }
 
     /// An engine of another machine has none of this one's files, and would take its own of the same name.
@@ -176,7 +183,7 @@ impl Docker {
         header.set_gid(workdir.owner.gid.into());
         header.set_size(0);
         archive.append_data(&mut header, name, std::io::empty()).map_err(|error| Error::io(what, error))?;
-        self.put(engine_id, archive, what).await
+        self.put(engine_id, "/", archive, what).await
     }
 
     /// Whether there is something at a path of a container.
@@ -188,10 +195,16 @@ impl Docker {
         }
     }
 
-    /// Unpacks an archive at the root of a container.
-    pub(crate) async fn put(&self, engine_id: &str, archive: tar::Builder<Vec<u8>>, what: &str) -> Result<()> {
+    /// Unpacks an archive in a directory of a container. Where the root is only read, it must be one of a volume.
+    pub(crate) async fn put(
+        &self,
+        engine_id: &str,
+        dir: &str,
+        archive: tar::Builder<Vec<u8>>,
+        what: &str,
+    ) -> Result<()> {
         let bytes = archive.into_inner().map_err(|error| Error::io(what, error))?;
-        let query = UploadToContainerOptionsBuilder::default().path("/").build();
+        let query = UploadToContainerOptionsBuilder::default().path(dir).build();
         let body = bollard::body_full(bytes.into());
         let sent = self.engine.api().await?.upload_to_container(engine_id, Some(query), body).await;
         sent.map_err(|error| self.engine.error(what, error))

@@ -9,6 +9,7 @@ use crate::plan::CAPABILITIES;
 use kennel_core::Error;
 use kennel_types::{
     ByteSize, Enforcement, Layer, Limits, MODES, Mode, NetworkMode, Published, STARTUP, SandboxId, SandboxInfo, Status,
+    Support,
 };
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -128,6 +129,10 @@ pub(crate) struct Container {
     pub(crate) prefix: NamePrefix,
     /// Where its keeper puts its socket, if that is on this machine. Else it is spoken to through the engine.
     pub(crate) run_dir: Option<PathBuf>,
+    /// Whether its keeper's program has to be put into it before each start.
+    pub(crate) copied: bool,
+    /// Whether there is no keeper in it.
+    pub(crate) plain: bool,
     /// What the engine runs it with.
     pub(crate) runtime: String,
     /// Whether its root cannot be written.
@@ -181,6 +186,8 @@ impl Container {
             read_only: host.readonly_rootfs,
             runtime: own.map_or(host.runtime, |own| own.runtime),
             data: labels.get(labels::DATA).filter(|name| !name.is_empty()).cloned(),
+            copied: mounts.iter().any(|mount| mount.kind == "volume" && mount.destination == OURS),
+            plain: mode.keeper == Support::Refused,
             run_dir: mounted_at(&mounts, &format!("{OURS}/run")),
             info,
         })

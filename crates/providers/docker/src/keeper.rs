@@ -121,6 +121,6 @@ fn is_starting(error: &Error) -> bool {
 }
 
 #[allow(clippy::disallowed_methods)] // a backoff: the socket appears in a directory the inside owns, so no event is sure
-async fn back_off(pause: Duration) {
+pub(crate) async fn back_off(pause: Duration) {
     tokio::time::sleep(pause).await;
 }

@@ -3,7 +3,7 @@
 //! The engine makes, lists and removes containers; its own labels are all the state there is. Everything that happens
 //! inside goes through the keeper, which is the container's first process. Where the engine is on this machine the keeper is
 //! mounted, and puts its socket into a run directory that is mounted too; elsewhere it is copied in, and spoken to through
-//! the engine. No terminal of the engine's, and the engine's socket never gets into a container.
+//! the engine. Where it cannot run at all, the engine itself runs commands, and what it cannot do is refused. No terminal of the engine's, and the engine's socket never gets into a container.
 
 mod build;
 mod create;
@@ -14,6 +14,7 @@ mod keeper;
 mod labels;
 mod mounts;
 mod names;
+mod plain;
 mod plan;
 mod provider;
 mod pull;
@@ -33,6 +34,7 @@ use crate::info::{Container, Seen as Inspected};
 use crate::rundir::RunDirs;
 use crate::setup::Setup;
 use kennel_core::{Error, Result};
+use kennel_image::Credentials;
 use kennel_types::SandboxId;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -61,6 +63,8 @@ pub struct Docker {
     program_dir: PathBuf,
     installation: String,
     prefix: NamePrefix,
+    /// Who we are to registries.
+    logins: Credentials,
     /// How the engine is set up, once it was asked.
     setup: tokio::sync::OnceCell<Setup>,
     /// Sandboxes seen before. The engine never gives an id twice, so this can be out of date but not wrong.
@@ -102,9 +106,16 @@ impl Docker {
             program_dir: options.program_dir,
             installation: options.installation,
             prefix: options.name_prefix,
+            logins: Credentials::default(),
             setup: tokio::sync::OnceCell::new(),
             seen: Mutex::default(),
         }
+    }
+
+    /// With logins for registries, which the engine is told where it pulls from one of them.
+    #[must_use]
+    pub fn with_logins(self, logins: Credentials) -> Self {
+        Self { logins, ..self }
     }
 
     /// A container by the engine's id of it, as it is now.

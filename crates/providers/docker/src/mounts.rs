@@ -12,6 +12,8 @@ use std::path::{Component, Path, PathBuf};
 pub(crate) const WORKSPACE: &str = "/workspace";
 /// What Kennel itself puts into a container is below here.
 pub(crate) const OURS: &str = "/.kennel";
+/// The keeper's program.
+pub(crate) const KEEPER: &str = "/.kennel/keeper";
 
 /// Host paths that are not for sandboxes.
 pub(crate) struct Guard {

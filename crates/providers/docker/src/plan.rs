@@ -6,8 +6,9 @@
 
 use crate::engine::Kind;
 use crate::labels;
-use crate::mounts::{OURS, WORKSPACE, own_mount, own_volume, scratch};
+use crate::mounts::{KEEPER, OURS, WORKSPACE, own_mount, own_volume, scratch};
 use crate::names::NamePrefix;
+use crate::plain;
 use crate::volumes::Volume;
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, ImageConfig, Mount, PortBinding, PortMap,
@@ -59,10 +60,12 @@ pub(crate) struct Facts<'a> {
 /// How a keeper gets into a container, and is spoken to.
 #[derive(Clone, Copy)]
 pub(crate) enum Way<'a> {
-    /// Its program is mounted, and so is a directory for its socket.
-    Mounted { program: &'a Path, run_dir: &'a Path },
+    /// A directory for its socket is mounted, and so is its program; it is copied where none is given.
+    Mounted { program: Option<&'a Path>, run_dir: &'a Path },
     /// Its program is copied, and the engine passes on what is said.
     Copied,
+    /// Not at all: the engine itself runs commands.
+    Plain,
 }
 
 /// A container to make.
@@ -107,7 +110,8 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
         _ => None,
     };
     let give_volumes = match user {
-        User::Owner(owner) if !facts.volumes.is_empty() => {
+        // Elsewhere the keeper does it, also where the root is only read.
+        User::Owner(owner) if matches!(facts.way, Way::Plain) && !facts.volumes.is_empty() => {
             Some((owner, facts.volumes.iter().map(|volume| volume.target.clone()).collect()))
         }
         _ => None,
@@ -116,18 +120,27 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
     let in_memory = spec.read_only && spec.workspace.is_none() && workdir == WORKSPACE;
     let by_engine = !below_a_mount && !in_memory && facts.kind == Kind::Docker;
     let container = facts.prefix.container(name);
+    let (engines_user, entrypoint, stop_signal) = match facts.way {
+        Way::Mounted { .. } | Way::Copied => ("0:0".to_owned(), keeper_command(&config)?, "SIGTERM".to_owned()),
+        // What only waits has no reason to be asked.
+        Way::Plain => {
+            let stop = if main.is_some() { facts.image.stop_signal.clone() } else { Some("SIGKILL".into()) };
+            let main = main.unwrap_or_else(|| plain::WAIT.map(ToOwned::to_owned).into());
+            (config.user.unwrap_or_default(), main, stop.unwrap_or_else(|| "SIGTERM".into()))
+        }
+    };
     let body = ContainerCreateBody {
         image: spec.image.clone(),
         hostname: Some(name.to_owned()),
-        user: Some("0:0".into()),
-        entrypoint: Some(keeper_command(&config)?),
+        user: Some(engines_user),
+        entrypoint: Some(entrypoint),
         cmd: Some(Vec::new()),
         env: Some(environment(spec)?),
         // The engine makes this directory if it is not there, as root: not in the user's own files.
         working_dir: Some(if by_engine { workdir.clone() } else { "/".into() }),
         labels: Some(all_labels(spec, name, &workdir, &facts)?),
         // The image's stop signal is for its own main process, and its health check would run past the keeper.
-        stop_signal: Some("SIGTERM".into()),
+        stop_signal: Some(stop_signal),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
         exposed_ports: Some(spec.ports.iter().copied().map(port_key).collect())
             .filter(|ports: &Vec<String>| !ports.is_empty()),
@@ -142,11 +155,12 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
     let memory = limits.memory.map(|size| i64::try_from(size.0).unwrap_or(i64::MAX));
     let mut mounts = match facts.way {
         Way::Mounted { program, run_dir } => vec![
-            own_mount(program, &format!("{OURS}/keeper"), true)?,
+            program.map_or_else(|| Ok(own_volume(OURS)), |program| own_mount(program, KEEPER, true))?,
             own_mount(run_dir, &format!("{OURS}/run"), false)?,
         ],
         // A volume without a name, which goes with the container: it can be written to whatever the root is.
         Way::Copied => vec![own_volume(OURS)],
+        Way::Plain => Vec::new(),
     };
     mounts.extend(facts.mounts);
     mounts.extend(facts.volumes.iter().map(Volume::mount));
@@ -279,6 +293,9 @@ fn keeper_config(
         env: home(spec, facts.image).map(|home| (b"HOME".to_vec().into(), home.into())).into_iter().collect(),
         cwd: Some(workdir.as_bytes().to_vec().into()),
         user: Some(user),
+        give: ensure_user
+            .map(|_| facts.volumes.iter().map(|volume| volume.target.as_bytes().to_vec().into()).collect())
+            .unwrap_or_default(),
         ensure_user,
         main: main.map(|argv| Spawn {
             // Made for the image's own program; whatever else is run ends as usual.
@@ -306,7 +323,7 @@ fn keeper_command(config: &KeeperConfig) -> Result<Vec<String>> {
         hex
     });
     let socket = format!("{OURS}/run/{SOCKET}");
-    let command = [&format!("{OURS}/keeper"), "serve", "--socket", &socket, "--config", &hex];
+    let command = [KEEPER, "serve", "--socket", &socket, "--config", &hex];
     Ok(command.map(ToOwned::to_owned).into())
 }
 
@@ -383,7 +400,7 @@ mod tests {
             created_ms: 7,
             mode: "docker, root",
             kind: Kind::Docker,
-            way: Way::Mounted { program: Path::new("/programs/keeper"), run_dir: Path::new("/state/abc") },
+            way: Way::Mounted { program: Some(Path::new("/programs/keeper")), run_dir: Path::new("/state/abc") },
             limits: true,
             rootless: false,
             mounts: Vec::new(),

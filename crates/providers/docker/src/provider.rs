@@ -101,6 +101,9 @@ impl Provider for Docker {
             return Ok(());
         }
         let by_keeper = async {
+            if container.plain {
+                return false;
+            }
             match self.reach(&container, ANSWER_WITHIN).await {
                 Ok((stream, _)) => shut_down(stream, grace).await.is_ok(),
                 Err(Missed::Ended(_)) => true,
@@ -207,6 +210,9 @@ impl Provider for Docker {
         if !container.is_running() {
             return Err(container.not_running());
         }
+        if container.plain {
+            return Ok(Dialed { stream: self.stand_in(&container), token: None, owner: false });
+        }
         match self.reach(&container, container.startup).await {
             Ok((stream, container)) => {
                 let made_here = self.seen().get(id).is_some_and(|seen| seen.made_here);
@@ -262,7 +268,7 @@ impl Docker {
             return Ok(());
         }
         self.run_dirs.make(container.id())?;
-        if container.run_dir.is_none() {
+        if container.copied {
             self.put_keeper(container).await?;
         }
         match self.engine.api().await?.start_container(&container.engine_id, None).await {
@@ -273,6 +279,12 @@ impl Docker {
 
     /// Waits until the keeper of one that was just started has answered. `before` tells the socket of an earlier life.
     async fn confirm(&self, container: &Container, before: Option<SocketMark>) -> Result<()> {
+        if container.plain {
+            // The engine has started it. What was to wait must still be there; a main process may be over already.
+            let now = self.inspect(&container.engine_id).await?;
+            let up = container.main || now.as_ref().is_some_and(Container::is_running);
+            return if up { Ok(()) } else { Err(self.ended_early(container, now.as_ref()).await) };
+        }
         let missed = match self.reach(container, container.startup).await {
             Ok((stream, _)) => match greet_starting(stream, container.startup).await {
                 Ok(_) => return Ok(()),

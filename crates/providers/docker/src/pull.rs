@@ -1,14 +1,20 @@
-//! Images that are not there yet.
+//! Images that are not there yet: the engine pulls them, with the login that this machine's user has for their registry.
 
 use crate::Docker;
 use crate::create::image_name;
-use crate::engine::status;
+use crate::engine::{Kind, status};
+use crate::streams::each_line;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
 use bollard::errors::Error as EngineError;
 use bollard::models::CreateImageInfo;
-use bollard::query_parameters::CreateImageOptionsBuilder;
-use futures_util::StreamExt;
 use kennel_core::{Error, PullProgress, Result, printable};
+use kennel_image::{Login, Reference};
 use kennel_types::{ErrorCode, Pull};
+use secrecy::ExposeSecret;
+
+/// What an engine takes a login in. Its client writes it in an alphabet that engines do not read.
+const LOGIN: &str = "X-Registry-Auth";
 
 impl Docker {
     /// Has the engine pull the image, if `when` says so.
@@ -17,16 +23,55 @@ impl Docker {
         if when == Pull::Never || (when == Pull::Missing && self.has_image(image).await?) {
             return Ok(());
         }
+        self.engine.api().await?;
         let (name, tag) = name_and_tag(image);
-        let query = CreateImageOptionsBuilder::default().from_image(name).tag(tag).build();
-        let mut parts = Box::pin(self.engine.api().await?.create_image(Some(query), None, None));
-        while let Some(part) = parts.next().await {
-            match part {
-                Ok(part) => told(part).into_iter().for_each(tell),
-                Err(error) => return Err(self.not_pulled(image, error)),
-            }
+        let query = form_urlencoded::Serializer::new(String::new())
+            .append_pair("fromImage", name)
+            .append_pair("tag", tag)
+            .finish();
+        let mut request = hyper::Request::post(format!("/images/create?{query}"));
+        if let Some(login) = self.login(image).await? {
+            request = request.header(LOGIN, login);
         }
-        Ok(())
+        let request = request.body(bollard::body_full(hyper::body::Bytes::new()));
+        let request = request.map_err(|error| self.not_pulled(image, error.into()))?;
+        let answer = self.engine.post(request).await.map_err(|error| self.not_pulled(image, error))?;
+        each_line(&self.engine, &format!("pull the image {image}"), answer, |line| {
+            told(line).map_err(|error| self.not_pulled(image, EngineError::DockerStreamError { error }))?.map(tell);
+            Ok(())
+        })
+        .await
+    }
+
+    /// The login for an image's registry, as the engine takes it. What is asked of whom it is for is only known where the name says
+    /// it: Podman has a list of registries of its own for those that do not.
+    async fn login(&self, image: &str) -> Result<Option<String>> {
+        // What is no full name of an image is for the engine to refuse.
+        let Ok(reference) = image.parse::<Reference>() else { return Ok(None) };
+        let named = image.strip_prefix(reference.registry()).is_some_and(|rest| rest.starts_with('/'));
+        if !named && self.engine.kind() == Kind::Podman {
+            return Ok(None);
+        }
+        let login = self.logins.login(&reference).await.map_err(|error| {
+            let made = Error::new(error.code(), format!("pull the image {image}: {error}"));
+            match error.next_step() {
+                Some(hint) => made.hint(hint),
+                None => made,
+            }
+        })?;
+        let server = reference.registry();
+        let login = login.map(|login| match login {
+            Login::Basic { user, secret } => {
+                serde_json::json!({ "username": user, "password": secret.expose_secret(), "serveraddress": server })
+            }
+            Login::Identity(token) => {
+                serde_json::json!({ "identitytoken": token.expose_secret(), "serveraddress": server })
+            }
+            Login::Bearer(token) => {
+                serde_json::json!({ "registrytoken": token.expose_secret(), "serveraddress": server })
+            }
+        });
+        Ok(login.map(|login| URL_SAFE.encode(login.to_string())))
     }
 
     async fn has_image(&self, image: &str) -> Result<bool> {
@@ -44,9 +89,14 @@ impl Docker {
             _ => return self.engine.error(format!("pull the image {image}"), error),
         };
         let message = format!("pull the image {image}: {}", printable(reason));
-        Error::new(ErrorCode::ImageNotFound, message)
-            .hint(format!("{word} pull {image}, or {word} images", word = self.engine.kind().word()))
-            .caused_by(error)
+        let word = self.engine.kind().word();
+        let made = if wants_login(reason) {
+            let registry = image.parse::<Reference>().map(|image| image.registry().to_owned()).unwrap_or_default();
+            Error::new(ErrorCode::PermissionDenied, message).hint(format!("log in: {word} login {registry}"))
+        } else {
+            Error::new(ErrorCode::ImageNotFound, message).hint(format!("{word} pull {image}, or {word} images"))
+        };
+        made.caused_by(error)
     }
 }
 
@@ -62,11 +112,30 @@ fn name_and_tag(image: &str) -> (&str, &str) {
     }
 }
 
-fn told(part: CreateImageInfo) -> Option<PullProgress> {
+/// Whether a registry refused for want of a login, or of a better one. Docker's own says of what is not there, too, that one
+/// may be needed.
+fn wants_login(reason: &str) -> bool {
+    let said = |words: &str| reason.contains(words);
+    !said("does not exist")
+        && ["no basic auth credentials", "unauthorized", "authentication required"].iter().any(|it| said(it))
+}
+
+/// What the engine says of a part of an image, or why it gave up.
+fn told(line: &[u8]) -> Result<Option<PullProgress>, String> {
+    #[derive(serde::Deserialize)]
+    struct Said {
+        error: Option<String>,
+        #[serde(flatten)]
+        part: CreateImageInfo,
+    }
+    let Ok(Said { error, part }) = serde_json::from_slice::<Said>(line) else { return Ok(None) };
+    if let Some(error) = error {
+        return Err(error);
+    }
     let size = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
     let bytes = part.progress_detail.and_then(|detail| Some((size(detail.current)?, size(detail.total)?)));
     let text = |text: Option<String>| printable(&text.unwrap_or_default());
-    Some(PullProgress { part: text(Some(part.id?)), doing: text(part.status), bytes })
+    Ok(part.id.map(|id| PullProgress { part: text(Some(id)), doing: text(part.status), bytes }))
 }
 
 #[cfg(test)]

@@ -41,7 +41,10 @@ impl Docker {
 
     /// The row that holds here, as far as the engine was asked.
     pub(crate) fn row(&self) -> &'static Mode {
-        let usual = || row(self.engine.kind(), Ids::Root, self.engine.dialer().is_here());
+        let usual = || {
+            let place = Place { here: self.engine.dialer().is_here(), keeper: true };
+            row(self.engine.kind(), Ids::Root, place)
+        };
         self.setup.get().map_or_else(usual, |setup| setup.mode)
     }
 }
@@ -55,14 +58,25 @@ enum Ids {
     User { limits: bool },
 }
 
-fn row(kind: Kind, ids: Ids, here: bool) -> &'static Mode {
-    let name = match (kind, ids, here) {
-        (Kind::Docker, _, true) => "docker, root",
-        (Kind::Docker, _, false) => "docker, root, remote",
-        (Kind::Podman, Ids::Root, true) => "podman, root",
-        (Kind::Podman, Ids::User { limits: true }, true) => "podman, rootless",
-        (Kind::Podman, Ids::User { limits: false }, true) => "podman, rootless, no limits",
-        (Kind::Podman, _, false) => "podman, root, remote",
+/// Where an engine is.
+#[derive(Clone, Copy)]
+struct Place {
+    /// On this machine.
+    here: bool,
+    /// On one that our keeper runs on.
+    keeper: bool,
+}
+
+fn row(kind: Kind, ids: Ids, place: Place) -> &'static Mode {
+    let name = match (kind, ids, place) {
+        (Kind::Docker, _, Place { here: true, .. }) => "docker, root",
+        (Kind::Docker, _, Place { keeper: true, .. }) => "docker, root, remote",
+        (Kind::Docker, _, _) => "docker, root, remote, no keeper",
+        (Kind::Podman, Ids::Root, Place { here: true, .. }) => "podman, root",
+        (Kind::Podman, Ids::User { limits: true }, Place { here: true, .. }) => "podman, rootless",
+        (Kind::Podman, Ids::User { limits: false }, Place { here: true, .. }) => "podman, rootless, no limits",
+        (Kind::Podman, _, Place { keeper: true, .. }) => "podman, root, remote",
+        (Kind::Podman, _, _) => "podman, root, remote, no keeper",
     };
     Mode::named(name).expect("the mode table has a row for every engine")
 }
@@ -77,6 +91,7 @@ impl Setup {
         let rootless = info.rootless || named("rootless").is_some();
         // Only version 2 lets users divide what they have.
         let limits = info.memory_limit && info.pids_limit && info.cgroup_version != "1";
+        let keeper = here || runs_ours(info);
         let ids = if rootless { Ids::User { limits } } else { Ids::Root };
         let seccomp = named("seccomp").filter(|option| !option.contains("profile=unconfined"));
         let refusal = if seccomp.is_none() {
@@ -88,14 +103,10 @@ impl Setup {
             Some(("sandboxes on an engine of another machine that runs rootless".into(), None))
         } else if named("userns").is_some() {
             Some(("sandboxes on an engine that runs with remapped user ids".into(), None))
-        } else if !here && !runs_ours(info) {
-            let theirs = info.architecture.as_deref().unwrap_or("unknown");
-            let what = format!("a keeper for an engine on {theirs}: this one is for {}", std::env::consts::ARCH);
-            Some((what, None))
         } else {
             None
         };
-        Self { mode: row(kind, ids, here), refusal }
+        Self { mode: row(kind, ids, Place { here, keeper }), refusal }
     }
 
     /// Refuses an engine that cannot give what its row promises.
@@ -183,10 +194,10 @@ mod tests {
     fn a_keeper_for_another_machine_is_not_tried() {
         let on = |architecture: &str, here| {
             let info = Info { architecture: Some(architecture.into()), ..info(&["name=seccomp"]) };
-            Setup::of(&info, Kind::Docker, here).check().is_ok()
+            Setup::of(&info, Kind::Docker, here).mode.name
         };
-        assert!(on(std::env::consts::ARCH, false));
-        assert!(!on("s390x", false));
-        assert!(on("s390x", true), "what runs here runs our programs, whatever it calls itself");
+        assert_eq!(on(std::env::consts::ARCH, false), "docker, root, remote");
+        assert_eq!(on("s390x", false), "docker, root, remote, no keeper");
+        assert_eq!(on("s390x", true), "docker, root", "what runs here runs our programs, whatever it calls itself");
     }
 }

@@ -1,12 +1,41 @@
-//! A container's log, as the engine keeps it.
+//! What the engine says bit by bit: a container's log as it keeps it, and lines of what it is doing.
 
+use crate::engine::Engine;
 use bollard::container::LogOutput;
 use bollard::query_parameters::LogsOptionsBuilder;
 use futures_util::{Stream, StreamExt};
-use kennel_core::{LogChunk, LogOptions, printable};
+use http_body_util::BodyExt;
+use kennel_core::{Error, LogChunk, LogOptions, Result, printable};
 use kennel_proto::Channel;
+use kennel_types::ErrorCode;
+
+/// The longest line that the engine may say.
+const LINE: usize = 1024 * 1024;
 
 type EngineResult<T> = Result<T, bollard::errors::Error>;
+
+/// Takes the lines of an answer as they come, while `what` is done.
+pub(crate) async fn each_line(
+    engine: &Engine,
+    what: &str,
+    answer: hyper::Response<hyper::body::Incoming>,
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut body = answer.into_body();
+    let mut said = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| engine.error(what, error.into()))?;
+        said.extend(frame.into_data().unwrap_or_default());
+        while let Some(end) = said.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = said.drain(..=end).collect();
+            take(&line)?;
+        }
+        if said.len() > LINE {
+            return Err(Error::new(ErrorCode::Internal, format!("{what}: the engine says too long a line")));
+        }
+    }
+    take(&said)
+}
 
 /// The log of a container. No container of ours has a terminal, so the engine keeps its two streams apart.
 pub(crate) fn log(

@@ -6,7 +6,7 @@ use crate::Docker;
 use crate::engine::status;
 use crate::info::Container;
 use crate::keeper::{Attempt, Missed};
-use crate::mounts::OURS;
+use crate::mounts::{KEEPER, OURS};
 use crate::plan::SOCKET;
 use bollard::container::LogOutput;
 use bollard::exec::{StartExecOptions, StartExecResults};
@@ -30,10 +30,9 @@ impl Docker {
     pub(crate) async fn put_keeper(&self, container: &Container) -> kennel_core::Result<()> {
         let what = "put the keeper's program into the sandbox";
         let mut archive = tar::Builder::new(Vec::new());
-        let ours = OURS.trim_start_matches('/');
         let entries = [
-            (format!("{ours}/keeper"), tar::EntryType::Regular, 0o555, kennel_keeper_bin::KEEPER.bytes()),
-            (format!("{ours}/run"), tar::EntryType::Directory, 0o700, &[]),
+            ("keeper", tar::EntryType::Regular, 0o555, kennel_keeper_bin::KEEPER.bytes()),
+            ("run", tar::EntryType::Directory, 0o700, &[]),
         ];
         for (name, kind, mode, bytes) in entries {
             let mut header = tar::Header::new_ustar();
@@ -44,7 +43,7 @@ impl Docker {
             header.set_size(bytes.len() as u64);
             archive.append_data(&mut header, name, bytes).map_err(|error| Error::io(what, error))?;
         }
-        self.put(&container.engine_id, archive, what).await
+        self.put(&container.engine_id, OURS, archive, what).await
     }
 
     /// Has the engine reach the keeper.
@@ -56,7 +55,7 @@ impl Docker {
             _ => Attempt::Missed(Missed::Failed(self.engine.error(what(), error))),
         };
         let api = self.engine.api().await.map_err(|error| Attempt::Missed(error.into()))?;
-        let command = [&format!("{OURS}/keeper"), "dial", "--socket", &format!("{OURS}/run/{SOCKET}")];
+        let command = [KEEPER, "dial", "--socket", &format!("{OURS}/run/{SOCKET}")];
         let config = ExecConfig {
             attach_stdin: Some(true),
             attach_stdout: Some(true),

@@ -1,14 +1,12 @@
 //! What only this provider has: an engine that others use too, that may be down, and that can be asked behind our back.
 //! What it shares with the other providers is in the contract suite.
 
-use futures_util::TryStreamExt;
-use kennel_core::{LogChunk, LogOptions, Provider, RemoveOptions, Sandbox};
+use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_docker::{Docker, DockerOptions, Kind, NamePrefix, UnixDialer};
-use kennel_testkit::registry::Registry;
 use kennel_testkit::{Home, docker, programs};
-use kennel_types::{ErrorCode, ExecSpec, Mount, NetworkMode, Owner, Pull, SandboxSpec, Status};
+use kennel_types::{ErrorCode, ExecSpec, Mount, NetworkMode, Owner, SandboxSpec, Status};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 const FORCE: RemoveOptions = RemoveOptions { volumes: true, force: true };
@@ -105,22 +103,6 @@ async fn run(sandbox: &Sandbox, script: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_engine_that_is_not_there_is_told_with_what_to_do() {
-    let home = tempfile::tempdir().unwrap();
-    let socket = home.path().join("docker.sock");
-    let provider = |socket: &Path| taken_for(Kind::Docker, home.path(), socket);
-    let error = provider(&socket).list().await.unwrap_err();
-    assert_eq!(error.code(), ErrorCode::NotAvailable);
-    assert_eq!(error.to_string(), format!("Cannot connect to Docker at {}. Is it running?", socket.display()));
-    assert_eq!(error.next_step(), Some(format!("docker -H unix://{} ps", socket.display()).as_str()));
-    let probed = provider(&socket).probe().await;
-    assert!(!probed.available && probed.fix.is_some(), "{probed:?}");
-    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    drop(listener);
-    assert_eq!(provider(&socket).list().await.unwrap_err().code(), ErrorCode::NotAvailable);
-}
-
-#[tokio::test]
 async fn an_engine_that_talks_nonsense_is_an_error() {
     let home = tempfile::tempdir().unwrap();
     let socket = home.path().join("docker.sock");
@@ -136,85 +118,6 @@ async fn an_engine_that_talks_nonsense_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_missing_image_is_told_with_what_to_do() {
-    let fixture = Fixture::new();
-    let spec = SandboxSpec { image: Some("kennel-test/no-such-image".into()), ..fixture.spec() };
-    let error = fixture.provider.create(&spec).await.unwrap_err();
-    assert_eq!(error.code(), ErrorCode::ImageNotFound);
-    assert_eq!(error.next_step(), Some("docker pull kennel-test/no-such-image"));
-    fixture.clean().await;
-}
-
-#[tokio::test]
-async fn an_image_is_pulled_when_it_is_wanted() {
-    let fixture = Fixture::new();
-    let registry = Registry::start();
-    // An image of its own layers: those of others may be there already.
-    let content = fixture.home.path().join("content");
-    std::fs::create_dir_all(content.join("bin")).unwrap();
-    std::fs::copy("/bin/busybox", content.join("bin/sh")).unwrap();
-    std::fs::write(content.join("mark"), fixture.home.mark()).unwrap();
-    let archive = fixture.home.path().join("image.tar");
-    let packed = std::process::Command::new("tar").arg("cf").arg(&archive).arg("-C").arg(&content).arg(".").status();
-    assert!(packed.unwrap().success());
-    let local = format!("kennel-test/{}", fixture.home.mark().to_lowercase());
-    fixture.docker(&["import", archive.to_str().unwrap(), &local]);
-    let image = registry.push(&fixture.socket, &local, "kennel-test/pulled");
-    fixture.docker(&["rmi", &local]);
-
-    let told = Mutex::new(Vec::new());
-    let pull = async |image: &str, when| {
-        told.lock().unwrap().clear();
-        fixture.provider.pull(image, when, &|progress| told.lock().unwrap().push(progress)).await
-    };
-    let spec = SandboxSpec { image: Some(image.clone()), ..fixture.spec() };
-    pull(&image, Pull::Never).await.unwrap();
-    assert_eq!(fixture.provider.create(&spec).await.unwrap_err().code(), ErrorCode::ImageNotFound);
-    pull(&image, Pull::Missing).await.unwrap();
-    let parts: Vec<_> = told.lock().unwrap().iter().filter(|progress| progress.bytes.is_some()).cloned().collect();
-    assert!(!parts.is_empty(), "{told:?}");
-    let sandbox = fixture.started(&spec).await;
-    assert_eq!(run(&sandbox, "read mark < /mark; echo $mark").await, fixture.home.mark());
-    pull(&image, Pull::Missing).await.unwrap();
-    assert!(told.lock().unwrap().is_empty(), "{told:?}");
-    pull(&image, Pull::Always).await.unwrap();
-    assert!(!told.lock().unwrap().is_empty());
-
-    for missing in [registry.name("kennel-test/none"), registry.name("kennel-test/pulled:none")] {
-        assert_eq!(pull(&missing, Pull::Missing).await.unwrap_err().code(), ErrorCode::ImageNotFound, "{missing}");
-    }
-    drop(registry);
-    let error = pull(&image, Pull::Always).await.unwrap_err();
-    assert_eq!(error.code(), ErrorCode::ImageNotFound, "{error}");
-    assert!(error.to_string().contains("connection refused"), "{error}");
-    sandbox.remove(FORCE).await.unwrap();
-    fixture.docker(&["rmi", &image]);
-    fixture.clean().await;
-}
-
-#[tokio::test]
-async fn what_happens_behind_our_back_is_seen_at_once() {
-    let fixture = Fixture::new();
-    let sandbox = fixture.started(&SandboxSpec { name: Some("behind-our-back".into()), ..fixture.spec() }).await;
-    let container = "kennel-behind-our-back";
-    assert_eq!(run(&sandbox, "echo hello").await, "hello");
-    fixture.docker(&["kill", container]);
-    let info = sandbox.inspect().await.unwrap();
-    assert_eq!((info.status, info.exit_code), (Status::Stopped, Some(137)));
-    assert_eq!(sandbox.exec(&ExecSpec::argv(["true"])).await.err().unwrap().code(), ErrorCode::Stopped);
-    sandbox.start().await.unwrap();
-    assert_eq!(run(&sandbox, "echo again").await, "again");
-    fixture.docker(&["rename", container, "renamed-behind-our-back"]);
-    assert_eq!(fixture.provider.get("behind-our-back").await.unwrap().id, *sandbox.id());
-    fixture.docker(&["rm", "-f", "renamed-behind-our-back"]);
-    assert_eq!(sandbox.inspect().await.unwrap_err().code(), ErrorCode::NotFound);
-    assert_eq!(sandbox.exec(&ExecSpec::argv(["true"])).await.err().unwrap().code(), ErrorCode::NotFound);
-    // What it left on disk still goes.
-    sandbox.remove(FORCE).await.unwrap();
-    fixture.clean().await;
-}
-
-#[tokio::test]
 async fn another_installation_sees_and_touches_nothing() {
     let (ours, theirs) = (Fixture::new(), Fixture::new());
     let sandbox = ours.started(&ours.spec()).await;
@@ -223,29 +126,6 @@ async fn another_installation_sees_and_touches_nothing() {
     assert_eq!(theirs.provider.remove(sandbox.id(), FORCE).await.unwrap_err().code(), ErrorCode::NotFound);
     assert_eq!(run(&sandbox, "echo alive").await, "alive");
     ours.clean().await;
-}
-
-#[tokio::test]
-async fn an_early_end_shows_the_last_lines() {
-    let fixture = Fixture::new();
-    let script = "for i in $(seq 60); do echo line $i; done; exit 127";
-    let spec = SandboxSpec { command: Some(vec!["sh".into(), "-c".into(), script.into()]), ..fixture.spec() };
-    let sandbox = Sandbox::create(fixture.provider.clone(), &spec).await.unwrap();
-    // Whether the keeper is reached before its main process is over is a matter of luck; both are right.
-    if let Err(error) = sandbox.start().await {
-        assert_eq!(error.code(), ErrorCode::StartFailed);
-        let text = error.to_string();
-        assert!(
-            text.contains("exit code 127") && text.contains("\nline 11\n") && text.ends_with("\nline 60"),
-            "{text}"
-        );
-        assert!(!text.contains("line 10\n"), "{text}");
-    }
-    let options = LogOptions { tail: None, follow: true };
-    let chunks: Vec<LogChunk> = sandbox.logs(options).await.unwrap().try_collect().await.unwrap();
-    let text: Vec<u8> = chunks.into_iter().flat_map(|chunk| chunk.bytes).collect();
-    assert!(text.ends_with(b"line 60\n"));
-    fixture.clean().await;
 }
 
 #[tokio::test]

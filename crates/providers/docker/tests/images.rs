@@ -1,29 +1,17 @@
 //! Images of all kinds, volumes, and a root that is not written to: on Docker and on Podman.
 
+mod engines;
+
+use engines::{ALL, Fixture, on_every_engine};
 use kennel_core::{ImageBuild, LogOptions, Provider, RemoveOptions, Sandbox};
-use kennel_docker::{Docker, DockerOptions, Kind, NamePrefix, UnixDialer};
-use kennel_testkit::podman::Service;
-use kennel_testkit::{Home, docker, inside};
-use kennel_types::{Cache, ErrorCode, ExecSpec, Mount, NetworkMode, Owner, SandboxSpec, Status};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Arc, Mutex};
+use kennel_testkit::{docker, inside};
+use kennel_types::{Cache, ErrorCode, ExecSpec, Mount, Owner, SandboxSpec, Status};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Duration;
 
 const KEEP: RemoveOptions = RemoveOptions { volumes: false, force: true };
-const ALL: RemoveOptions = RemoveOptions { volumes: true, force: true };
-
-/// Makes a test of each case on each engine.
-macro_rules! on_every_engine {
-    ($($case:ident),* $(,)?) => {
-        mod on_docker {
-            $(#[tokio::test] async fn $case() { super::$case(&super::Fixture::new(super::Kind::Docker)).await; })*
-        }
-        mod on_podman {
-            $(#[tokio::test] async fn $case() { super::$case(&super::Fixture::new(super::Kind::Podman)).await; })*
-        }
-    };
-}
 
 on_every_engine!(
     an_image_without_a_shell_runs_its_program,
@@ -36,96 +24,9 @@ on_every_engine!(
     an_unknown_runtime_is_refused,
     a_kill_for_memory_is_told,
     an_image_is_built,
+    a_keeper_that_cannot_be_run_where_it_lies_is_copied,
+    an_image_for_another_machine_has_a_keeper_all_the_same,
 );
-
-/// An engine, and an image on it that is made for the test.
-struct Fixture {
-    home: Home,
-    provider: Arc<Docker>,
-    socket: PathBuf,
-    image: String,
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        if self.image.starts_with("kennel-test/own-") {
-            let _ =
-                Command::new("docker").arg("--host").arg(host(&self.socket)).args(["rmi", "-f", &self.image]).output();
-        }
-    }
-}
-
-fn host(socket: &Path) -> String {
-    format!("unix://{}", socket.display())
-}
-
-impl Fixture {
-    fn new(kind: Kind) -> Self {
-        let home = Home::new();
-        let socket = match kind {
-            Kind::Docker => docker::socket(),
-            Kind::Podman => Service::Root.socket(),
-        };
-        let image = docker::image_on(&socket);
-        let options = DockerOptions {
-            state_dir: home.state(),
-            program_dir: home.programs(),
-            expected: kind,
-            installation: home.mark().to_lowercase(),
-            name_prefix: NamePrefix::default(),
-        };
-        let provider = Arc::new(Docker::new(options, Arc::new(UnixDialer::new(&socket))));
-        Self { home, provider, socket, image }
-    }
-
-    /// A spec with an image of these files, each with what it is a copy of, and these changes.
-    fn with_image(&self, files: &[&str], changes: &[&str]) -> SandboxSpec {
-        let root = self.home.path().join("image");
-        for file in files {
-            let path = root.join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::copy("/bin/busybox", path).unwrap();
-        }
-        let archive = self.home.path().join("image.tar");
-        let packed = Command::new("tar").arg("cf").arg(&archive).arg("-C").arg(&root).arg(".").status();
-        assert!(packed.unwrap().success());
-        let name = format!("kennel-test/own-{}", self.home.mark().to_lowercase());
-        let mut arguments = vec!["import"];
-        for change in changes {
-            arguments.extend(["--change", change]);
-        }
-        arguments.extend([archive.to_str().unwrap(), &name]);
-        docker::docker(&self.socket, &arguments);
-        // Removed with the fixture, by its name.
-        SandboxSpec { image: Some(name), ..self.spec() }
-    }
-
-    fn spec(&self) -> SandboxSpec {
-        SandboxSpec { image: Some(self.image.clone()), network: Some(NetworkMode::None), ..SandboxSpec::default() }
-    }
-
-    async fn started(&self, spec: &SandboxSpec) -> Sandbox {
-        let sandbox = Sandbox::create(self.provider.clone(), spec).await.unwrap();
-        sandbox.start().await.unwrap();
-        sandbox
-    }
-
-    async fn clean(&self, own_image: bool) {
-        for info in self.provider.list().await.unwrap() {
-            self.provider.remove(&info.id, ALL).await.unwrap();
-        }
-        if own_image {
-            let name = format!("kennel-test/own-{}", self.home.mark().to_lowercase());
-            docker::docker(&self.socket, &["rmi", &name]);
-        }
-    }
-
-    fn volumes(&self) -> Vec<String> {
-        let label = format!("label=kennel.installation={}", self.home.mark().to_lowercase());
-        let list = docker::docker(&self.socket, &["volume", "ls", "-q", "--filter", &label]);
-        list.lines().map(ToOwned::to_owned).collect()
-    }
-}
 
 async fn run(sandbox: &Sandbox, argv: &[&str]) -> String {
     let output = sandbox.run(&ExecSpec::argv(argv.iter().copied()), None, 10_000).await.unwrap();
@@ -217,6 +118,15 @@ async fn a_read_only_root_is_not_written(fixture: &Fixture) {
         let error = inside::files(&sandbox).await.write("/etc/new", b"x", kennel_core::WriteOptions::default()).await;
         assert!(error.is_err());
     }
+    // Its volumes can, by whom they are for.
+    let (owner, name) = (Some(Owner { uid: 4321, gid: 4322 }), Some(format!("read-only-{}", fixture.mark())));
+    let caches = vec![Cache { name: "c".into(), target: "/cache/deep".into() }];
+    let spec = SandboxSpec { read_only: true, data: true, caches, owner, name, ..fixture.spec() };
+    let sandbox = fixture.started(&spec).await;
+    let script = "echo x > /.data/file && echo x > /cache/deep/file && stat -c %u:%g /.data/file /cache/deep";
+    assert_eq!(inside::ok(&sandbox, script).await, "4321:4322\n4321:4322");
+    sandbox.remove(ALL).await.unwrap();
+    fixture.volumes().iter().for_each(|volume| drop(fixture.ask(&["volume", "rm", volume])));
     let mounts = vec![Mount { host: fixture.home.workspace(), target: "/mnt/it".into(), read_only: false }];
     let workspace = Some(fixture.home.workspace());
     let sandbox = fixture.started(&SandboxSpec { read_only: true, mounts, workspace, ..fixture.spec() }).await;
@@ -311,7 +221,8 @@ async fn an_image_is_built(fixture: &Fixture) {
     assert!(said.contains("said-aloud") && said.to_lowercase().contains("step 3/"), "{said}");
     let sandbox = fixture.started(&SandboxSpec { image: Some(tag.clone()), ..fixture.spec() }).await;
     assert_eq!(inside::ok(&sandbox, "cat /word /src/word; ls /src; id -u").await, "given\nsentword\n77");
-    file("RUN true\nRUN echo before; exit 3\nRUN true");
+    // The first of its steps: what an earlier one made would stay with the engine.
+    file("RUN echo before; exit 3\nRUN true");
     let error = fixture.provider.build_image(&build, &tell).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ExecFailed);
     assert!(error.to_string().contains("echo before; exit 3"), "the step that failed: {error}");
@@ -320,5 +231,62 @@ async fn an_image_is_built(fixture: &Fixture) {
             fixture.provider.build_image(&ImageBuild { context: bad, ..build.clone() }, &tell).await.unwrap_err();
         assert!(error.to_string().contains(said), "{error}");
     }
+    fixture.clean(true).await;
+}
+
+/// A file system in memory that no program runs from, for as long as it lives.
+struct NoExec(PathBuf);
+
+impl NoExec {
+    fn at(dir: PathBuf) -> Self {
+        std::fs::create_dir(&dir).unwrap();
+        rustix::mount::mount("tmpfs", &dir, "tmpfs", rustix::mount::MountFlags::NOEXEC, c"mode=755").unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for NoExec {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+async fn a_keeper_that_cannot_be_run_where_it_lies_is_copied(fixture: &Fixture) {
+    let programs = NoExec::at(fixture.home.path().join("programs"));
+    let provider = fixture.open_from(&programs.0);
+    let workspace = Some(fixture.home.workspace());
+    let spec = SandboxSpec { workspace, read_only: true, ..fixture.spec() };
+    let sandbox = Sandbox::create(provider, &spec).await.unwrap();
+    sandbox.start().await.unwrap();
+    assert_eq!(inside::ok(&sandbox, "echo hello | tee made").await, "hello");
+    assert_eq!(std::fs::read_to_string(fixture.home.workspace().join("made")).unwrap(), "hello\n");
+    let name = format!("kennel-{}", sandbox.inspect().await.unwrap().name);
+    let format = r#"{{range .Mounts}}{{if eq .Destination "/.kennel"}}{{.Name}}{{end}}{{end}}"#;
+    let volume = fixture.ask(&["inspect", "--format", format, &name]);
+    let is_there = || fixture.ask(&["volume", "ls", "--quiet"]).lines().any(|line| line == volume.trim());
+    assert!(is_there(), "{volume}");
+    // What is in it does not matter: it is put there again before each start.
+    sandbox.stop(Duration::from_secs(5)).await.unwrap();
+    sandbox.start().await.unwrap();
+    assert_eq!(inside::ok(&sandbox, "cat made").await, "hello");
+    sandbox.remove(ALL).await.unwrap();
+    assert!(!is_there(), "it goes with its sandbox");
+    fixture.clean(false).await;
+}
+
+async fn an_image_for_another_machine_has_a_keeper_all_the_same(fixture: &Fixture) {
+    // The beginning of a program for 64-bit ARM; no more of it is ever looked at.
+    let mut foreign = b"\x7fELF\x02\x01\x01".to_vec();
+    foreign.resize(16, 0);
+    foreign.extend([2, 0, 183, 0, 1, 0, 0, 0]);
+    foreign.resize(120, 0);
+    let root = fixture.home.path().join("image");
+    std::fs::create_dir_all(root.join("bin")).unwrap();
+    std::fs::write(root.join("bin/true"), foreign).unwrap();
+    std::fs::set_permissions(root.join("bin/true"), PermissionsExt::from_mode(0o755)).unwrap();
+    let sandbox = fixture.started(&fixture.with_image(&["bin/echo"], &[])).await;
+    assert_eq!(run(&sandbox, &["/bin/echo", "hello"]).await, "hello");
+    let error = sandbox.run(&ExecSpec::argv(["/bin/true"]), None, 10).await.unwrap_err();
+    assert_eq!((error.code(), error.exit_status()), (ErrorCode::ExecFailed, 126), "{error}");
     fixture.clean(true).await;
 }

@@ -1,0 +1,117 @@
+//! Images that come from a real registry, with and without a login: on Docker and on Podman.
+
+mod engines;
+
+use engines::{Fixture, Kind, on_every_engine};
+use kennel_core::{Provider, PullProgress};
+use kennel_docker::Docker;
+use kennel_image::Credentials;
+use kennel_testkit::registry::Registry;
+use kennel_testkit::{docker, inside};
+use kennel_types::{ErrorCode, Pull, SandboxSpec};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+on_every_engine!(an_image_is_pulled_when_it_is_wanted, a_private_registry_is_told_who_comes);
+
+/// Puts an image into a registry that has layers of its own: those of others may be on an engine already.
+fn pushed(fixture: &Fixture, registry: &Registry) -> String {
+    let content = fixture.home.path().join("content");
+    std::fs::create_dir_all(content.join("bin")).unwrap();
+    std::fs::copy("/bin/busybox", content.join("bin/sh")).unwrap();
+    std::fs::write(content.join("mark"), fixture.mark()).unwrap();
+    let archive = fixture.home.path().join("image.tar");
+    let packed = Command::new("tar").arg("cf").arg(&archive).arg("-C").arg(&content).arg(".").status();
+    assert!(packed.unwrap().success());
+    // Docker lets a registry on loopback speak plainly.
+    let (by, local) = (docker::socket(), format!("kennel-test/pushed-{}", fixture.mark()));
+    docker::docker(&by, &["import", archive.to_str().unwrap(), &local]);
+    let image = registry.push(&by, &local, "kennel-test/pulled");
+    docker::docker(&by, &["rmi", &local]);
+    image
+}
+
+/// Pulls, and answers what was told of it.
+async fn pull(provider: &Docker, image: &str, when: Pull) -> kennel_core::Result<Vec<PullProgress>> {
+    let told = Mutex::new(Vec::new());
+    provider.pull(image, when, &|progress| told.lock().unwrap().push(progress)).await?;
+    Ok(told.into_inner().unwrap())
+}
+
+/// Podman counts only what takes it longer than this does.
+fn each_layer_is_told(fixture: &Fixture, told: &[PullProgress]) {
+    assert!(told.iter().any(|progress| progress.doing == "Download complete"), "{told:?}");
+    let counted = told.iter().any(|progress| progress.bytes.is_some_and(|(_, all)| all > 0));
+    assert!(counted || fixture.kind == Kind::Podman, "{told:?}");
+}
+
+async fn an_image_is_pulled_when_it_is_wanted(fixture: &Fixture) {
+    let registry = Registry::start();
+    let image = pushed(fixture, &registry);
+    let provider = &fixture.provider;
+    let spec = SandboxSpec { image: Some(image.clone()), ..fixture.spec() };
+    pull(provider, &image, Pull::Never).await.unwrap();
+    assert_eq!(provider.create(&spec).await.unwrap_err().code(), ErrorCode::ImageNotFound);
+    let told = pull(provider, &image, Pull::Missing).await.unwrap();
+    each_layer_is_told(fixture, &told);
+    let sandbox = fixture.started(&spec).await;
+    assert_eq!(inside::ok(&sandbox, "read mark < /mark; echo $mark").await, fixture.mark());
+    assert_eq!(pull(provider, &image, Pull::Missing).await.unwrap(), []);
+    assert_ne!(pull(provider, &image, Pull::Always).await.unwrap(), []);
+    for missing in [registry.name("kennel-test/none"), registry.name("kennel-test/pulled:none")] {
+        let error = pull(provider, &missing, Pull::Missing).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::ImageNotFound, "{missing}: {error}");
+    }
+    drop(registry);
+    let error = pull(provider, &image, Pull::Always).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::ImageNotFound, "{error}");
+    assert!(error.to_string().contains("connection refused"), "{error}");
+    fixture.clean(false).await;
+    fixture.ask(&["rmi", &image]);
+}
+
+async fn a_private_registry_is_told_who_comes(fixture: &Fixture) {
+    let registry = Registry::start_private();
+    let image = pushed(fixture, &registry);
+    let with = |files: Vec<PathBuf>| {
+        let programs = vec![fixture.home.path().to_owned()];
+        fixture.open(&fixture.socket, Credentials { files, programs })
+    };
+    let written = |name: &str, text: &str| {
+        let file = fixture.home.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file
+    };
+    let address = registry.address();
+    // ann:wrong
+    let wrong = written("wrong.json", &format!(r#"{{"auths": {{"{address}": {{"auth": "YW5uOndyb25n"}}}}}}"#));
+    for logins in [Vec::new(), vec![wrong]] {
+        let error = pull(&with(logins), &image, Pull::Missing).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::PermissionDenied, "{error}");
+        assert!(error.next_step().is_some_and(|hint| hint.ends_with(&format!("login {address}"))), "{error:?}");
+        assert!(!error.to_string().contains("wrong"), "{error}");
+    }
+    let told = pull(&with(vec![registry.logins()]), &image, Pull::Missing).await.unwrap();
+    each_layer_is_told(fixture, &told);
+    fixture.ask(&["rmi", &image]);
+    // By a program that keeps secrets, for this registry or for all.
+    helper(fixture.home.path());
+    for said in [format!(r#"{{"credHelpers": {{"{address}": "test"}}}}"#), r#"{"credsStore": "test"}"#.to_owned()] {
+        pull(&with(vec![written("helped.json", &said)]), &image, Pull::Missing).await.unwrap();
+        fixture.ask(&["rmi", &image]);
+    }
+    let missing = written("missing.json", r#"{"credsStore": "nowhere"}"#);
+    let error = pull(&with(vec![missing]), &image, Pull::Missing).await.unwrap_err();
+    assert!(error.to_string().contains("docker-credential-nowhere is not there"), "{error}");
+    fixture.clean(false).await;
+}
+
+/// A program that keeps the one secret.
+fn helper(dir: &Path) {
+    let program = dir.join("docker-credential-test");
+    std::fs::write(&program, "#!/bin/sh\nread server; echo '{\"Username\": \"ann\", \"Secret\": \"secret\"}'\n")
+        .unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+}

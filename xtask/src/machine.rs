@@ -12,7 +12,7 @@ pub(crate) struct Package {
     name: &'static str,
 }
 
-const fn package(program: &'static str, name: &'static str) -> Package {
+pub(crate) const fn package(program: &'static str, name: &'static str) -> Package {
     Package { program, name }
 }
 
@@ -162,7 +162,7 @@ fn apt(packages: &[&str]) -> Result<bool> {
     apt_get(&[&["install", "--yes", "--quiet", "--no-install-recommends"], packages].concat())
 }
 
-fn apt_get(arguments: &[&str]) -> Result<bool> {
+pub(crate) fn apt_get(arguments: &[&str]) -> Result<bool> {
     let mut command = Command::new("apt-get");
     command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
     Ok(command.status().context("run apt-get")?.success())

@@ -1,5 +1,6 @@
 //! Chores of the project. `cargo xtask test` does all set-up and runs all tests; `cargo xtask bench` measures Kennel
-//! beside its peers; `cargo xtask fuzz` feeds garbage to what reads from inside a sandbox.
+//! beside its peers; `cargo xtask fuzz` feeds garbage to what reads from inside a sandbox; `cargo xtask guest` tests native in
+//! a virtual machine with another kernel.
 //!
 //! Nothing is left out quietly: what cannot be done here is said loudly, and in CI it is a failure.
 
@@ -7,6 +8,7 @@
 mod bench;
 mod engine;
 mod fuzz;
+mod guest;
 mod launch;
 mod machine;
 mod stage;
@@ -30,6 +32,8 @@ enum Chore {
     Measure(Bench),
     /// Feed garbage to what reads from inside a sandbox
     Fuzz(fuzz::Fuzz),
+    /// Test native in a virtual machine with Debian's kernel and control groups of version 2
+    Guest,
 }
 
 /// What to measure, and how to tell it.
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "bench")]
         Chore::Measure(options) => bench::run(&options),
         Chore::Fuzz(chore) => chore.run(),
+        Chore::Guest => guest::run(),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

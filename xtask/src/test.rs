@@ -1,10 +1,10 @@
 //! `cargo xtask test`: all set-up, then everything that can fail.
 
 use crate::engine::{Engine, Podmans};
-use crate::fuzz;
 use crate::machine::{FOR_TESTS, Machine, works};
 use crate::stage::{Stages, cargo};
 use crate::tally::{Speaks, Tally};
+use crate::{fuzz, guest};
 use anyhow::Result;
 use std::process::Command;
 
@@ -62,6 +62,7 @@ impl Test {
         runner.documentation(stages)?;
         let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
         stages.run("documentation", doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
+        guest::stage(machine, stages)?;
         fuzz::Fuzz::default().stages(machine, stages)
     }
 }

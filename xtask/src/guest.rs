@@ -1,0 +1,250 @@
+//! `cargo xtask guest`: the contract of the native provider on a machine of another kind, made on the spot. It has
+//! Debian's own kernel, which is older than most, and control groups of version 2 alone, which most machines have.
+//!
+//! Software emulation: slower, and works everywhere. Its disk holds busybox, the tests and nothing else.
+
+use crate::machine::{Machine, Package, apt_get, package};
+use crate::stage::{Stages, cargo, root};
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// What it needs.
+pub(crate) const NEEDED: &[Package] = &[
+    package("qemu-system-x86_64", "qemu-system-x86"),
+    package("mke2fs", "e2fsprogs"),
+    package("cpio", "cpio"),
+    package("busybox", "busybox-static"),
+];
+
+/// The package that names Debian's kernel of the day.
+const KERNEL: &str = "linux-image-cloud-amd64";
+/// Modules that are not built in, in the order in which they are loaded.
+const MODULES: [&str; 8] = [
+    "drivers/virtio/virtio",
+    "drivers/virtio/virtio_ring",
+    "drivers/virtio/virtio_pci_legacy_dev",
+    "drivers/virtio/virtio_pci_modern_dev",
+    "drivers/virtio/virtio_pci",
+    "drivers/block/virtio_blk",
+    "drivers/block/loop",
+    "fs/overlayfs/overlay",
+];
+/// The tests, by the name of their program.
+const TESTS: [&str; 2] = ["contract", "contract_user"];
+/// How long all of it may take.
+const WITHIN: Duration = Duration::from_mins(20);
+
+/// Answers whether everything passed.
+pub(crate) fn run() -> Result<bool> {
+    let mut machine = Machine::here();
+    let mut stages = Stages::default();
+    stage(&mut machine, &mut stages)?;
+    Ok(stages.conclude())
+}
+
+/// The guest as a stage of something larger.
+pub(crate) fn stage(machine: &mut Machine, stages: &mut Stages) -> Result<()> {
+    if std::env::consts::ARCH != "x86_64" {
+        return machine.leave_out("the guest", "its kernel is for x86-64");
+    }
+    machine.install(NEEDED)?;
+    let dir = root().join("target/guest");
+    fs::create_dir_all(&dir)?;
+    let kernel = kernel(&dir)?;
+    let first = first(&dir, &kernel)?;
+    let disk = disk(&dir)?;
+    let mut command = Command::new("qemu-system-x86_64");
+    command
+        // A kind of machine that has a clock to compare others with: without, some boots hang.
+        .args(["-accel", "tcg", "-M", "q35", "-cpu", "max", "-smp", "2", "-m", "1G"])
+        .args(["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot"])
+        .args(["-append", "console=ttyS0 quiet panic=-1", "-device", "virtio-blk-pci,drive=disk"])
+        .arg("-kernel")
+        .arg(kernel.image)
+        .arg("-initrd")
+        .arg(first)
+        .arg("-drive")
+        .arg(format!("id=disk,file={},format=raw,if=none", disk.display()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    stages.measure("guest", &mut command, watch)?;
+    let _ = fs::remove_file(disk);
+    Ok(())
+}
+
+/// Debian's kernel, unpacked.
+struct Kernel {
+    image: PathBuf,
+    modules: PathBuf,
+}
+
+/// Fetches it once for every version there is of it, without installing it.
+fn kernel(dir: &Path) -> Result<Kernel> {
+    let depends = || -> Result<Option<String>> {
+        let output = Command::new("apt-cache").args(["depends", KERNEL]).output().context("run apt-cache")?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(text.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-").map(ToOwned::to_owned)))
+    };
+    let version = match depends()? {
+        Some(version) => version,
+        None if apt_get(&["update"])? => depends()?.context("Debian has no kernel of that kind")?,
+        None => bail!("apt-get could not update its lists"),
+    };
+    let unpacked = dir.join(&version);
+    let image = unpacked.join("boot").join(format!("vmlinuz-{version}"));
+    if !image.exists() {
+        eprintln!("== fetching Debian's kernel {version}");
+        let fetched = tempfile::tempdir_in(dir)?;
+        let name = format!("linux-image-{version}");
+        let fetch = || Command::new("apt-get").args(["download", "-qq", &name]).current_dir(&fetched).status();
+        if !fetch()?.success() {
+            ensure!(apt_get(&["update"])? && fetch()?.success(), "apt-get could not download {name}");
+        }
+        let package = fs::read_dir(&fetched)?.next().context("apt-get downloaded nothing")??.path();
+        let done = Command::new("dpkg-deb").arg("-x").arg(package).arg(&unpacked).status()?;
+        ensure!(done.success(), "dpkg-deb could not unpack {name}");
+    }
+    Ok(Kernel { image, modules: unpacked.join("lib/modules").join(version).join("kernel") })
+}
+
+/// What the kernel starts with: enough to find the disk.
+fn first(dir: &Path, kernel: &Kernel) -> Result<PathBuf> {
+    let tree = tempfile::tempdir_in(dir)?;
+    for sub in ["bin", "dev", "disk", "modules", "proc", "sys"] {
+        fs::create_dir(tree.path().join(sub))?;
+    }
+    busybox(&tree.path().join("bin"))?;
+    for module in MODULES {
+        let file = kernel.modules.join(module).with_extension("ko");
+        let name = file.file_name().context("a module has a name")?;
+        fs::copy(&file, tree.path().join("modules").join(name)).with_context(|| format!("copy {}", file.display()))?;
+    }
+    program(&tree.path().join("init"), include_str!("../guest/first.sh"))?;
+    let archive = dir.join("first.cpio");
+    let pack = "find . | cpio --create --format=newc --quiet";
+    let done = Command::new("sh").args(["-c", pack]).current_dir(&tree).stdout(fs::File::create(&archive)?).status()?;
+    ensure!(done.success(), "cpio could not pack what the kernel starts with");
+    Ok(archive)
+}
+
+/// The guest's disk, with the tests.
+fn disk(dir: &Path) -> Result<PathBuf> {
+    let tree = tempfile::tempdir_in(dir)?;
+    let at = |path: &str| tree.path().join(path.trim_start_matches('/'));
+    for sub in ["bin", "dev", "etc", "home", "proc", "root", "run", "sbin", "sys", "tests", "usr/bin", "var/tmp"] {
+        fs::create_dir_all(at(sub))?;
+    }
+    fs::create_dir(at("tmp"))?;
+    fs::set_permissions(at("tmp"), std::os::unix::fs::PermissionsExt::from_mode(0o1777))?;
+    busybox(&at("bin"))?;
+    fs::write(at("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n")?;
+    fs::write(at("etc/group"), "root:x:0:\nnogroup:x:65534:\n")?;
+    program(&at("init"), include_str!("../guest/init.sh"))?;
+    for (name, test) in build()? {
+        let done = Command::new("strip").arg("-o").arg(at("tests").join(name)).arg(&test).status()?;
+        ensure!(done.success(), "strip could not take {}", test.display());
+        // Where tests keep programs that they share: a path of the build.
+        let build = test.parent().and_then(Path::parent).context("a test is in a build")?;
+        let shared = at(&build.display().to_string());
+        fs::create_dir_all(shared.join("kennel-test-programs"))?;
+        for entry in fs::read_dir(build)?.flatten() {
+            let name = entry.file_name();
+            if name.to_string_lossy().starts_with("kennel-test-program-") && entry.file_type()?.is_file() {
+                fs::copy(entry.path(), shared.join(name))?;
+            }
+        }
+    }
+    with_libraries("/sbin/mkfs.ext4", tree.path())?;
+    let disk = dir.join("disk.img");
+    fs::File::create(&disk)?.set_len(1 << 30)?;
+    let done = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4", "-d"]).arg(tree.path()).arg(&disk).status()?;
+    ensure!(done.success(), "mke2fs could not make the guest's disk");
+    Ok(disk)
+}
+
+/// The tests' programs, built.
+fn build() -> Result<Vec<(&'static str, PathBuf)>> {
+    let mut command = cargo(&["test", "--package", "kennel-native", "--no-run", "--message-format", "json"]);
+    command.args(TESTS.iter().flat_map(|test| ["--test", test])).stdout(Stdio::piped());
+    let output = command.spawn()?.wait_with_output()?;
+    ensure!(output.status.success(), "the tests could not be built");
+    let messages: Vec<serde_json::Value> =
+        String::from_utf8_lossy(&output.stdout).lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let find = |test: &'static str| {
+        let mut of = messages.iter().filter(|message| message["target"]["name"] == test);
+        let program = of.find_map(|message| message["executable"].as_str());
+        program.map(|program| (test, PathBuf::from(program))).with_context(|| format!("cargo named no program {test}"))
+    };
+    TESTS.into_iter().map(find).collect()
+}
+
+/// Busybox under all of its names.
+fn busybox(bin: &Path) -> Result<()> {
+    let busybox = Path::new("/bin/busybox");
+    fs::copy(busybox, bin.join("busybox")).context("copy busybox")?;
+    let list = Command::new(busybox).arg("--list").output()?;
+    for name in String::from_utf8_lossy(&list.stdout).lines().filter(|name| *name != "busybox") {
+        std::os::unix::fs::symlink("busybox", bin.join(name))?;
+    }
+    Ok(())
+}
+
+fn program(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text)?;
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    Ok(())
+}
+
+/// A program of this machine with the libraries that it names.
+fn with_libraries(program: &str, tree: &Path) -> Result<()> {
+    let output = Command::new("ldd").arg(program).output().context("run ldd")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let libraries = text.split_whitespace().filter(|word| word.starts_with('/'));
+    for path in libraries.chain([program]) {
+        let to = tree.join(path.trim_start_matches('/'));
+        fs::create_dir_all(to.parent().context("a library is in a directory")?)?;
+        fs::copy(path, to).with_context(|| format!("copy {path}"))?;
+    }
+    Ok(())
+}
+
+/// Shows what the guest says, and answers whether all tests passed in it. One that says nothing more is ended.
+fn watch(command: &mut Command) -> Result<bool> {
+    let mut guest = Running(command.spawn().context("start qemu-system-x86_64")?);
+    let output = guest.0.stdout.take().context("its output is ours")?;
+    let (send, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
+        lines.map(|line| String::from_utf8_lossy(&line).trim_end().to_owned()).try_for_each(|line| send.send(line))
+    });
+    let end = std::time::Instant::now() + WITHIN;
+    let mut passed = 0;
+    loop {
+        match said.recv_timeout(end.saturating_duration_since(std::time::Instant::now())) {
+            Ok(line) => {
+                eprintln!("  {}", line.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'"));
+                passed += usize::from(line.starts_with("KENNEL ") && line.ends_with(" 0"));
+            }
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                eprintln!("  the guest does not come to an end within {WITHIN:?}");
+                return Ok(false);
+            }
+        }
+    }
+    Ok(passed == TESTS.len())
+}
+
+/// The emulator. It ends with this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -3,7 +3,7 @@
 //!
 //! Software emulation: slower, and works everywhere. Its disk holds busybox, the tests and nothing else.
 
-use crate::machine::{Machine, Package, apt_get, package};
+use crate::machine::{Machine, Package, apt_get, find, package};
 use crate::stage::{Stages, cargo, root};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
@@ -17,6 +17,10 @@ pub(crate) const NEEDED: &[Package] = &[
     package("qemu-system-x86_64", "qemu-system-x86"),
     package("mke2fs", "e2fsprogs"),
     package("cpio", "cpio"),
+    package("depmod", "kmod"),
+    package("nft", "nftables"),
+    package("ip", "iproute2"),
+    package("pasta", "passt"),
     package("busybox", "busybox-static"),
 ];
 
@@ -56,7 +60,7 @@ pub(crate) fn stage(machine: &mut Machine, stages: &mut Stages) -> Result<()> {
     fs::create_dir_all(&dir)?;
     let kernel = kernel(&dir)?;
     let first = first(&dir, &kernel)?;
-    let disk = disk(&dir)?;
+    let disk = disk(&dir, &kernel)?;
     let mut command = Command::new("qemu-system-x86_64");
     command
         // A kind of machine that has a clock to compare others with: without, some boots hang.
@@ -64,7 +68,7 @@ pub(crate) fn stage(machine: &mut Machine, stages: &mut Stages) -> Result<()> {
         .args(["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot"])
         .args(["-append", "console=ttyS0 quiet panic=-1", "-device", "virtio-blk-pci,drive=disk"])
         .arg("-kernel")
-        .arg(kernel.image)
+        .arg(&kernel.image)
         .arg("-initrd")
         .arg(first)
         .arg("-drive")
@@ -79,7 +83,9 @@ pub(crate) fn stage(machine: &mut Machine, stages: &mut Stages) -> Result<()> {
 /// Debian's kernel, unpacked.
 struct Kernel {
     image: PathBuf,
+    /// Its modules, and which of them need which.
     modules: PathBuf,
+    version: String,
 }
 
 /// Fetches it once for every version there is of it, without installing it.
@@ -108,7 +114,9 @@ fn kernel(dir: &Path) -> Result<Kernel> {
         let done = Command::new("dpkg-deb").arg("-x").arg(package).arg(&unpacked).status()?;
         ensure!(done.success(), "dpkg-deb could not unpack {name}");
     }
-    Ok(Kernel { image, modules: unpacked.join("lib/modules").join(version).join("kernel") })
+    let done = Command::new("depmod").arg("--basedir").arg(&unpacked).arg(&version).status().context("run depmod")?;
+    ensure!(done.success(), "depmod could not sort the modules");
+    Ok(Kernel { image, modules: unpacked.join("lib/modules").join(&version), version })
 }
 
 /// What the kernel starts with: enough to find the disk.
@@ -119,7 +127,7 @@ fn first(dir: &Path, kernel: &Kernel) -> Result<PathBuf> {
     }
     busybox(&tree.path().join("bin"))?;
     for module in MODULES {
-        let file = kernel.modules.join(module).with_extension("ko");
+        let file = kernel.modules.join("kernel").join(module).with_extension("ko");
         let name = file.file_name().context("a module has a name")?;
         fs::copy(&file, tree.path().join("modules").join(name)).with_context(|| format!("copy {}", file.display()))?;
     }
@@ -132,7 +140,7 @@ fn first(dir: &Path, kernel: &Kernel) -> Result<PathBuf> {
 }
 
 /// The guest's disk, with the tests.
-fn disk(dir: &Path) -> Result<PathBuf> {
+fn disk(dir: &Path, kernel: &Kernel) -> Result<PathBuf> {
     let tree = tempfile::tempdir_in(dir)?;
     let at = |path: &str| tree.path().join(path.trim_start_matches('/'));
     for sub in ["bin", "dev", "etc", "home", "proc", "root", "run", "sbin", "sys", "tests", "usr/bin", "var/tmp"] {
@@ -147,18 +155,17 @@ fn disk(dir: &Path) -> Result<PathBuf> {
     for (name, test) in build()? {
         let done = Command::new("strip").arg("-o").arg(at("tests").join(name)).arg(&test).status()?;
         ensure!(done.success(), "strip could not take {}", test.display());
-        // Where tests keep programs that they share: a path of the build.
-        let build = test.parent().and_then(Path::parent).context("a test is in a build")?;
-        let shared = at(&build.display().to_string());
-        fs::create_dir_all(shared.join("kennel-test-programs"))?;
-        for entry in fs::read_dir(build)?.flatten() {
-            let name = entry.file_name();
-            if name.to_string_lossy().starts_with("kennel-test-program-") && entry.file_type()?.is_file() {
-                fs::copy(entry.path(), shared.join(name))?;
-            }
-        }
     }
-    with_libraries("/sbin/mkfs.ext4", tree.path())?;
+    // What tests find in their build, which is the directory above them.
+    kennel_testkit::programs::put_all(tree.path());
+    for program in ["mkfs.ext4", "nft", "ip", "pasta"] {
+        with_libraries(&find(program).with_context(|| format!("{program} is not here"))?, tree.path())?;
+    }
+    let modules = at("lib/modules");
+    fs::create_dir_all(&modules)?;
+    let done = Command::new("cp").arg("-r").arg(&kernel.modules).arg(modules.join(&kernel.version)).status()?;
+    ensure!(done.success(), "the modules could not be copied");
+    std::os::unix::fs::symlink("/bin/busybox", at("sbin/modprobe"))?;
     let disk = dir.join("disk.img");
     fs::File::create(&disk)?.set_len(1 << 30)?;
     let done = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4", "-d"]).arg(tree.path()).arg(&disk).status()?;
@@ -200,15 +207,18 @@ fn program(path: &Path, text: &str) -> Result<()> {
 }
 
 /// A program of this machine with the libraries that it names.
-fn with_libraries(program: &str, tree: &Path) -> Result<()> {
+fn with_libraries(program: &Path, tree: &Path) -> Result<()> {
     let output = Command::new("ldd").arg(program).output().context("run ldd")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let libraries = text.split_whitespace().filter(|word| word.starts_with('/'));
-    for path in libraries.chain([program]) {
-        let to = tree.join(path.trim_start_matches('/'));
+    let libraries = text.split_whitespace().filter(|word| word.starts_with('/')).map(Path::new);
+    for path in libraries {
+        let to = tree.join(path.strip_prefix("/")?);
         fs::create_dir_all(to.parent().context("a library is in a directory")?)?;
-        fs::copy(path, to).with_context(|| format!("copy {path}"))?;
+        fs::copy(path, to).with_context(|| format!("copy {}", path.display()))?;
     }
+    // Before busybox's own of that name.
+    let name = program.file_name().context("a program has a name")?;
+    fs::copy(program, tree.join("usr/bin").join(name)).with_context(|| format!("copy {}", program.display()))?;
     Ok(())
 }
 

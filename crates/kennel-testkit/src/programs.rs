@@ -29,12 +29,23 @@ pub fn prepare() {
     PREPARED.get_or_init(|| [KNOCK, REACH, ESCAPE].map(|source| (source, read(source))).into());
 }
 
+/// Puts all of them into a directory that is to be a build's elsewhere, where nothing can be compiled.
+pub fn put_all(dir: &Path) {
+    for source in [KNOCK, REACH, ESCAPE] {
+        compile(source, &dir.join(name(source)));
+    }
+}
+
+fn name(source: &str) -> String {
+    format!("kennel-test-program-{}", fingerprint(&[source.as_bytes()]))
+}
+
 fn read(source: &str) -> Vec<u8> {
     std::fs::read(compiled(source)).expect("read a program of the kit")
 }
 
 fn compiled(source: &str) -> PathBuf {
-    let program = crate::home::build().join(format!("kennel-test-program-{}", fingerprint(&[source.as_bytes()])));
+    let program = crate::home::build().join(name(source));
     if program.exists() {
         return program;
     }

@@ -9,7 +9,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationF
 /// The file, in the sandbox's directory.
 pub(crate) use kennel_jail::DISK as FILE;
 /// Where it is mounted there, in the jail's own view.
-const PLACE: &str = "disk";
+pub(crate) const PLACE: &str = "disk";
 
 /// Mounts it where only this process sees it, and answers the directory that layers go to. The working directory is the
 /// sandbox's. It is let go of with the last mount that uses it.

@@ -89,6 +89,7 @@ impl Heard {
         if let Some((dir, rights, ids)) = &self.dir
             && !std::path::Path::new(dir).join("sandbox.json").exists()
         {
+            rootfs::let_go(dir);
             let _ = clear::remove(dir, *rights, ids);
         }
     }
@@ -239,6 +240,7 @@ impl Watch {
         // They may be in the group.
         drop(self.helpers);
         drop(self.group);
+        rootfs::let_go(&self.plan.dir);
         if self.plan.remove_dir {
             let _ = rustix::process::chdir("/");
             let _ = clear::remove(&self.plan.dir, self.plan.rights, &self.plan.ids);

@@ -111,17 +111,26 @@ fn layer_dir(path: &str, name: &str, mode: u32) -> Result<String, String> {
 
 /// Layers that keep their marks where an ordinary user may.
 fn overlay(lower: &[&str], upper: &str, work: &str) -> Result<OwnedFd, Errno> {
-    let layers = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(&layers, key, value);
-    if lower.iter().try_for_each(|layer| set("lowerdir+", layer)).is_err() {
-        // Kernels before 6.7 take all in one.
-        if lower.iter().any(|layer| layer.contains([':', '\\'])) {
-            return Err(Errno::INVAL);
-        }
-        set("lowerdir", &lower.join(":"))?;
+    let each = |layers: &OwnedFd| {
+        lower.iter().try_for_each(|layer| rustix::mount::fsconfig_set_string(layers, "lowerdir+", *layer))
+    };
+    // Kernels before 6.7 take all in one, and say so only at the end.
+    let all = |layers: &OwnedFd| rustix::mount::fsconfig_set_string(layers, "lowerdir", lower.join(":"));
+    match overlay_with(each, upper, work) {
+        Err(_) if !lower.iter().any(|layer| layer.contains([':', '\\'])) => overlay_with(all, upper, work),
+        done => done,
     }
-    set("upperdir", upper)?;
-    set("workdir", work)?;
+}
+
+fn overlay_with(
+    set_lower: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
+    upper: &str,
+    work: &str,
+) -> Result<OwnedFd, Errno> {
+    let layers = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    set_lower(&layers)?;
+    rustix::mount::fsconfig_set_string(&layers, "upperdir", upper)?;
+    rustix::mount::fsconfig_set_string(&layers, "workdir", work)?;
     rustix::mount::fsconfig_set_flag(&layers, "userxattr")?;
     rustix::mount::fsconfig_create(&layers)?;
     rustix::mount::fsmount(&layers, FsMountFlags::FSMOUNT_CLOEXEC, NO_EFFECTS)

@@ -221,6 +221,23 @@ fn overlay_of(layers: &[OwnedFd], how: Layers, own: &str) -> Result<OwnedFd, (&'
     rustix::mount::fsmount(&filesystem, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(step("mount"))
 }
 
+/// Takes away what this process has attached in the sandbox's directory, where only it sees it: a directory that
+/// something is mounted on cannot be removed. The sandbox itself has its own hold on what it uses.
+pub(crate) fn let_go(dir: &str) {
+    use rustix::mount::{UnmountFlags, unmount};
+    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    for index in 0.. {
+        if unmount(format!("{dir}/{}", layer_name(index)), flags).is_err() {
+            break;
+        }
+    }
+    let _ = unmount(format!("{dir}/{}", disk::PLACE), flags);
+}
+
+fn layer_name(index: usize) -> String {
+    format!("layer{index}")
+}
+
 /// Attaches layers in a mount namespace of this process's own; answers where.
 fn attach(layers: &[OwnedFd]) -> Result<Vec<String>, Errno> {
     use rustix::mount::{MountPropagationFlags, MoveMountFlags};
@@ -229,7 +246,7 @@ fn attach(layers: &[OwnedFd]) -> Result<Vec<String>, Errno> {
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let mut dirs = Vec::new();
     for (index, layer) in layers.iter().enumerate() {
-        let dir = format!("layer{index}");
+        let dir = layer_name(index);
         match rustix::fs::mkdir(&*dir, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error),

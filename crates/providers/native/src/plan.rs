@@ -42,13 +42,14 @@ pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Make
             format!("the workspace {} is not a directory", workspace.display()),
         ));
     }
+    let ours: Vec<PathBuf> = ours.iter().map(|dir| real(dir)).collect();
     for host in spec.workspace.iter().chain(spec.mounts.iter().map(|mount| &mount.host)) {
         // What is mounted is what was named: a link can be changed by whoever may write where it is, a sandbox too.
         if host.exists() && real(host) != *host {
             let message = format!("mount {}: there is a link in it, which may lead elsewhere by then", host.display());
             return Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("name {}", real(host).display())));
         }
-        if ours.iter().any(|dir| real(host).starts_with(real(dir))) {
+        if ours.iter().any(|dir| real(host).starts_with(dir)) {
             return Err(Error::new(
                 ErrorCode::InvalidConfig,
                 format!("mount {}: Kennel keeps its sandboxes there, and shows them to none", host.display()),
@@ -116,11 +117,12 @@ pub(crate) fn of(
         Rights::Root => owners(owner, user),
         Rights::User => Owners::Kept,
     };
+    let hidden: Vec<PathBuf> = hidden.iter().map(|dir| real(dir)).collect();
     let asked = spec.toolchains.as_ref().filter(|_| image.is_none());
-    let shown = asked.map(|asked| toolchains::of(asked, hidden)).unwrap_or_default();
+    let shown = asked.map(|asked| toolchains::of(asked, &hidden)).unwrap_or_default();
     let mut binds = shown.binds;
     binds.extend(volumes.of(record, maker, user)?);
-    binds.extend(workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owners.clone(), hidden)));
+    binds.extend(workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owners.clone(), &hidden)));
     let limits = spec.limits;
     Ok(Plan {
         dir,
@@ -215,11 +217,12 @@ fn owners(owner: Owner, user: u32) -> Owners {
     if plain { Owners::Shifted } else { Owners::As(Ids { users: one(owner.uid, user), groups: one(owner.gid, user) }) }
 }
 
-fn bind(mount: &Mount, owners: Owners, hidden: &[&Path]) -> Bind {
+/// `hidden` has no links in it.
+fn bind(mount: &Mount, owners: Owners, hidden: &[PathBuf]) -> Bind {
     // A sandbox that sees another's socket could talk to its keeper.
     let host = real(&mount.host);
     let hide = hidden.iter().filter_map(|dir| {
-        let below = real(dir).strip_prefix(&host).ok()?.as_os_str().as_bytes().to_vec();
+        let below = dir.strip_prefix(&host).ok()?.as_os_str().as_bytes().to_vec();
         (!below.is_empty()).then(|| below.into())
     });
     Bind {

@@ -77,13 +77,14 @@ pub(crate) struct Shown {
     pub(crate) env: BTreeMap<String, String>,
 }
 
-/// What there is in that home. `ours` is Kennel's own, and is not shown.
-pub(crate) fn of(asked: &Toolchains, ours: &[&Path]) -> Shown {
+/// What there is in that home. `ours` is Kennel's own, without links, and is not shown.
+pub(crate) fn of(asked: &Toolchains, ours: &[PathBuf]) -> Shown {
     let mut shown = Shown::default();
     let mut search: Vec<PathBuf> = Vec::new();
+    let Ok(home) = asked.home.canonicalize() else { return shown };
     let more = asked.more.iter().map(|dir| (asked.home.join(dir), None));
     for (at, known) in KNOWN.iter().map(|known| (asked.home.join(known.at), Some(known))).chain(more) {
-        let Some(bind) = bind(&at, known, &asked.home, ours) else { continue };
+        let Some(bind) = bind(&at, known, &home, ours) else { continue };
         let programs = known.map_or(&[""][..], |known| known.programs);
         search.extend(programs.iter().map(|dir| if dir.is_empty() { at.clone() } else { at.join(dir) }));
         if let (Some(variable), Some(at)) = (known.and_then(|known| known.variable), at.to_str()) {
@@ -113,11 +114,11 @@ fn in_order(mut dirs: Vec<PathBuf>, by: &[PathBuf]) -> Vec<String> {
     all
 }
 
-fn bind(at: &Path, known: Option<&Known>, home: &Path, ours: &[&Path]) -> Option<Bind> {
+/// Shows a directory, unless it holds more than programs. `home` and `ours` have no links in them.
+fn bind(at: &Path, known: Option<&Known>, home: &Path, ours: &[PathBuf]) -> Option<Bind> {
     // A link leads to where it leads now; to the whole home, or more, none may.
     let real = at.canonicalize().ok()?;
-    let home = home.canonicalize().ok()?;
-    let own = |dir: &&Path| dir.canonicalize().is_ok_and(|dir| dir.starts_with(&real) || real.starts_with(dir));
+    let own = |dir: &PathBuf| dir.starts_with(&real) || real.starts_with(dir);
     if home.starts_with(&real) || ours.iter().any(own) || !at.is_absolute() {
         return None;
     }
@@ -207,7 +208,7 @@ mod tests {
         fs::create_dir(home.path().join("kept")).unwrap();
         let ours = home.path().join("kept/state");
         fs::create_dir(&ours).unwrap();
-        let shown = of(&Toolchains { more, ..asked(home.path()) }, &[&ours]);
+        let shown = of(&Toolchains { more, ..asked(home.path()) }, &[ours.canonicalize().unwrap()]);
         let hosts: Vec<_> = shown.binds.iter().map(|bind| String::from_utf8_lossy(&bind.host).into_owned()).collect();
         assert_eq!(hosts.len(), 4, "{hosts:?}");
         assert!(hosts[3].ends_with("tools/bin"));

@@ -258,6 +258,12 @@ fn main() {
     if arguments.first().is_some_and(|word| word == "--int80") {
         int80();
     }
+    if arguments.first().is_some_and(|word| word == "--type") {
+        // Into the terminal that it has, as if someone had typed it; and by the console's own way.
+        let (key, paste) = ([b'x'], [3u8]);
+        let typed = any([call(16, [0, 0x5412, key.as_ptr() as i64, 0, 0, 0]), call(16, [0, 0x541c, paste.as_ptr() as i64, 0, 0, 0])]);
+        return println!("{typed:?}");
+    }
     // The attacks are real: outside of a sandbox they would change this machine.
     let own = std::env::current_exe().unwrap();
     assert!(own.starts_with("/workspace"), "only to be run in a sandbox");

@@ -18,6 +18,7 @@ on_every_provider!(
     nothing_is_written_through_links,
     another_user_does_all_of_it,
     links_are_put_where_they_belong,
+    what_is_swapped_during_a_copy_leads_nowhere,
 );
 
 /// A directory inside that is this test's own: on `local` the inside is the host.
@@ -156,6 +157,43 @@ fn nothing_is_written_through_links(kennel: &Kennel) {
     kennel.kennel(&["cp", &format!("{id}:{dir}/file"), &named]).fails(125);
     assert_eq!(std::fs::read(victim.join("file")).unwrap(), b"theirs");
     clean(kennel, &id);
+}
+
+/// A directory of the workspace that becomes a link out of it again and again, while files go through it both ways.
+fn what_is_swapped_during_a_copy_leads_nowhere(kennel: &Kennel) {
+    if kennel.provider == "local" {
+        return; // its inside is the host, and links lead where they lead there
+    }
+    let id = kennel.sandbox();
+    let victim = kennel.home.path().join("victim");
+    std::fs::create_dir(&victim).unwrap();
+    std::fs::write(victim.join("file"), "theirs").unwrap();
+    let (away, mark) = (victim.display(), kennel.home.mark());
+    let swap = format!(
+        "while :; do mkdir d && echo ours > d/file; mv d aside; ln -s {away} d; echo {mark} > told; rm d; rm -r aside; done"
+    );
+    let mut swapping = kennel.call(&["exec", &id, "-c", &swap]).spawn().unwrap();
+    let told = kennel.here().join("told");
+    assert!(kennel_testkit::within_blocking(std::time::Duration::from_secs(20), || told.exists()), "it swaps");
+    let source = kennel.home.path().join("source");
+    std::fs::write(&source, "from outside").unwrap();
+    let source = source.display().to_string();
+    for round in 0..12 {
+        let back = kennel.home.path().join(format!("back{round}"));
+        // Whether it is there at that moment is luck.
+        let _ = kennel.kennel(&["cp", &format!("{id}:/workspace/d/file"), &back.display().to_string()]);
+        assert_ne!(std::fs::read(&back).unwrap_or_default(), b"theirs");
+        let _ = kennel.kennel(&["cp", &format!("{id}:/workspace/d"), &format!("{}-all", back.display())]);
+        let all = kennel.home.path().join(format!("back{round}-all"));
+        assert_ne!(std::fs::read(all.join("file")).unwrap_or_default(), b"theirs");
+        let _ = kennel.kennel(&["cp", &source, &format!("{id}:/workspace/d/file")]);
+        let _ = kennel.kennel(&["cp", &source, &format!("{id}:/workspace/d/new")]);
+        assert_eq!(std::fs::read(victim.join("file")).unwrap(), b"theirs");
+        assert_eq!(std::fs::read_dir(&victim).unwrap().count(), 1, "nothing was put there");
+    }
+    assert!(swapping.try_wait().unwrap().is_none(), "it swapped all the time");
+    kennel.kennel(&["rm", "--force", &id]).ok();
+    swapping.wait().unwrap();
 }
 
 fn another_user_does_all_of_it(kennel: &Kennel) {

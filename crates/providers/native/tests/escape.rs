@@ -25,6 +25,10 @@ enum Maker {
 const ATTACKS: usize = 40;
 
 async fn attacked(network: NetworkMode, made_by: Maker) -> Vec<String> {
+    attacked_as(SandboxSpec { network: Some(network), ..SandboxSpec::default() }, made_by).await
+}
+
+async fn attacked_as(spec: SandboxSpec, made_by: Maker) -> Vec<String> {
     let _net = Net::alone();
     // The compiler is root's.
     let compiled = tempfile::tempdir().unwrap();
@@ -48,7 +52,7 @@ async fn attacked(network: NetworkMode, made_by: Maker) -> Vec<String> {
     let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
 
     let native: Arc<dyn Provider> = Arc::new(Native::new(home.state(), programs.clone()));
-    let spec = SandboxSpec { workspace: Some(home.workspace()), network: Some(network), ..SandboxSpec::default() };
+    let spec = SandboxSpec { workspace: Some(home.workspace()), ..spec };
     let sandbox = Sandbox::create(native, &spec).await.unwrap();
     sandbox.start().await.unwrap();
     let pid = child.id().to_string();
@@ -89,6 +93,26 @@ fn none_gets_out(told: &[String]) {
     assert_eq!(told.len(), ATTACKS, "{told:#?}");
 }
 
+/// Sandboxes inside were asked for: they can be made, and that is all.
+#[tokio::test]
+async fn with_sandboxes_inside_no_other_attack_gets_out() {
+    only_namespaces_are_made(Maker::Root).await;
+}
+
+#[tokio::test]
+async fn with_sandboxes_inside_no_other_attack_gets_out_of_an_ordinary_users() {
+    only_namespaces_are_made(Maker::User).await;
+}
+
+async fn only_namespaces_are_made(made_by: Maker) {
+    const MADE: [&str; 2] = ["enter or make namespaces: ", "fork into a user namespace: "];
+    let spec = SandboxSpec { nesting: true, network: Some(NetworkMode::None), ..SandboxSpec::default() };
+    let told = attacked_as(spec, made_by).await;
+    let escaped: Vec<&String> = told.iter().filter(|line| !line.contains(": held: ")).collect();
+    assert!(escaped.iter().all(|line| MADE.iter().any(|made| line.starts_with(made))), "{escaped:#?}");
+    assert_eq!(told.len(), ATTACKS, "{told:#?}");
+}
+
 /// The host's network was asked for: sockets that have no file are of the network, and so in reach, unless Landlock knows
 /// of them. Nothing else is.
 #[tokio::test]
@@ -109,4 +133,22 @@ fn at_most_sockets_are_reached(told: &[String]) {
     let escaped: Vec<&String> = told.iter().filter(|line| !line.contains(": held: ")).collect();
     assert!(escaped.iter().all(|line| line.starts_with("abstract sockets of the host: ")), "{escaped:#?}");
     assert_eq!(told.len(), ATTACKS, "{told:#?}");
+}
+
+/// Into the terminal of who started it, as if that person had typed it.
+#[tokio::test]
+async fn nothing_is_typed_into_the_callers_terminal() {
+    let (home, _net) = (Home::new(), Net::alone());
+    programs::compile(programs::ESCAPE, &home.workspace().join("escape"));
+    let native: Arc<dyn Provider> = Arc::new(Native::new(home.state(), home.programs()));
+    let network = Some(NetworkMode::None);
+    let spec = SandboxSpec { workspace: Some(home.workspace()), network, ..SandboxSpec::default() };
+    let sandbox = Sandbox::create(native, &spec).await.unwrap();
+    sandbox.start().await.unwrap();
+    let words = ["/workspace/escape", "--type"];
+    let on_terminal = ExecSpec { tty: Some(kennel_types::TermSize { rows: 24, cols: 80 }), ..ExecSpec::argv(words) };
+    let output = sandbox.run(&on_terminal, None, 1 << 16).await.unwrap();
+    let told = output.stdout_text();
+    assert!(told.starts_with("Err") && told.contains("not implemented"), "{told}");
+    sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
 }

@@ -6,7 +6,7 @@
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
 use kennel_testkit::net::{program, sandbox_interfaces};
-use kennel_testkit::{Home, Net, programs, within};
+use kennel_testkit::{Home, NOBODYS_IDS, Net, become_ordinary_user, programs, within};
 use kennel_types::{ErrorCode, ExecSpec, NetworkMode, Port, SandboxSpec};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -230,6 +230,26 @@ async fn names_that_the_host_resolves_itself_are_resolved_too() {
     sandbox.remove(REMOVE).await.unwrap();
     let gone = within(SOON, async || kennel_testkit::host::processes(&ground.home.mark()).is_empty()).await;
     assert!(gone, "{:?}", kennel_testkit::host::processes(&ground.home.mark()));
+}
+
+/// The same for an ordinary user's, by `pasta`.
+#[tokio::test]
+async fn names_that_the_host_resolves_itself_are_resolved_for_users_too() {
+    programs::prepare();
+    let net = Net::for_users();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "nameserver 127.0.0.1\noptions timeout:1 attempts:5\n").unwrap();
+    std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    net.replace_file(Path::new("/etc/resolv.conf"), file.path());
+    answer_names(UdpSocket::bind("127.0.0.1:53").unwrap());
+    become_ordinary_user(NOBODYS_IDS);
+    let home = Home::new();
+    let native: Arc<dyn Provider> = Arc::new(Native::new(home.state(), home.path().join("programs")));
+    let network = Some(NetworkMode::Bridge);
+    let sandbox = Sandbox::create(native, &SandboxSpec { network, ..SandboxSpec::default() }).await.unwrap();
+    sandbox.start().await.unwrap();
+    assert_eq!(inside(&sandbox, "getent ahostsv4 kennel.test | head -1 | cut -d' ' -f1").await, "198.51.100.9");
+    sandbox.remove(REMOVE).await.unwrap();
 }
 
 /// Says of every name that it is at one address.

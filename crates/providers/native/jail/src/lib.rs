@@ -12,4 +12,4 @@ pub use plan::{
     Plan, Rights,
 };
 pub use trial::{TRY, Trial, landlock_version};
-pub use wiring::{FORWARD, Link, NAMES, PORTS, PREFIX, Publish};
+pub use wiring::{FORWARD, Link, NAMES, NAMES_BY_PASTA, PORTS, PREFIX, Publish};

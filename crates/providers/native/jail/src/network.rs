@@ -34,7 +34,7 @@ pub(crate) enum Helper {
 pub(crate) fn join(link: &Link, pid: i32, ids: &Ids) -> Result<Vec<Helper>, String> {
     if let Some(program) = &link.pasta {
         let ports = choose(&link.ports)?;
-        let pasta = Pasta::start(program, pid, &ports)?;
+        let pasta = Pasta::start(program, pid, &ports, !link.names.is_empty())?;
         let places: Vec<SocketAddr> = ports.iter().map(|port| (Ipv4Addr::LOCALHOST, port.host).into()).collect();
         write_down(&ports, &places)?;
         return Ok(vec![Helper::Pasta(pasta)]);

@@ -45,7 +45,40 @@ pub(crate) fn fill(root: BorrowedFd<'_>, base: &Base, etc: &[EtcFile]) -> Result
         rootfs::make_place(root, place.as_bytes(), true, None)?;
     }
     devices(root)?;
-    rootfs::write_etc(root, etc, None)
+    for file in etc {
+        match rootfs::write_etc(root, std::slice::from_ref(file), None) {
+            // A directory that could not have a layer: there are other mounts in it, as in a container.
+            Err(_) if is_read_only(root) => cover_file(root, file)?,
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+fn is_read_only(root: BorrowedFd<'_>) -> bool {
+    let etc = rustix::fs::openat2(root, "etc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::BENEATH);
+    let flags = etc.and_then(|etc| rustix::fs::fstatvfs(&etc)).map(|stat| stat.f_flag);
+    flags.is_ok_and(|flags| flags.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+}
+
+/// Puts a file of the sandbox's own over one of `/etc` that cannot be written, or where the link there leads.
+fn cover_file(root: BorrowedFd<'_>, file: &EtcFile) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("write /etc/{}: {error}", file.name);
+    let own = layer_dir("etc", "files", 0o755)?;
+    let source = format!("{own}/{}", file.name);
+    std::fs::write(&source, &file.text[..]).map_err(|error| failed(&error))?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let mount = open_tree(CWD, &*source, flags).map_err(|error| failed(&error))?;
+    sys::set_mount_flags(&mount, NO_EFFECTS_BITS, false).map_err(|error| failed(&error))?;
+    let at = format!("etc/{}", file.name);
+    let link = rustix::fs::readlinkat(root, &*at, Vec::new());
+    let at = match link.as_ref().map(|link| link.to_str()) {
+        // Relative ones are so to `/etc`, which is right below the root.
+        Ok(Ok(link)) => link.trim_start_matches("../").to_owned(),
+        _ => at,
+    };
+    let place = rootfs::make_place(root, at.as_bytes(), false, None)?;
+    attach_at(mount.as_fd(), place.as_fd())
 }
 
 fn put(root: BorrowedFd<'_>, Part { path, kind }: &Part) -> Result<(), String> {

@@ -5,10 +5,11 @@
 //! the address that the sandbox shares with the host, but other addresses of the host, and no firewall says otherwise.
 
 use crate::sys;
-use kennel_jail::Publish;
+use kennel_jail::{NAMES_BY_PASTA, Publish};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, WaitOptions};
 use std::ffi::CString;
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 /// How long it may take.
@@ -19,10 +20,12 @@ pub(crate) struct Pasta(i32);
 
 impl Pasta {
     /// Starts it on the namespaces of a process that this user has made, and waits until there is a way out.
-    pub(crate) fn start(program: &str, pid: i32, ports: &[Publish]) -> Result<Self, String> {
+    pub(crate) fn start(program: &str, pid: i32, ports: &[Publish], names: bool) -> Result<Self, String> {
         let failed = |why: &dyn std::fmt::Display| format!("start {program}: {why}");
         let namespaces = ["user", "net"].map(|name| format!("/proc/{pid}/ns/{name}"));
-        let arguments = [
+        let at = Ipv4Addr::from(NAMES_BY_PASTA).to_string();
+        let (tcp, udp) = (published(ports, false), published(ports, true));
+        let mut arguments = vec![
             program,
             "--foreground",
             "--quiet",
@@ -31,9 +34,9 @@ impl Pasta {
             // Nothing inside stands for the host, and no port leads anywhere by itself.
             "--no-map-gw",
             "--tcp-ports",
-            &published(ports, false),
+            &tcp,
             "--udp-ports",
-            &published(ports, true),
+            &udp,
             "--tcp-ns",
             "none",
             "--udp-ns",
@@ -43,6 +46,10 @@ impl Pasta {
             "--netns",
             &namespaces[1],
         ];
+        if names {
+            // Whoever this user asks, also on the host's own loopback.
+            arguments.extend(["--dns-forward", &at]);
+        }
         let text = |word: &str| CString::new(word).map_err(|error| failed(&error));
         let arguments = arguments.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
         let nothing = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
@@ -134,9 +141,9 @@ mod tests {
             assert!(began.elapsed() < WITHIN);
             std::thread::yield_now();
         }
-        let refused = Pasta::start("/usr/bin/false", pid, &[]).err().unwrap();
+        let refused = Pasta::start("/usr/bin/false", pid, &[], false).err().unwrap();
         assert!(refused.contains("/usr/bin/false: it ended at once"), "{refused}");
-        let pasta = Pasta::start("/usr/bin/pasta", pid, &[]).unwrap();
+        let pasta = Pasta::start("/usr/bin/pasta", pid, &[], true).unwrap();
         assert!(has_way_out(pid));
         let number = pasta.0;
         drop(pasta);

@@ -15,6 +15,9 @@ pub const PORTS: &str = "ports";
 /// Where names are asked for inside, if whoever answers outside can be reached there only: this and the following.
 pub const NAMES: [u8; 4] = [127, 0, 0, 11];
 
+/// The same where `pasta` passes questions on: an address that is nobody's, and not of the loopback.
+pub const NAMES_BY_PASTA: [u8; 4] = [169, 254, 1, 53];
+
 /// A line to the host: a pair of interfaces, one at each end.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Link {

@@ -86,7 +86,10 @@ pub(crate) async fn link(id: &SandboxId, spec: &SandboxSpec, rights: Rights) -> 
     for port in &spec.ports {
         check_free(*port)?;
     }
-    let names = names::Names::of_this_machine();
+    let mut names = names::Names::of_this_machine();
+    if rights == Rights::User {
+        names = names.by_pasta();
+    }
     let ports = spec.ports.iter().map(|port| Publish {
         host: port.host.unwrap_or(0),
         inside: port.inside,

@@ -3,7 +3,7 @@
 //! Who answers on the host's own loopback (systemd-resolved, dnsmasq) cannot. If it is systemd-resolved, those whom it asks
 //! in turn are asked; else questions are passed on by a program of the sandbox's own.
 
-use kennel_jail::NAMES;
+use kennel_jail::{NAMES, NAMES_BY_PASTA};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
@@ -27,6 +27,17 @@ impl Names {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let own = |address: Ipv4Addr| UdpSocket::bind((address, 0)).is_ok();
         Self::of(&read("/etc/resolv.conf"), || read("/run/systemd/resolve/resolv.conf"), own)
+    }
+
+    /// The same where `pasta` passes on what only the host can ask. It asks the first whom the host asks.
+    pub(crate) fn by_pasta(mut self) -> Self {
+        if !self.forwarded.is_empty() {
+            let rest = self.text.lines().filter(|line| !line.starts_with("nameserver "));
+            let first = format!("nameserver {}", Ipv4Addr::from(NAMES_BY_PASTA));
+            let lines: Vec<&str> = std::iter::once(&*first).chain(rest).collect();
+            self.text = lines.join("\n") + "\n";
+        }
+        self
     }
 
     /// From the host's own file, the one of those whom systemd-resolved asks, and whether an address is the host's own.

@@ -40,10 +40,11 @@ impl Docker {
         let setup = setup?;
         // Now that it is known what it is.
         let mode = setup.with_userns(spec.userns.as_deref())?;
+        check_shared(spec, mode)?;
         let network = require(mode, spec)?;
         let image = image?;
         setup.check()?;
-        self.check_paths(spec, mode)?;
+        self.check_paths(spec)?;
         Self::check_owner(spec, mode)?;
         if self.run_dirs.is_sweep_due() {
             // Others' leftovers are no reason not to make this one.
@@ -173,15 +174,12 @@ impl Docker {
         Ok(Some(program).filter(|_| !place.f_flag.contains(StatVfsMountFlags::NOEXEC)))
     }
 
-    /// An engine of another machine has none of this one's files, and would take its own of the same name. Where nobody outside
-    /// is known inside, they would be nobody's.
-    fn check_paths(&self, spec: &SandboxSpec, mode: &Mode) -> Result<()> {
+    /// An engine of another machine has none of this one's files, and would take its own of the same name.
+    fn check_paths(&self, spec: &SandboxSpec) -> Result<()> {
         match &spec.workspace {
-            Some(workspace) if !self.engine.dialer().is_here() || mode.workspace == Support::Refused => {
-                let here = self.engine.dialer().is_here();
-                let why =
-                    if here { "it would be nobody's with --userns auto" } else { "the engine is on another machine" };
-                Err(Error::unsupported(mode.provider, format!("the workspace {}: {why}", workspace.display()))
+            Some(workspace) if !self.engine.dialer().is_here() => {
+                let what = format!("the workspace {}: the engine is on another machine", workspace.display());
+                Err(Error::unsupported(self.row().provider, what)
                     .hint("leave it out with --no-workspace, and copy what is needed: kennel cp"))
             }
             _ => Ok(()),
@@ -277,6 +275,29 @@ impl Docker {
         let engine = self.engine.kind().title();
         Err(if said.is_empty() { error } else { error.hint(format!("{engine} says: {}", said.join("; "))) })
     }
+}
+
+/// Where nobody outside is known inside, files of this machine would be nobody's, and the next one's ids are others.
+fn check_shared(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
+    if !has_own_ids(mode) || mode.workspace == Support::Given {
+        return Ok(());
+    }
+    let copy = "copy what is needed: kennel cp";
+    let refuse = |what: String, hint: String| {
+        let what = format!("{what} with --userns auto: it would be nobody's");
+        Err(Error::unsupported(mode.provider, what).hint(hint))
+    };
+    if let Some(workspace) = &spec.workspace {
+        let hint = format!("leave it out with --no-workspace, and {copy}");
+        return refuse(format!("the workspace {}", workspace.display()), hint);
+    }
+    if let Some(mount) = spec.mounts.first() {
+        return refuse(format!("a mount at {}", mount.target), copy.into());
+    }
+    if spec.data || !spec.caches.is_empty() {
+        return refuse("a volume".into(), copy.into());
+    }
+    Ok(())
 }
 
 /// Whether Podman says that the user has no ids. It also says so now and then when it is asked for several at once.

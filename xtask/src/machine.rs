@@ -103,10 +103,7 @@ impl Machine {
     /// Makes an ordinary user with ids of its own to give away, for the tests that are one.
     pub(crate) fn make_tester(&mut self) -> Result<()> {
         const NAME: &str = "kennel-tester";
-        let has = |path: &str| {
-            let text = std::fs::read_to_string(path).unwrap_or_default();
-            text.lines().any(|line| line.split(':').next() == Some(NAME))
-        };
+        let has = |path: &str| is_named(path, NAME);
         if has("/etc/passwd") && has("/etc/subuid") && has("/etc/subgid") {
             return Ok(());
         }
@@ -123,6 +120,32 @@ impl Machine {
         }
         Ok(())
     }
+
+    /// Gives root's Podman ids for user namespaces, under the name it looks for. No user has to be called that.
+    pub(crate) fn give_ids_to_podman(&mut self) -> Result<()> {
+        const NAME: &str = "containers";
+        for path in ["/etc/subuid", "/etc/subgid"] {
+            if is_named(path, NAME) {
+                continue;
+            }
+            if !self.root {
+                return self.leave_out("user namespaces of root's Podman", "only root can give it ids");
+            }
+            let mut text = std::fs::read_to_string(path).unwrap_or_default();
+            if !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
+            }
+            text.extend([NAME, ":1100000000:16777216\n"]);
+            std::fs::write(path, text).with_context(|| format!("give {NAME} a range in {path}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file has a line of that name.
+fn is_named(path: &str, name: &str) -> bool {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().any(|line| line.split(':').next() == Some(name))
 }
 
 impl Machine {

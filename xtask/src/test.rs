@@ -28,6 +28,7 @@ impl Test {
         let mut machine = Machine::here();
         machine.install(FOR_TESTS)?;
         machine.make_tester()?;
+        machine.give_ids_to_podman()?;
         let engine = Engine::get(&mut machine)?;
         machine.open_tunnels()?;
         let podmans = Podmans::get(&mut machine)?;

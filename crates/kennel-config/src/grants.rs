@@ -82,6 +82,7 @@ fn opens(key: &KeyPath, setting: &Setting, shut: Shut, real: &dyn Fn(&Path) -> P
             .then_some("a root that is written to, which your own settings do not give"),
         // One may hold less than the engine's usual.
         ["runtime"] => Some("what your engine runs containers with"),
+        ["userns"] => Some("who root inside is outside"),
         // Who takes a port may be taken for someone else.
         ["ports"] => read(setting)
             .is_some_and(|ports: Vec<Port>| ports.iter().any(|port| port.host.is_some()))

@@ -63,6 +63,8 @@ pub struct SandboxSection {
     pub read_only: bool,
     /// What an engine runs containers with, as in `runsc`, `kata` or `crun`; its usual if not given.
     pub runtime: Option<String>,
+    /// The user namespace that an engine gives it: `auto`, `keep-id` or `host`; the engine's usual if not given.
+    pub userns: Option<String>,
     /// Working directory inside.
     #[schemars(with = "InnerPath")]
     pub workdir: String,
@@ -141,6 +143,7 @@ impl Default for SandboxSection {
             image_command: false,
             read_only: false,
             runtime: None,
+            userns: None,
             workdir: "/workspace".to_owned(),
             env: BTreeMap::new(),
             labels: BTreeMap::new(),

@@ -285,7 +285,11 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
         return refuse("a read-only root".into(), "read_only");
     }
     if mode.backing != Backing::Image {
-        let asked = [(spec.runtime.is_some(), "another runtime"), (spec.image_main, "an image's own command")];
+        let asked = [
+            (spec.runtime.is_some(), "another runtime"),
+            (spec.userns.is_some(), "another user namespace"),
+            (spec.image_main, "an image's own command"),
+        ];
         if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
             return refuse(what.into(), "images");
         }

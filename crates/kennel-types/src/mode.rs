@@ -281,6 +281,15 @@ const ROOTLESS: Mode = Mode {
     ..DOCKER
 };
 
+/// One in a user namespace where the user who runs Podman has the same ids inside.
+const KEEP_ID: Mode = Mode {
+    name: "podman, rootless, userns keep-id",
+    ids: "the user is the same inside, root and others are of the range given to it (subuid)",
+    ..ROOTLESS
+};
+
+const PODMAN: Mode = Mode { name: "podman, root", provider: "podman", ..DOCKER };
+
 /// An ordinary process of the host: nothing is enforced, and nothing is promised.
 const LOCAL: Mode = Mode {
     name: "local",
@@ -324,11 +333,25 @@ pub const MODES: &[Mode] = &[
     DOCKER,
     DOCKER_REMOTE,
     DOCKER_FOREIGN,
-    Mode { name: "podman, root", provider: "podman", ..DOCKER },
+    PODMAN,
+    Mode {
+        name: "podman, root, userns auto",
+        ids: "a range for each sandbox, which the engine chooses",
+        layers: ROOTLESS.layers,
+        networks: &[NetworkMode::Bridge, NetworkMode::None],
+        // Nobody outside is known there, and the next one has other ids.
+        workspace_files: DOCKER_REMOTE.workspace_files,
+        mounts: Support::Refused,
+        workspace: Support::Refused,
+        volumes: Support::Refused,
+        ..PODMAN
+    },
     Mode { name: "podman, root, remote", provider: "podman", ..DOCKER_REMOTE },
     Mode { name: "podman, root, remote, no keeper", provider: "podman", ..DOCKER_FOREIGN },
     ROOTLESS,
     without_limits("podman, rootless, no limits", ROOTLESS),
+    KEEP_ID,
+    without_limits("podman, rootless, no limits, userns keep-id", KEEP_ID),
     LOCAL,
     Mode {
         name: "mock",

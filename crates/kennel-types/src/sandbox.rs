@@ -45,6 +45,8 @@ pub struct SandboxSpec {
     pub caches: Vec<Cache>,
     /// What an engine runs containers with, if not its usual: `runsc`, `kata`, `crun`.
     pub runtime: Option<String>,
+    /// The user namespace that an engine gives it: `auto`, `keep-id`, or `host` for none; the engine's usual if not given.
+    pub userns: Option<String>,
     /// Programs of a home directory that are shown where the host's own root is below.
     pub toolchains: Option<Toolchains>,
     /// Other sandboxes, as those of bubblewrap, can be made inside. It opens up more of the kernel.

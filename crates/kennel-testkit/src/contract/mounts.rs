@@ -37,6 +37,7 @@ pub async fn a_read_only_root_is_not_written(stage: &Stage) {
     let spec = SandboxSpec { read_only: true, ..stage.spec() };
     if stage.mode().backing != Backing::Image {
         stage.refuses(&SandboxSpec { runtime: Some("other".into()), ..stage.spec() }).await;
+        stage.refuses(&SandboxSpec { userns: Some("auto".into()), ..stage.spec() }).await;
         stage.refuses(&SandboxSpec { image_main: true, ..stage.spec() }).await;
     }
     if stage.mode().read_only == Support::Refused {

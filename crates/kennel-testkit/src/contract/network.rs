@@ -1,9 +1,9 @@
 //! The networks of the row, and the refusal of the others.
 
-use crate::inside::{SOON, ok};
+use crate::inside::{self, SOON, ok};
 use crate::programs::{self, REACH};
 use crate::{Stage, within};
-use kennel_core::Sandbox;
+use kennel_core::{Sandbox, WriteOptions};
 use kennel_types::{ErrorCode, NetworkMode, SandboxSpec, Support};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -73,10 +73,16 @@ pub async fn published_ports_are_reachable(stage: &Stage) {
         let refused = stage.try_create(&SandboxSpec { network: Some(*network), ..spec.clone() }).await;
         assert_eq!(refused.err().expect("ports come with a network").code(), ErrorCode::InvalidConfig);
     }
-    programs::compile(REACH, &stage.home().workspace().join("reach"));
+    let reach = stage.home().workspace().join("reach");
+    programs::compile(REACH, &reach);
     let sandbox = stage.create(&SandboxSpec { network: Some(NetworkMode::Bridge), ..spec }).await;
     assert!(sandbox.inspect().await.unwrap().ports.is_empty(), "it does not run yet");
     sandbox.start().await.unwrap();
+    if stage.mode().workspace == Support::Refused {
+        let options = WriteOptions { mode: Some(0o755), parents: true };
+        let program = std::fs::read(&reach).unwrap();
+        inside::files(&sandbox).await.write("/workspace/reach", &program, options).await.unwrap();
+    }
     ok(&sandbox, "/workspace/reach serve 0.0.0.0:7000 > /tmp/served 2>&1 & true").await;
     let ports = sandbox.inspect().await.unwrap().ports;
     let [port] = ports[..] else { panic!("one port is published: {ports:?}") };

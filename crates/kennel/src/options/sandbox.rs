@@ -54,6 +54,9 @@ pub(crate) struct SandboxOptions {
     /// What the engine runs it with, as in runsc, kata or crun
     #[arg(long, value_name = "NAME")]
     runtime: Option<String>,
+    /// The user namespace the engine gives it: auto (ids of its own), keep-id (you are yourself inside) or host (none)
+    #[arg(long, value_name = "MODE")]
+    userns: Option<String>,
     /// Memory, as in 512m or 4G
     #[arg(long, value_name = "SIZE")]
     memory: Option<ByteSize>,
@@ -114,6 +117,7 @@ impl SandboxOptions {
             data: self.data || (set.data && self.name.is_some()),
             caches: self.caches(set, workspace.as_deref())?,
             runtime: self.runtime.clone().or_else(|| set.runtime.clone()),
+            userns: self.userns.clone().or_else(|| set.userns.clone()),
             image: self.image(settings).map(ToOwned::to_owned),
             command: set.command.clone(),
             workdir: self.workdir.clone().or_else(|| settings.said("sandbox.workdir", set.workdir.clone())),

@@ -157,6 +157,7 @@ fn a_project_opens_nothing_up_by_itself() {
         ("ports = [\"3000:80\"]".to_owned(), "a port of this machine"),
         ("enabled = false".to_owned(), "without a sandbox"),
         ("runtime = \"runc\"".to_owned(), "what your engine runs containers with"),
+        ("userns = \"host\"".to_owned(), "who root inside is outside"),
         ("provider = \"local\"".to_owned(), "without a sandbox"),
         ("onUnavailable = \"run-directly\"".to_owned(), "without a sandbox"),
         ("env = { TOKEN = \"${SECRET}\" }".to_owned(), "a variable of your environment"),

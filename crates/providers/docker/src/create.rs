@@ -3,9 +3,10 @@
 
 use crate::engine::status;
 use crate::info::Container;
+use crate::keeper::back_off;
 use crate::mounts::{Guard, mounts};
-use crate::plan::{Facts, Plan, Way, Workdir, plan};
-use crate::setup::Setup;
+use crate::plan::{Facts, Ids, Plan, Way, Workdir, plan};
+use crate::setup::{has_own_ids, is_rootless};
 use crate::{Docker, Seen};
 use bollard::models::ImageConfig;
 use bollard::query_parameters::{
@@ -13,36 +14,45 @@ use bollard::query_parameters::{
     UploadToContainerOptionsBuilder,
 };
 use kennel_core::{Error, Result, new_id, printable, require};
-use kennel_types::{ErrorCode, Limits, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec, Support};
+use kennel_types::{ErrorCode, Limits, Mode, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec, Support};
 use rustix::fs::StatVfsMountFlags;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// From this version on the engine can make a whole tree of mounts read-only.
 const DEEP_READ_ONLY: (usize, usize) = (1, 44);
 
+/// How often Podman is asked again where it may have stumbled, and after how long.
+const RETRIES: u32 = 3;
+const STUMBLED: Duration = Duration::from_millis(50);
+
 impl Docker {
     /// Makes a sandbox, whole or not at all.
     pub(crate) async fn make(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
-        require(self.row(), spec)?;
+        if spec.userns.is_none() || spec.image.is_none() {
+            // Else the row is another, and which one is for the engine to say.
+            require(self.row(), spec)?;
+        }
         let reference = image_reference(spec)?;
         self.engine.api().await?;
         let (image, setup) = tokio::join!(self.image(reference), self.setup());
         let setup = setup?;
         // Now that it is known what it is.
-        let network = require(setup.mode, spec)?;
+        let mode = setup.with_userns(spec.userns.as_deref())?;
+        check_shared(spec, mode)?;
+        let network = require(mode, spec)?;
         let image = image?;
         setup.check()?;
         self.check_paths(spec)?;
-        Self::check_owner(spec, setup)?;
+        Self::check_owner(spec, mode)?;
         if self.run_dirs.is_sweep_due() {
             // Others' leftovers are no reason not to make this one.
             let _ = self.all().await;
         }
         let id = new_id()?;
         let (run_dir, held) = self.run_dirs.make_and_hold(&id)?;
-        let made = self.make_container(spec, &id, network, &image, &run_dir, setup).await;
+        let made = self.make_container(spec, &id, network, &image, &run_dir, mode).await;
         if made.is_err() {
             let _ = self.run_dirs.remove(&id);
         }
@@ -59,7 +69,7 @@ impl Docker {
         network: NetworkMode,
         image: &ImageConfig,
         run_dir: &Path,
-        setup: &Setup,
+        mode: &'static Mode,
     ) -> Result<SandboxInfo> {
         let api = self.engine.api().await?;
         // Held until it is made: of two who want one name, one gets it.
@@ -68,8 +78,10 @@ impl Docker {
             None => None,
         };
         let here = self.engine.dialer().is_here();
-        let program = if here { self.keeper_program()? } else { None };
-        let way = match (here, setup.mode.keeper) {
+        // Who this is outside, a keeper with ids of its own cannot see: it would neither own its socket nor its directory.
+        let shown = here && !has_own_ids(mode);
+        let program = if shown { self.keeper_program()? } else { None };
+        let way = match (shown, mode.keeper) {
             (_, Support::Refused) => Way::Plain,
             (true, Support::Given) => Way::Mounted { program: program.as_deref(), run_dir },
             (false, Support::Given) => Way::Copied,
@@ -85,28 +97,45 @@ impl Docker {
             image,
             owner: spec.owner.unwrap_or_else(caller),
             created_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
-            mode: setup.mode.name,
+            mode: mode.name,
             kind: self.engine.kind(),
             way,
-            limits: setup.mode.limits == Support::Given,
-            rootless: setup.is_rootless(),
+            limits: mode.limits == Support::Given,
+            ids: match (has_own_ids(mode), mode.workspace) {
+                (true, Support::Refused) => Ids::Apart,
+                (true, Support::Given) => Ids::Kept,
+                (false, _) if is_rootless(mode) => Ids::Root,
+                (false, _) => Ids::Same,
+            },
             mounts: mounts(spec, &guard, deep)?,
             volumes: self.volumes(spec, spec.name.as_deref().unwrap_or(id.as_str()))?,
         };
         self.make_volumes(&facts.volumes).await?;
-        let Plan { container, body, make_workdir, give_volumes } = plan(spec, facts)?;
+        let Plan { container, body, make_workdir, make_home, give_volumes } = plan(spec, facts)?;
         let query = CreateContainerOptionsBuilder::default().name(&container).build();
-        let made = match api.create_container(Some(query), body).await {
+        let mut made = api.create_container(Some(query.clone()), body.clone()).await;
+        for _ in 0..RETRIES {
+            match &made {
+                Err(error) if stumbled(error) => {}
+                _ => break,
+            }
+            back_off(STUMBLED).await;
+            made = api.create_container(Some(query.clone()), body.clone()).await;
+        }
+        let made = match made {
             Ok(made) => made,
             Err(error) if is_taken(&error) => {
                 return Err(taken(spec.name.as_deref().unwrap_or_default(), &container));
             }
             Err(error) if status(&error) == Some(404) => return Err(self.no_image(image_reference(spec)?)),
-            Err(error) => return Err(self.engine.error(format!("make the container {container}"), error)),
+            Err(error) => {
+                let error = self.engine.error(format!("make the container {container}"), error);
+                return Err(if has_own_ids(mode) { no_ids(mode, error) } else { error });
+            }
         };
         let finished = async {
-            if let Some(workdir) = make_workdir {
-                self.make_workdir(&made.id, &workdir).await?;
+            for dir in make_workdir.iter().chain(&make_home) {
+                self.make_workdir(&made.id, dir).await?;
             }
             if let Some((owner, targets)) = give_volumes {
                 for path in targets {
@@ -114,12 +143,12 @@ impl Docker {
                 }
             }
             let container = self.inspect(&made.id).await?.ok_or_else(|| Error::no_sandbox(id))?;
-            self.check_made(spec, setup, &container, &made.warnings)?;
+            self.check_made(spec, mode, &container, &made.warnings)?;
             Ok(container.info)
         };
         let finished = finished.await;
         if finished.is_ok() {
-            self.seen().insert(id.clone(), Seen { engine_id: made.id, made_here: true, held: None });
+            self.seen().insert(id.clone(), Seen { engine_id: made.id, made_here: true, shown, held: None });
         } else {
             let query = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
             let _ = api.remove_container(&made.id, Some(query)).await;
@@ -158,11 +187,15 @@ impl Docker {
     }
 
     /// Who runs an engine as an ordinary user cannot give files away.
-    fn check_owner(spec: &SandboxSpec, setup: &Setup) -> Result<()> {
+    fn check_owner(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
         match spec.owner {
-            Some(owner) if setup.is_rootless() && owner != caller() => {
-                Err(Error::unsupported(setup.mode.provider, format!("files of user {}: it is not root's", owner.uid))
+            Some(owner) if is_rootless(mode) && owner != caller() => {
+                Err(Error::unsupported(mode.provider, format!("files of user {}: it is not root's", owner.uid))
                     .hint("leave out sudo"))
+            }
+            None if is_rootless(mode) && has_own_ids(mode) && caller().uid == 0 => {
+                Err(Error::unsupported(mode.provider, "the user namespace keep-id to root: the engine is another's")
+                    .hint("leave out --userns, or call it as the user who runs the engine"))
             }
             _ => Ok(()),
         }
@@ -216,10 +249,9 @@ impl Docker {
     }
 
     /// Engines leave out what their kernel cannot do, with a warning at most. We do not.
-    fn check_made(&self, spec: &SandboxSpec, setup: &Setup, container: &Container, warnings: &[String]) -> Result<()> {
+    fn check_made(&self, spec: &SandboxSpec, mode: &Mode, container: &Container, warnings: &[String]) -> Result<()> {
         let enforced = &container.info.enforcement;
-        let mut missing: Vec<String> = setup
-            .mode
+        let mut missing: Vec<String> = mode
             .layers_with(container.info.network)
             .iter()
             .filter(|layer| !enforced.layers.contains(layer))
@@ -238,11 +270,53 @@ impl Docker {
             return Ok(());
         }
         let missing = format!("{} on this engine", missing.join(", "));
-        let error = Error::unsupported(setup.mode.provider, missing);
+        let error = Error::unsupported(mode.provider, missing);
         let said: Vec<String> = warnings.iter().map(|warning| printable(warning)).collect();
         let engine = self.engine.kind().title();
         Err(if said.is_empty() { error } else { error.hint(format!("{engine} says: {}", said.join("; "))) })
     }
+}
+
+/// Where nobody outside is known inside, files of this machine would be nobody's, and the next one's ids are others.
+fn check_shared(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
+    if !has_own_ids(mode) || mode.workspace == Support::Given {
+        return Ok(());
+    }
+    let copy = "copy what is needed: kennel cp";
+    let refuse = |what: String, hint: String| {
+        let what = format!("{what} with --userns auto: it would be nobody's");
+        Err(Error::unsupported(mode.provider, what).hint(hint))
+    };
+    if let Some(workspace) = &spec.workspace {
+        let hint = format!("leave it out with --no-workspace, and {copy}");
+        return refuse(format!("the workspace {}", workspace.display()), hint);
+    }
+    if let Some(mount) = spec.mounts.first() {
+        return refuse(format!("a mount at {}", mount.target), copy.into());
+    }
+    if spec.data || !spec.caches.is_empty() {
+        return refuse("a volume".into(), copy.into());
+    }
+    Ok(())
+}
+
+/// Whether Podman says that the user has no ids. It also says so now and then when it is asked for several at once.
+fn stumbled(error: &bollard::errors::Error) -> bool {
+    status(error) == Some(500) && error.to_string().contains("requires additional UIDs")
+}
+
+/// What Podman says where it has no ids to give, with what to do about that.
+fn no_ids(mode: &Mode, error: Error) -> Error {
+    let said = error.to_string();
+    if !["available IDs", "unused IDs", "additional UIDs"].iter().any(|part| said.contains(part)) {
+        return error;
+    }
+    let error = Error::unsupported(mode.provider, format!("a user namespace: no ids are left for it ({said})"));
+    error.hint(if is_rootless(mode) {
+        "have root give you ids in /etc/subuid and /etc/subgid: kennel doctor"
+    } else {
+        "as root, add the line containers:2147483647:2147483648 to /etc/subuid and /etc/subgid"
+    })
 }
 
 fn missing_limits(asked: &Limits, given: &Limits) -> Vec<String> {
@@ -298,6 +372,20 @@ mod tests {
         assert!(missing_limits(&Limits::default(), &asked).is_empty());
         assert_eq!(missing_limits(&asked, &Limits::default()).len(), 3);
         assert_eq!(missing_limits(&asked, &Limits { pids: Some(4), ..asked }), ["the process limit"]);
+    }
+
+    #[test]
+    fn an_engine_without_ids_to_give_is_told_from_others() {
+        let said = |text: &str, mode: &str| {
+            let error = no_ids(Mode::named(mode).unwrap(), Error::new(ErrorCode::Internal, text));
+            (error.code(), error.next_step().map(ToOwned::to_owned).unwrap_or_default())
+        };
+        let (code, hint) =
+            said("creating container storage: could not find enough available IDs", "podman, root, userns auto");
+        assert_eq!((code, hint.contains("containers:")), (ErrorCode::Unsupported, true), "{hint}");
+        let (code, hint) = said("keep-id requires additional UIDs or GIDs", "podman, rootless, userns keep-id");
+        assert_eq!((code, hint.contains("give you")), (ErrorCode::Unsupported, true), "{hint}");
+        assert_eq!(said("no space left", "podman, root, userns auto").0, ErrorCode::Internal);
     }
 
     #[test]

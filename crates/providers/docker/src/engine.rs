@@ -212,6 +212,12 @@ pub(crate) fn status(error: &EngineError) -> Option<u16> {
     }
 }
 
+/// Whether a container is not there. Podman stumbles over one that goes while it is looked at.
+pub(crate) fn is_gone(error: &EngineError) -> bool {
+    let stumbled = || status(error) == Some(500) && error.to_string().contains("no such container");
+    status(error) == Some(404) || stumbled()
+}
+
 /// All of an answer.
 async fn whole(response: hyper::Response<Incoming>) -> Result<hyper::body::Bytes, EngineError> {
     let body = Limited::new(response.into_body(), ANSWER_CAP).collect().await;

@@ -6,6 +6,7 @@ use crate::labels;
 use crate::mounts::{OURS, WORKSPACE};
 use crate::names::{self, NamePrefix};
 use crate::plan::CAPABILITIES;
+use crate::setup::has_own_ids;
 use kennel_core::Error;
 use kennel_types::{
     ByteSize, Enforcement, Layer, Limits, MODES, Mode, NetworkMode, Published, STARTUP, SandboxId, SandboxInfo, Status,
@@ -110,6 +111,22 @@ pub(crate) struct Own {
     bounding_caps: Option<Vec<String>>,
     #[serde(default, rename = "OCIRuntime")]
     runtime: String,
+    #[serde(default)]
+    host_config: OwnHostConfig,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct OwnHostConfig {
+    #[serde(rename = "IDMappings")]
+    id_mappings: Option<IdMappings>,
+}
+
+/// Each `inside:outside:count`.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct IdMappings {
+    uid_map: Vec<String>,
 }
 
 /// A container that is a sandbox of this installation.
@@ -282,8 +299,9 @@ fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<Layer> {
     let privileged = host.privileged;
     let options = host.security_opt.as_deref().unwrap_or_default();
     let has = |layer: Layer| match layer {
-        // An engine that has the other in its row lives in one itself.
-        Layer::MountNamespace | Layer::UserNamespace => true,
+        Layer::MountNamespace => true,
+        // Else an engine that has it in its row lives in one itself.
+        Layer::UserNamespace => !has_own_ids(mode) || own.is_some_and(has_another_root),
         Layer::PidNamespace => apart(&host.pid_mode),
         Layer::IpcNamespace => apart(&host.ipc_mode),
         Layer::UtsNamespace => apart(&host.uts_mode),
@@ -299,6 +317,16 @@ fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<Layer> {
         Layer::CgroupNamespace | Layer::Landlock => false,
     };
     mode.layers.iter().copied().filter(|layer| has(*layer)).collect()
+}
+
+/// Whether root inside is not the root of where the engine is, as the engine has really mapped it.
+fn has_another_root(own: &Own) -> bool {
+    let maps = own.host_config.id_mappings.as_ref().map(|maps| maps.uid_map.as_slice()).unwrap_or_default();
+    let outside = |map: &String| {
+        let mut parts = map.split(':');
+        (parts.next() == Some("0")).then(|| parts.next().and_then(|id| id.parse::<u32>().ok())).flatten()
+    };
+    maps.iter().find_map(outside).is_some_and(|root| root != 0)
 }
 
 fn has_few_capabilities(host: &HostConfig, own: Option<&Own>) -> bool {
@@ -431,6 +459,23 @@ mod tests {
         };
         assert!(with(serde_json::json!(["CAP_KILL", "CAP_SETUID"])));
         assert!(!with(serde_json::json!(["CAP_KILL", "CAP_SYS_ADMIN"])));
+        assert!(!with(serde_json::Value::Null), "what was not said is not so");
+    }
+
+    #[test]
+    fn a_user_namespace_is_what_the_engine_has_mapped() {
+        let with = |mappings: serde_json::Value| {
+            let mut seen = seen(&serde_json::json!({"Status": "running"}), &hardened());
+            let labels = seen.inspected.config.labels.as_mut().unwrap();
+            labels.insert(labels::MODE.into(), "podman, root, userns auto".into());
+            let own = serde_json::json!({ "BoundingCaps": [], "HostConfig": { "IDMappings": mappings } });
+            seen.own = serde_json::from_value(own).unwrap();
+            seen.kind = Kind::Podman;
+            Container::read(seen, "here").unwrap().info.enforcement.layers.contains(&Layer::UserNamespace)
+        };
+        assert!(with(serde_json::json!({"UidMap": ["0:1000000000:1024"], "GidMap": ["0:1000000000:1024"]})));
+        assert!(with(serde_json::json!({"UidMap": ["0:1:999", "999:0:1", "1000:1000:64537"]})));
+        assert!(!with(serde_json::json!({"UidMap": ["0:0:4294967295"]})));
         assert!(!with(serde_json::Value::Null), "what was not said is not so");
     }
 

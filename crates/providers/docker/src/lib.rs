@@ -2,7 +2,7 @@
 //!
 //! The engine makes, lists and removes containers; its own labels are all the state there is. Everything that happens
 //! inside goes through the keeper, which is the container's first process. Where the engine is on this machine the keeper is
-//! mounted, and puts its socket into a run directory that is mounted too; elsewhere it is copied in, and spoken to through
+//! mounted, and puts its socket into a run directory that is mounted too; elsewhere, and in a user namespace of its own, it is copied in, and spoken to through
 //! the engine. Where it cannot run at all, the engine itself runs commands, and what it cannot do is refused. No terminal of the engine's, and the engine's socket never gets into a container.
 
 mod build;
@@ -29,7 +29,7 @@ pub use dialer::{Dialer, TcpDialer, Tls, UnixDialer};
 pub use engine::Kind;
 pub use names::NamePrefix;
 
-use crate::engine::{Engine, status};
+use crate::engine::{Engine, is_gone};
 use crate::info::{Container, Seen as Inspected};
 use crate::rundir::RunDirs;
 use crate::setup::Setup;
@@ -77,6 +77,8 @@ struct Seen {
     engine_id: String,
     /// A tied one lives as long as whoever made it is connected.
     made_here: bool,
+    /// Whether its run directory is shown inside.
+    shown: bool,
     /// The run directory of a tied one: held as long as its maker lives.
     held: Option<Arc<std::fs::File>>,
 }
@@ -137,7 +139,7 @@ impl Docker {
                 let seen = Inspected { inspected, own, kind: self.engine.kind() };
                 Ok(Container::read(seen, &self.installation))
             }
-            Err(error) if status(&error) == Some(404) => Ok(None),
+            Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(self.engine.error("look at a sandbox", error)),
         }
     }
@@ -163,11 +165,12 @@ impl Docker {
         let gone = self.seen().remove(id);
         for engine_id in self.listed(Some((labels::ID, id.as_str()))).await? {
             if let Some(container) = self.inspect(&engine_id).await? {
-                self.seen().insert(container.id().clone(), Seen { engine_id, made_here: false, held: None });
+                self.seen()
+                    .insert(container.id().clone(), Seen { engine_id, made_here: false, shown: true, held: None });
                 return Ok(Some(container));
             }
         }
-        if gone.is_some_and(|seen| seen.made_here) && !self.engine.dialer().is_here() {
+        if gone.is_some_and(|seen| seen.made_here && !seen.shown) {
             // No keeper has ever been in it: it only said that its maker lives.
             let _ = self.run_dirs.remove(id);
         }

@@ -68,7 +68,7 @@ impl Docker {
         let Some((engine_id, _)) = self.holder(name).await? else { return Ok(None) };
         let found = self.inspect(&engine_id).await?;
         if let Some(container) = &found {
-            let seen = Seen { engine_id, made_here: false, held: None };
+            let seen = Seen { engine_id, made_here: false, shown: true, held: None };
             self.seen().entry(container.id().clone()).or_insert(seen);
         }
         Ok(found)

@@ -27,6 +27,9 @@ pub(crate) const CAPABILITIES: [&str; 7] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "
 /// The keeper's socket in its run directory.
 pub(crate) const SOCKET: &str = "sock";
 
+/// The home of a user to whom Podman gives none.
+const HOME: &str = "/home/kennel";
+
 /// Processes and threads of a sandbox for which no limit was asked.
 pub(crate) const PIDS: u32 = 4096;
 
@@ -50,11 +53,24 @@ pub(crate) struct Facts<'a> {
     pub(crate) way: Way<'a>,
     /// Whether the engine holds limits.
     pub(crate) limits: bool,
-    /// Whether root inside is who runs the engine.
-    pub(crate) rootless: bool,
+    /// Who people outside are inside.
+    pub(crate) ids: Ids,
     /// The workspace and the other mounts asked for.
     pub(crate) mounts: Vec<Mount>,
     pub(crate) volumes: Vec<Volume>,
+}
+
+/// Who people outside are inside.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Ids {
+    /// The same.
+    Same,
+    /// The same, and Podman has given who runs it a name inside, but no home.
+    Kept,
+    /// Who runs the engine is root.
+    Root,
+    /// Nobody.
+    Apart,
 }
 
 /// How a keeper gets into a container, and is spoken to.
@@ -75,6 +91,8 @@ pub(crate) struct Plan {
     pub(crate) body: ContainerCreateBody,
     /// The working directory, if it is ours to make, and other directories to give away.
     pub(crate) make_workdir: Option<Workdir>,
+    /// A home for its user, where nobody else makes one.
+    pub(crate) make_home: Option<Workdir>,
     /// To whom its volumes are given; root has them anyway.
     pub(crate) give_volumes: Option<(Owner, Vec<String>)>,
 }
@@ -106,6 +124,14 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
         // Podman makes none.
         _ if facts.kind == Kind::Podman && !below_a_mount && !is_a_mount && !spec.read_only => {
             Some(Workdir { path: workdir.clone(), owner: Owner { uid: 0, gid: 0 }, if_missing: true })
+        }
+        _ => None,
+    };
+    let make_home = match user {
+        User::Owner(owner)
+            if facts.ids == Ids::Kept && !spec.read_only && home(spec, &facts).as_deref() == Some(HOME) =>
+        {
+            Some(Workdir { path: HOME.into(), owner, if_missing: true })
         }
         _ => None,
     };
@@ -147,7 +173,7 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
         host_config: Some(host_config(spec, facts)?),
         ..ContainerCreateBody::default()
     };
-    Ok(Plan { container, body, make_workdir, give_volumes })
+    Ok(Plan { container, body, make_workdir, make_home, give_volumes })
 }
 
 fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
@@ -179,6 +205,8 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
         ipc_mode: Some("private".into()),
         readonly_rootfs: Some(spec.read_only),
         runtime: spec.runtime.clone(),
+        // With all usual ids, `nobody` too.
+        userns_mode: spec.userns.clone().map(|mode| if mode == "auto" { "auto:size=65536".into() } else { mode }),
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
         cap_add: Some(CAPABILITIES.iter().map(|&name| name.into()).collect()),
@@ -227,8 +255,8 @@ enum User {
 fn user(spec: &SandboxSpec, facts: &Facts<'_>) -> User {
     let image_user = facts.image.user.as_ref().filter(|user| !user.is_empty());
     match (&spec.user, image_user) {
-        (None, _) if facts.rootless => User::Named("0:0".into()),
-        (None, _) if facts.owner.uid != 0 => User::Owner(facts.owner),
+        (None, _) if facts.ids == Ids::Root => User::Named("0:0".into()),
+        (None, _) if matches!(facts.ids, Ids::Same | Ids::Kept) && facts.owner.uid != 0 => User::Owner(facts.owner),
         (Some(user), _) | (None, Some(user)) => User::Named(user.clone()),
         (None, None) => User::Named("0:0".into()),
     }
@@ -290,7 +318,7 @@ fn keeper_config(
         idle_ms: spec.idle_seconds.map(|seconds| seconds.saturating_mul(1000)),
         inherit_env: true,
         // The engine sets one for the keeper's own user, so the keeper passes only an explicit one on.
-        env: home(spec, facts.image).map(|home| (b"HOME".to_vec().into(), home.into())).into_iter().collect(),
+        env: home(spec, facts).map(|home| (b"HOME".to_vec().into(), home.into_bytes().into())).into_iter().collect(),
         cwd: Some(workdir.as_bytes().to_vec().into()),
         user: Some(user),
         give: ensure_user
@@ -308,10 +336,11 @@ fn keeper_config(
     }
 }
 
-/// The home directory that the spec or the image names.
-fn home(spec: &SandboxSpec, image: &ImageConfig) -> Option<Vec<u8>> {
-    let by_image = || image.env.iter().flatten().find_map(|pair| pair.strip_prefix("HOME="));
-    spec.env.get("HOME").map(String::as_str).or_else(by_image).map(|home| home.as_bytes().to_vec())
+/// The home directory that the spec or the image names, or ours for one who has none.
+fn home(spec: &SandboxSpec, facts: &Facts<'_>) -> Option<String> {
+    let by_image = || facts.image.env.iter().flatten().find_map(|pair| pair.strip_prefix("HOME="));
+    let ours = || (facts.ids == Ids::Kept && spec.user.is_none() && facts.owner.uid != 0).then_some(HOME);
+    spec.env.get("HOME").map(String::as_str).or_else(by_image).or_else(ours).map(ToOwned::to_owned)
 }
 
 /// The keeper's argument is for everyone to see, so nothing secret may be in it.
@@ -402,7 +431,7 @@ mod tests {
             kind: Kind::Docker,
             way: Way::Mounted { program: Some(Path::new("/programs/keeper")), run_dir: Path::new("/state/abc") },
             limits: true,
-            rootless: false,
+            ids: Ids::Same,
             mounts: Vec::new(),
             volumes: Vec::new(),
         }
@@ -480,8 +509,24 @@ mod tests {
         assert_eq!(user_of(&nobody, &node, 0), (Some("node".into()), None));
         assert_eq!(user_of(&nobody, &plain, 0), (Some("0:0".into()), None));
         let id = SandboxId::new("abc").unwrap();
-        let plan = plan(&nobody, Facts { rootless: true, ..facts(&id, &node, 1000) }).unwrap();
-        assert_eq!(config(&plan).user.as_deref(), Some("0:0"), "who is the one who runs the engine");
+        let of = |ids| config(&plan(&nobody, Facts { ids, ..facts(&id, &node, 1000) }).unwrap()).user;
+        assert_eq!(of(Ids::Root).as_deref(), Some("0:0"), "who is the one who runs the engine");
+        assert_eq!(of(Ids::Apart).as_deref(), Some("node"), "who runs the engine is nobody there");
+    }
+
+    #[test]
+    fn a_user_without_a_home_has_ours() {
+        let (id, image) = (SandboxId::new("abc").unwrap(), ImageConfig::default());
+        let with = |spec: &SandboxSpec, ids| {
+            let plan = plan(spec, Facts { ids, ..facts(&id, &image, 1000) }).unwrap();
+            (config(&plan).env.pop().map(|(_, home)| home.to_vec()), plan.make_home.map(|home| home.owner.uid))
+        };
+        assert_eq!(with(&SandboxSpec::default(), Ids::Kept), (Some(HOME.into()), Some(1000)));
+        assert_eq!(with(&SandboxSpec::default(), Ids::Same), (None, None), "the keeper makes one");
+        let root = SandboxSpec { user: Some("0".into()), ..SandboxSpec::default() };
+        assert_eq!(with(&root, Ids::Kept), (None, None));
+        let named = SandboxSpec { env: [("HOME".into(), "/named".into())].into(), ..SandboxSpec::default() };
+        assert_eq!(with(&named, Ids::Kept), (Some(b"/named".to_vec()), None));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::engine::{Kind, status};
 use crate::info::Container;
-use crate::keeper::{Missed, SocketMark, greet_starting, shut_down, socket_mark};
+use crate::keeper::{Missed, SocketMark, back_off, greet_starting, shut_down, socket_mark};
 use crate::{Docker, create, plan, streams, watch};
 use bollard::query_parameters::{
     RemoveContainerOptionsBuilder, RenameContainerOptionsBuilder, StopContainerOptionsBuilder,
@@ -23,6 +23,8 @@ use std::time::Duration;
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// How much longer than the grace an end may take before the engine is asked to make one.
 const SLACK: Duration = Duration::from_secs(3);
+/// How long Podman is left to clean up.
+const AFTER_BUSY: Duration = Duration::from_millis(100);
 /// How many of the log's last lines explain an early end.
 const LAST_LINES: usize = 50;
 /// How many containers are looked at at once.
@@ -323,12 +325,17 @@ impl Docker {
                 _ => return Ok(()),
             };
             // It may end, or be removed, by itself in this moment: engines stumble over that.
-            let crossed = status(&error) == Some(409) || (status(&error) == Some(500) && force);
+            // Podman also over its own cleaning up after what the engine was asked to run inside.
+            let busy = status(&error) == Some(500) && error.to_string().contains("resource busy");
+            let crossed = busy || status(&error) == Some(409) || (status(&error) == Some(500) && force);
             if !crossed || attempts > 3 {
                 return Err(self.engine.error(format!("remove sandbox {}", container.info.name), error));
             }
             if container.tied && self.wait(container, "removed").await? {
                 return Ok(());
+            }
+            if busy {
+                back_off(AFTER_BUSY).await;
             }
         }
     }

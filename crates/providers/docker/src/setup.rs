@@ -4,8 +4,23 @@
 use crate::Docker;
 use crate::engine::Kind;
 use kennel_core::{Error, Result};
-use kennel_types::Mode;
+use kennel_types::{ErrorCode, Mode};
 use serde::Deserialize;
+
+/// No user namespace but the engine's own.
+const HOST: &str = "host";
+/// In the names of rows whose sandboxes have one each.
+const USERNS: &str = "userns";
+
+/// Whether sandboxes of a row have a user namespace each.
+pub(crate) fn has_own_ids(mode: &Mode) -> bool {
+    mode.name.contains(USERNS)
+}
+
+/// Whether an ordinary user runs the engine.
+pub(crate) fn is_rootless(mode: &Mode) -> bool {
+    mode.name.contains("rootless")
+}
 
 /// What an engine says of itself, as far as it is read.
 #[derive(Clone, Default, Deserialize)]
@@ -123,9 +138,28 @@ impl Setup {
         }
     }
 
-    /// Whether root inside is an ordinary user outside.
-    pub(crate) fn is_rootless(&self) -> bool {
-        self.mode.name.contains("rootless")
+    /// The row for sandboxes with that user namespace, where it is another.
+    pub(crate) fn with_userns(&self, userns: Option<&str>) -> Result<&'static Mode> {
+        let podman = self.mode.provider == Kind::Podman.word();
+        let refuse = |what: &str, hint: &str| Err(Error::unsupported(self.mode.provider, what).hint(hint));
+        match userns {
+            None | Some(HOST) => Ok(self.mode),
+            Some("auto" | "keep-id") if !podman => {
+                refuse("a user namespace for each sandbox", "use --provider podman, or native, which always has one")
+            }
+            Some("keep-id") if !is_rootless(self.mode) => {
+                refuse("the user namespace keep-id: the engine is root's", "use --userns auto")
+            }
+            Some("auto") if is_rootless(self.mode) => {
+                refuse("the user namespace auto: the engine is not root's", "use --userns keep-id")
+            }
+            Some(word @ ("auto" | "keep-id")) => match Mode::named(&format!("{}, {USERNS} {word}", self.mode.name)) {
+                Some(mode) => Ok(mode),
+                None => refuse("a user namespace for each sandbox on another machine", "leave out --userns"),
+            },
+            Some(other) => Err(Error::new(ErrorCode::InvalidConfig, format!("there is no user namespace {other:?}"))
+                .hint("use --userns auto, keep-id or host")),
+        }
     }
 }
 
@@ -142,7 +176,6 @@ fn runs_ours(info: &Info) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_types::ErrorCode;
 
     fn info(options: &[&str]) -> Info {
         let security_options = Some(options.iter().map(|&option| option.to_owned()).collect());
@@ -188,6 +221,32 @@ mod tests {
         let said = r#"{"SecurityOptions": ["name=seccomp,profile=default"], "Rootless": true, "CgroupVersion": "1"}"#;
         let setup = Setup::of(&serde_json::from_str(said).unwrap(), Kind::Podman, true);
         assert_eq!(setup.mode.name, "podman, rootless, no limits");
+    }
+
+    #[test]
+    fn a_user_namespace_is_one_that_the_engine_makes() {
+        let with = |options: &[&str], version: &str, kind, here, userns| {
+            let info = Info { cgroup_version: version.to_owned(), ..info(options) };
+            let mode = Setup::of(&info, kind, here).with_userns(Some(userns));
+            mode.map(|mode| (mode.name, has_own_ids(mode))).map_err(|error| error.code())
+        };
+        let (root, user) = (&["name=seccomp"][..], &["name=seccomp", "name=rootless"][..]);
+        assert_eq!(with(root, "1", Kind::Podman, true, "auto"), Ok(("podman, root, userns auto", true)));
+        let old = with(user, "1", Kind::Podman, true, "keep-id");
+        assert_eq!(old, Ok(("podman, rootless, no limits, userns keep-id", true)));
+        assert_eq!(with(user, "2", Kind::Podman, true, "auto"), Err(ErrorCode::Unsupported));
+        assert_eq!(with(user, "2", Kind::Podman, true, "keep-id"), Ok(("podman, rootless, userns keep-id", true)));
+        assert_eq!(with(root, "2", Kind::Podman, true, "host"), Ok(("podman, root", false)));
+        assert_eq!(with(root, "2", Kind::Docker, true, "host"), Ok(("docker, root", false)));
+        for (kind, here, userns) in [
+            (Kind::Docker, true, "auto"),
+            (Kind::Docker, true, "keep-id"),
+            (Kind::Podman, false, "auto"),
+            (Kind::Podman, true, "keep-id"),
+        ] {
+            assert_eq!(with(root, "2", kind, here, userns), Err(ErrorCode::Unsupported), "{kind:?} {here} {userns}");
+        }
+        assert_eq!(with(root, "2", Kind::Podman, true, "ns:/proc/1/ns/user"), Err(ErrorCode::InvalidConfig));
     }
 
     #[test]

@@ -75,6 +75,10 @@ pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Make
     if spec.runtime.is_some() {
         return Err(Error::unsupported("native", "another runtime").hint("kennel explain images"));
     }
+    if spec.userns.is_some() {
+        return Err(Error::unsupported("native", "another user namespace: each sandbox has one of its own")
+            .hint("leave out --userns, or use --provider podman"));
+    }
     inside_user(user_of(spec, image), image, maker).map(drop)
 }
 

@@ -18,6 +18,7 @@ use std::sync::Arc;
 pub(crate) const ALL: RemoveOptions = RemoveOptions { volumes: true, force: true };
 
 /// Makes a test of each case on each engine.
+#[allow(unused_macros)] // the same
 macro_rules! on_every_engine {
     ($($case:ident),* $(,)?) => {
         mod on_docker {
@@ -28,6 +29,7 @@ macro_rules! on_every_engine {
         }
     };
 }
+#[allow(unused_imports)] // the same
 pub(crate) use on_every_engine;
 
 /// An engine, and an image on it that is made for the test.

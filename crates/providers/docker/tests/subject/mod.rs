@@ -3,7 +3,7 @@
 use kennel_core::Provider;
 use kennel_docker::{Dialer, Docker, DockerOptions, Kind, NamePrefix};
 use kennel_testkit::{Home, Subject, docker};
-use kennel_types::SandboxSpec;
+use kennel_types::{Mode, SandboxSpec};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -31,6 +31,14 @@ impl Subject for Containers {
             name_prefix: NamePrefix::default(),
         };
         Arc::new(Docker::new(options, self.dialer.clone()))
+    }
+
+    fn mode(&self, provider: &dyn Provider) -> &'static Mode {
+        let usual = provider.mode();
+        match &self.spec.userns {
+            Some(userns) => Mode::named(&format!("{}, userns {userns}", usual.name)).expect("a row for it"),
+            None => usual,
+        }
     }
 
     fn spec(&self) -> SandboxSpec {

@@ -1,0 +1,26 @@
+//! The contract, on root's Podman, with a user namespace for each sandbox.
+
+mod subject;
+
+use kennel_docker::{Kind, UnixDialer};
+use kennel_testkit::Home;
+use kennel_testkit::podman::{Service, image_on};
+use kennel_types::SandboxSpec;
+use std::sync::Arc;
+use subject::Containers;
+
+fn containers() -> Containers {
+    let socket = Service::Root.socket();
+    let image = image_on(&socket);
+    let home = Home::new();
+    Containers {
+        programs: home.programs(),
+        home,
+        dialer: Arc::new(UnixDialer::new(&socket)),
+        socket,
+        kind: Kind::Podman,
+        spec: SandboxSpec { image: Some(image), userns: Some("auto".into()), ..SandboxSpec::default() },
+    }
+}
+
+kennel_testkit::contract_suite!(containers());

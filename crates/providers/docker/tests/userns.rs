@@ -1,0 +1,125 @@
+//! User namespaces that an engine makes for each sandbox: what they are, and what they are refused with.
+
+mod engines;
+
+use engines::{Fixture, Kind};
+use kennel_core::{Provider, Sandbox};
+use kennel_docker::{Docker, DockerOptions, NamePrefix, UnixDialer};
+use kennel_testkit::podman::{Service, image_on};
+use kennel_testkit::{Home, become_ordinary_user, inside, testers_ids};
+use kennel_types::{Cache, ErrorCode, ExecSpec, Layer, Mount, NetworkMode, SandboxSpec};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+fn with(spec: SandboxSpec, userns: &str) -> SandboxSpec {
+    SandboxSpec { userns: Some(userns.into()), ..spec }
+}
+
+/// Where root inside is outside, as its process is really mapped.
+async fn root_of(sandbox: &Sandbox) -> u32 {
+    let map = inside::ok(sandbox, "cat /proc/self/uid_map").await;
+    let root = map.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line[0] == "0");
+    root.unwrap_or_else(|| panic!("root is nobody: {map}"))[1].parse().unwrap()
+}
+
+#[tokio::test]
+async fn sandboxes_of_root_have_ids_of_their_own() {
+    let fixture = Fixture::new(Kind::Podman);
+    let one = fixture.started(&with(fixture.spec(), "auto")).await;
+    let other = fixture.started(&with(fixture.spec(), "auto")).await;
+    let (first, second) = (root_of(&one).await, root_of(&other).await);
+    assert!(first > 0 && second > 0 && first != second, "{first} {second}");
+    let enforced = one.inspect().await.unwrap().enforcement;
+    assert_eq!(enforced.mode, "podman, root, userns auto");
+    assert!(enforced.layers.contains(&Layer::UserNamespace), "{enforced:?}");
+    // What is inside is its own to change, and it is the same after a start over.
+    inside::ok(&one, "id -u | grep -qx 0 && echo kept > file").await;
+    one.stop(std::time::Duration::from_secs(5)).await.unwrap();
+    one.start().await.unwrap();
+    assert_eq!(inside::ok(&one, "cat file").await.trim(), "kept");
+    assert_eq!(root_of(&one).await, first);
+    // Without being asked for there is none, and none is told of.
+    let plain = fixture.started(&with(fixture.spec(), "host")).await;
+    assert_eq!(root_of(&plain).await, 0);
+    assert!(!plain.inspect().await.unwrap().enforcement.layers.contains(&Layer::UserNamespace));
+    fixture.clean(false).await;
+}
+
+#[tokio::test]
+async fn what_would_be_nobodys_is_refused() {
+    let fixture = Fixture::new(Kind::Podman);
+    let refused = async |spec: SandboxSpec| {
+        let error = fixture.provider.create(&with(spec, "auto")).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Unsupported, "{error}");
+        (error.to_string(), error.next_step().unwrap_or_default().to_owned())
+    };
+    let dir = fixture.home.path().to_owned();
+    let (said, hint) = refused(SandboxSpec { workspace: Some(dir.clone()), ..fixture.spec() }).await;
+    assert!(said.contains("--userns auto") && hint.contains("--no-workspace"), "{said}; {hint}");
+    let mount = Mount { host: dir, target: "/there".into(), read_only: true };
+    refused(SandboxSpec { mounts: vec![mount], ..fixture.spec() }).await;
+    refused(SandboxSpec { caches: vec![Cache { name: "a".into(), target: "/a".into() }], ..fixture.spec() }).await;
+    refused(SandboxSpec { network: Some(NetworkMode::Host), ..fixture.spec() }).await;
+    let error = fixture.provider.create(&with(fixture.spec(), "keep-id")).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Unsupported, "{error}");
+    let error = fixture.provider.create(&with(fixture.spec(), "ns:/proc/1/ns/user")).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
+    fixture.clean(false).await;
+}
+
+#[tokio::test]
+async fn docker_has_none_to_give() {
+    let fixture = Fixture::new(Kind::Docker);
+    for userns in ["auto", "keep-id"] {
+        let error = fixture.provider.create(&with(fixture.spec(), userns)).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Unsupported, "{error}");
+    }
+    let sandbox = fixture.started(&with(fixture.spec(), "host")).await;
+    assert_eq!(root_of(&sandbox).await, 0);
+    fixture.clean(false).await;
+}
+
+/// The Podman of an ordinary user, who we are from now on.
+fn of_a_user() -> (Home, Arc<Docker>, SandboxSpec) {
+    let socket = Service::User.socket();
+    let image = image_on(&socket);
+    become_ordinary_user(testers_ids());
+    let home = Home::new();
+    let options = DockerOptions {
+        state_dir: home.state(),
+        program_dir: home.path().join("programs"),
+        expected: Kind::Podman,
+        installation: home.mark().to_lowercase(),
+        name_prefix: NamePrefix::default(),
+    };
+    let provider = Docker::new(options, Arc::new(UnixDialer::new(&socket)));
+    let spec = SandboxSpec { image: Some(image), network: Some(NetworkMode::None), ..SandboxSpec::default() };
+    (home, Arc::new(provider), spec)
+}
+
+#[tokio::test]
+async fn a_user_is_the_same_inside_and_owns_the_workspace() {
+    let (home, provider, spec) = of_a_user();
+    let (user, group) = testers_ids();
+    let workspace = home.path().join("project");
+    std::fs::create_dir(&workspace).unwrap();
+    std::fs::write(workspace.join("from-outside"), "out").unwrap();
+    let spec = with(SandboxSpec { workspace: Some(workspace.clone()), ..spec }, "keep-id");
+    let sandbox = Sandbox::create(provider.clone(), &spec).await.unwrap();
+    sandbox.start().await.unwrap();
+    assert_eq!(inside::ok(&sandbox, "id -u; id -g").await.trim(), format!("{user}\n{group}"));
+    assert_ne!(root_of(&sandbox).await, 0, "root is one of the range");
+    inside::ok(&sandbox, "test \"$(cat from-outside)\" = out && echo in > from-inside").await;
+    let made = std::fs::metadata(workspace.join("from-inside")).unwrap();
+    assert_eq!((made.uid(), made.gid()), (user, group));
+    // It has a home it can write to, and a name.
+    inside::ok(&sandbox, "cd \"$HOME\" && echo x > file && whoami").await;
+    let root = ExecSpec { user: Some("0".into()), ..ExecSpec::argv(["id", "-u"]) };
+    assert_eq!(sandbox.run(&root, None, 100).await.unwrap().stdout_text().trim(), "0");
+    let enforced = sandbox.inspect().await.unwrap().enforcement;
+    assert!(enforced.mode.ends_with("userns keep-id"), "{enforced:?}");
+    assert!(enforced.layers.contains(&Layer::UserNamespace), "{enforced:?}");
+    sandbox.remove(engines::ALL).await.unwrap();
+    let error = provider.create(&SandboxSpec { userns: Some("auto".into()), ..spec }).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Unsupported, "{error}");
+}

@@ -139,7 +139,7 @@ impl Kennel {
         within_blocking(Duration::from_secs(1), || self.left().is_empty())
     }
 
-    fn left(&self) -> Vec<String> {
+    pub(crate) fn left(&self) -> Vec<String> {
         let mut left = host::leftovers(&self.home.mark(), &[], &self.home.state());
         let listed = self.kennel(&["ls", "--all", "-q"]);
         assert_eq!(listed.status, 0, "{listed:?}");

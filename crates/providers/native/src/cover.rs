@@ -74,6 +74,25 @@ pub(crate) fn of(ours: &[&Path]) -> Vec<Cover> {
     with_parents(&covers)
 }
 
+/// Adds directories that something is mounted at in one that is empty: it takes a fraction of the time that making them
+/// in the sandbox's own layer does.
+pub(crate) fn add_places<'a>(covers: &mut Vec<Cover>, targets: impl Iterator<Item = &'a str>) {
+    for target in targets {
+        let target = target.trim_start_matches('/');
+        let is_empty = |cover: &Cover| {
+            let below = target.strip_prefix(cover.path.as_str()).is_some_and(|rest| rest.starts_with('/'));
+            below && matches!(cover.kind, CoverKind::Empty(_))
+        };
+        let Some(top) = covers.iter().find(|cover| is_empty(cover)).map(|cover| cover.path.len()) else { continue };
+        let ends = target.match_indices('/').map(|(at, _)| at).filter(|at| *at > top).chain([target.len()]);
+        for dir in ends.map(|end| &target[..end]) {
+            if !covers.iter().any(|cover| cover.path == dir) {
+                covers.push(Cover { path: dir.to_owned(), kind: CoverKind::Through(0o755) });
+            }
+        }
+    }
+}
+
 /// The host's root in parts, for a user who cannot have it as a whole, parents first. What that user cannot read it cannot
 /// read inside either: only what it could is left out.
 pub(crate) fn parts(ours: &[&Path]) -> Vec<Part> {
@@ -171,6 +190,15 @@ mod tests {
         assert!(!parts.iter().any(|part| part.path.starts_with("home/")));
         let place = |path: &str| parts.iter().position(|part| part.path == path);
         assert!(place("usr") < place("usr/share"));
+    }
+
+    #[test]
+    fn places_are_made_where_it_is_empty() {
+        let empty = Cover { path: "root".into(), kind: CoverKind::Empty(0o700) };
+        let mut covers = vec![empty, Cover { path: "etc/shadow".into(), kind: CoverKind::Nothing }];
+        add_places(&mut covers, ["/root/.cargo/bin", "/root/.cargo/registry", "/opt/x", "/rooted/x"].into_iter());
+        let paths: Vec<&str> = covers.iter().map(|cover| cover.path.as_str()).collect();
+        assert_eq!(paths, ["root", "etc/shadow", "root/.cargo", "root/.cargo/bin", "root/.cargo/registry"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::groups::MOUNT;
 use crate::rights::{FIRST_ID, Maker};
 use crate::volumes::Volumes;
-use crate::{image, toolchains};
+use crate::{cover, image, toolchains};
 use kennel_core::{Error, Record, Result, TakenImage};
 use kennel_jail::{Base, Bind, Cgroup, EtcFile, IdMap, Ids, Network, Owners, Plan, Rights};
 use kennel_proto::{KeeperConfig, LogSink, Spawn};
@@ -99,7 +99,7 @@ pub(crate) fn of(
     maker: &Maker,
     dir: &Path,
     hidden: &[&Path],
-    base: Base,
+    mut base: Base,
     volumes: &Volumes,
 ) -> Result<Plan> {
     let spec = &record.spec;
@@ -124,6 +124,10 @@ pub(crate) fn of(
     let hidden: Vec<PathBuf> = hidden.iter().map(|dir| real(dir)).collect();
     let asked = spec.toolchains.as_ref().filter(|_| image.is_none());
     let shown = asked.map(|asked| toolchains::of(asked, &hidden)).unwrap_or_default();
+    if let Base::Whole { cover, .. } = &mut base {
+        let targets = shown.binds.iter().filter_map(|bind| std::str::from_utf8(&bind.target).ok());
+        cover::add_places(cover, targets);
+    }
     let mut binds = shown.binds;
     binds.extend(volumes.of(record, maker, user)?);
     binds.extend(workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owners.clone(), &hidden)));

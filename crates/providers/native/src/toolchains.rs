@@ -119,7 +119,7 @@ fn bind(at: &Path, known: Option<&Known>, home: &Path, ours: &[PathBuf]) -> Opti
     // A link leads to where it leads now; to the whole home, or more, none may.
     let real = at.canonicalize().ok()?;
     let own = |dir: &PathBuf| dir.starts_with(&real) || real.starts_with(dir);
-    if home.starts_with(&real) || ours.iter().any(own) || !at.is_absolute() {
+    if home.starts_with(&real) || ours.iter().any(own) || !at.is_absolute() || !real.is_dir() {
         return None;
     }
     let secrets = known.map_or(&[][..], |known| known.secrets);

@@ -5,6 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::mem::MaybeUninit;
 use std::time::Instant;
 
 /// Bytes that may wait to be written before streams have to wait.
@@ -53,10 +54,10 @@ impl Connection {
     }
 
     /// Reads once; answers the whole frames that have arrived.
-    pub(crate) fn read(&mut self, scratch: &mut [u8]) -> Result<Vec<Frame>, Broken> {
-        match rustix::io::read(&self.socket, &mut *scratch) {
-            Ok(0) => return Err(Broken),
-            Ok(count) => self.decoder.feed(&scratch[..count]),
+    pub(crate) fn read(&mut self, scratch: &mut [MaybeUninit<u8>]) -> Result<Vec<Frame>, Broken> {
+        match rustix::io::read(&self.socket, scratch) {
+            Ok(([], _)) => return Err(Broken),
+            Ok((bytes, _)) => self.decoder.feed(bytes),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Vec::new()),
             Err(_) => return Err(Broken),
         }

@@ -16,6 +16,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
+use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 /// How long the last output of the main process may wait for its reader.
@@ -42,7 +43,8 @@ pub(crate) struct Keeper {
     pub(crate) held: usize,
     /// Someone could not read for lack of it.
     pub(crate) starved: bool,
-    pub(crate) scratch: Box<[u8]>,
+    /// What is read goes through here. Not a page of it is there before it is needed.
+    pub(crate) scratch: Box<[MaybeUninit<u8>]>,
     /// An owner has been here.
     pub(crate) owned: bool,
     /// What the owner holds as long as it lives.
@@ -127,7 +129,7 @@ impl Keeper {
             main: None,
             held: 0,
             starved: false,
-            scratch: vec![0; caps::DATA].into_boxed_slice(),
+            scratch: Box::new_uninit_slice(caps::DATA),
             owned: false,
             owners,
             idle_since: now,

@@ -90,8 +90,8 @@ impl Keeper {
         }
         let most = room.min(self.scratch.len());
         match rustix::io::read(pipe, &mut self.scratch[..most]) {
-            Ok(count @ 1..) => {
-                let bytes = &self.scratch[..count];
+            Ok((bytes, _)) if !bytes.is_empty() => {
+                let (bytes, count) = (&*bytes, bytes.len());
                 if is_main {
                     self.log.write(CHANNELS[index], bytes);
                 }
@@ -132,7 +132,7 @@ impl Keeper {
                 false
             }
             // End of file, or a terminal whose last user has gone.
-            Ok(0) | Err(_) => {
+            Ok(_) | Err(_) => {
                 if std::mem::replace(&mut output.polled, false) {
                     let _ = epoll::delete(&self.epoll, pipe);
                 }
@@ -285,8 +285,9 @@ impl Keeper {
 
     pub(crate) fn drain_sink(&mut self, id: u64) {
         let Some(pipe) = self.sinks.get(&id) else { return };
-        if !matches!(rustix::io::read(pipe, &mut self.scratch[..]), Ok(1..) | Err(Errno::AGAIN | Errno::INTR)) {
-            self.sinks.remove(&id);
+        match rustix::io::read(pipe, &mut self.scratch[..]) {
+            Ok(([_, ..], _)) | Err(Errno::AGAIN | Errno::INTR) => {}
+            _ => drop(self.sinks.remove(&id)),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Process trees: who descends from whom, and ending all of them.
 
 use crate::sys;
+use rustix::fs::{Mode, OFlags};
 use std::collections::{HashMap, HashSet};
+use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 /// Every process below `root`, not `root` itself.
@@ -26,7 +28,10 @@ pub(crate) fn descendants(root: i32) -> Vec<i32> {
 
 /// The parent of a process; `None` if it is gone or only waits to be reaped.
 fn parent(pid: i32) -> Option<i32> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let file = rustix::fs::open(format!("/proc/{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    // What is wanted of it is at its beginning, and read at once.
+    let mut buffer = [MaybeUninit::uninit(); 512];
+    let (stat, _) = rustix::io::read(file, &mut buffer).ok()?;
     // The name is in parentheses and may hold anything, so look from its end.
     let after = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = stat[after..].split(|byte| *byte == b' ').filter(|field| !field.is_empty());

@@ -33,35 +33,48 @@ const SECRETS: &[&str] = &["etc/shadow-", "etc/gshadow-", "etc/sudoers", "etc/kr
 
 /// Directories that are another's or Kennel's own, without the leading slash, and the permissions of the empty ones that
 /// are there instead. `ours` are those in which Kennel keeps things.
-fn private(ours: &[&Path]) -> BTreeMap<PathBuf, u32> {
-    let mut all: BTreeMap<PathBuf, u32> = PRIVATE.iter().map(|(dir, mode)| (PathBuf::from(dir), *mode)).collect();
+fn private(ours: &[&Path]) -> BTreeMap<String, u32> {
+    let mut all: BTreeMap<String, u32> = PRIVATE.iter().map(|(dir, mode)| ((*dir).to_owned(), *mode)).collect();
     all.extend(homes().into_iter().map(|home| (home, 0o755)));
-    all.extend(ours.iter().map(|dir| (dir.strip_prefix("/").unwrap_or(dir).to_owned(), 0o700)));
+    all.extend(ours.iter().filter_map(|dir| Some((below_root(dir)?, 0o700))));
     all
 }
 
+/// A path as it is named here: without the leading slash, and each slash once.
+fn below_root(path: &Path) -> Option<String> {
+    let path: PathBuf = path.strip_prefix("/").unwrap_or(path).components().collect();
+    path.to_str().map(ToOwned::to_owned)
+}
+
+/// The directories above a path, the topmost first.
+fn above(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(at, _)| &path[..at])
+}
+
 /// The homes of people that lie elsewhere than homes do.
-fn homes() -> Vec<PathBuf> {
+fn homes() -> Vec<String> {
     const FIRST_PERSON: u32 = 1000;
     const NOBODY: u32 = 65534;
     let accounts = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let homes = accounts.lines().filter_map(|line| {
-        let fields: Vec<&str> = line.split(':').collect();
-        let (uid, home) = (fields.get(2)?.parse::<u32>().ok()?, Path::new(fields.get(5)?).strip_prefix("/").ok()?);
-        let person = (FIRST_PERSON..NOBODY).contains(&uid);
+        let uid: u32 = line.split(':').nth(2)?.parse().ok()?;
+        if !(FIRST_PERSON..NOBODY).contains(&uid) {
+            return None;
+        }
+        let home = below_root(Path::new(line.split(':').nth(5)?.strip_prefix('/')?))?;
         // One that is the top of something is no home of anyone's alone.
-        let own = home.components().count() > 1 && !PRIVATE.iter().any(|(dir, _)| home.starts_with(dir));
-        (person && own && Path::new("/").join(home).is_dir()).then(|| home.to_owned())
+        let own = home.contains('/') && !PRIVATE.iter().any(|(dir, _)| Path::new(&home).starts_with(dir));
+        (own && Path::new("/").join(&home).is_dir()).then_some(home)
     });
     homes.collect()
 }
 
 /// The cover, parents first. `ours` are the directories in which Kennel keeps things of its own.
 pub(crate) fn of(ours: &[&Path]) -> Vec<Cover> {
-    let mut covers: BTreeMap<PathBuf, CoverKind> =
+    let mut covers: BTreeMap<String, CoverKind> =
         private(ours).into_iter().map(|(dir, mode)| (dir, CoverKind::Empty(mode))).collect();
-    covers.extend(ABSENT.iter().map(|dir| (PathBuf::from(dir), CoverKind::Nothing)));
-    for file in SECRETS.iter().map(PathBuf::from).chain(host_keys()) {
+    covers.extend(ABSENT.iter().map(|dir| ((*dir).to_owned(), CoverKind::Nothing)));
+    for file in SECRETS.iter().map(|file| (*file).to_owned()).chain(host_keys()) {
         if Path::new("/").join(&file).symlink_metadata().is_ok() {
             covers.insert(file, CoverKind::Nothing);
         }
@@ -98,7 +111,7 @@ pub(crate) fn add_places<'a>(covers: &mut Vec<Cover>, targets: impl Iterator<Ite
 pub(crate) fn parts(ours: &[&Path]) -> Vec<Part> {
     const KERNEL: [&str; 3] = ["dev", "proc", "sys"];
     let private = private(ours);
-    let own = |path: &Path| private.get(path).map(|mode| PartKind::Own(*mode));
+    let own = |path: &str| private.get(path).map(|mode| PartKind::Own(*mode));
     let mut parts = BTreeMap::new();
     for entry in fs::read_dir("/").into_iter().flatten().flatten() {
         let (Ok(name), Ok(kind)) = (entry.file_name().into_string(), entry.file_type()) else { continue };
@@ -108,51 +121,50 @@ pub(crate) fn parts(ours: &[&Path]) -> Vec<Part> {
         if kind.is_symlink() {
             if let Some(target) = fs::read_link(entry.path()).ok().and_then(|target| Some(target.to_str()?.to_owned()))
             {
-                parts.insert(PathBuf::from(name), PartKind::Link(target));
+                parts.insert(name, PartKind::Link(target));
             }
         } else if kind.is_dir() {
             let mode = entry.metadata().map_or(0o755, |meta| meta.permissions().mode() & 0o7777);
-            let part = own(Path::new(&name)).unwrap_or(PartKind::Host(mode));
-            parts.insert(PathBuf::from(name), part);
+            let part = own(&name).unwrap_or(PartKind::Host(mode));
+            parts.insert(name, part);
         }
     }
     for (path, mode) in &private {
-        let above = path.ancestors().skip(1).any(|dir| matches!(parts.get(dir), Some(PartKind::Own(_))));
-        let there = path.components().count() == 1
+        let above = above(path).any(|dir| matches!(parts.get(dir), Some(PartKind::Own(_))));
+        let there = !path.contains('/')
             || Path::new("/").join(path).symlink_metadata().is_ok_and(|meta| meta.is_dir());
         if !above && there {
             parts.insert(path.clone(), PartKind::Own(*mode));
         }
     }
-    parts.into_iter().filter_map(|(path, kind)| Some(Part { path: path.to_str()?.to_owned(), kind })).collect()
+    parts.into_iter().map(|(path, kind)| Part { path, kind }).collect()
 }
 
 /// The keys by which this machine proves to others who it is.
-fn host_keys() -> impl Iterator<Item = PathBuf> {
+fn host_keys() -> impl Iterator<Item = String> {
     let entries = fs::read_dir("/etc/ssh").into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name()).filter_map(|name| {
         let name = name.to_str()?;
-        (name.starts_with("ssh_host_") && !name.contains(".pub")).then(|| Path::new("etc/ssh").join(name))
+        (name.starts_with("ssh_host_") && !name.contains(".pub")).then(|| format!("etc/ssh/{name}"))
     })
 }
 
 /// Adds the directories above each, as they are on the host: what lies on top decides how they look. What is below one
 /// that is empty or absent is covered already.
-fn with_parents(covers: &BTreeMap<PathBuf, CoverKind>) -> Vec<Cover> {
+fn with_parents(covers: &BTreeMap<String, CoverKind>) -> Vec<Cover> {
     let mut all = BTreeMap::new();
     for (path, kind) in covers {
-        let above: Vec<&Path> = path.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()).collect();
-        if above.iter().any(|dir| matches!(covers.get(*dir), Some(CoverKind::Empty(_) | CoverKind::Nothing))) {
+        if above(path).any(|dir| matches!(covers.get(dir), Some(CoverKind::Empty(_) | CoverKind::Nothing))) {
             continue;
         }
-        for dir in above {
-            let mode = fs::metadata(Path::new("/").join(dir)).map_or(0o755, |meta| meta.permissions().mode() & 0o7777);
-            all.entry(dir.to_owned()).or_insert(CoverKind::Through(mode));
+        for dir in above(path) {
+            let meta = || fs::metadata(Path::new("/").join(dir));
+            let mode = || meta().map_or(0o755, |meta| meta.permissions().mode() & 0o7777);
+            all.entry(dir.to_owned()).or_insert_with(|| CoverKind::Through(mode()));
         }
         all.insert(path.clone(), kind.clone());
     }
-    let text = |path: PathBuf| path.to_str().map(ToOwned::to_owned);
-    all.into_iter().filter_map(|(path, kind)| Some(Cover { path: text(path)?, kind })).collect()
+    all.into_iter().map(|(path, kind)| Cover { path, kind }).collect()
 }
 
 /// The same accounts, none of which can log in.

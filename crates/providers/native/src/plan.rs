@@ -45,11 +45,12 @@ pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Make
     let ours: Vec<PathBuf> = ours.iter().map(|dir| real(dir)).collect();
     for host in spec.workspace.iter().chain(spec.mounts.iter().map(|mount| &mount.host)) {
         // What is mounted is what was named: a link can be changed by whoever may write where it is, a sandbox too.
-        if host.exists() && real(host) != *host {
+        let real = real(host);
+        if real != *host {
             let message = format!("mount {}: there is a link in it, which may lead elsewhere by then", host.display());
-            return Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("name {}", real(host).display())));
+            return Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("name {}", real.display())));
         }
-        if ours.iter().any(|dir| real(host).starts_with(dir)) {
+        if ours.iter().any(|dir| real.starts_with(dir)) {
             return Err(Error::new(
                 ErrorCode::InvalidConfig,
                 format!("mount {}: Kennel keeps its sandboxes there, and shows them to none", host.display()),

@@ -116,10 +116,13 @@ fn in_order(mut dirs: Vec<PathBuf>, by: &[PathBuf]) -> Vec<String> {
 
 /// Shows a directory, unless it holds more than programs. `home` and `ours` have no links in them.
 fn bind(at: &Path, known: Option<&Known>, home: &Path, ours: &[PathBuf]) -> Option<Bind> {
+    if !at.is_dir() {
+        return None;
+    }
     // A link leads to where it leads now; to the whole home, or more, none may.
     let real = at.canonicalize().ok()?;
     let own = |dir: &PathBuf| dir.starts_with(&real) || real.starts_with(dir);
-    if home.starts_with(&real) || ours.iter().any(own) || !at.is_absolute() || !real.is_dir() {
+    if home.starts_with(&real) || ours.iter().any(own) || !at.is_absolute() {
         return None;
     }
     let secrets = known.map_or(&[][..], |known| known.secrets);

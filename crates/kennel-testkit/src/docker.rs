@@ -5,7 +5,7 @@
 use crate::{busybox, host, within_blocking};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -111,6 +111,8 @@ pub struct Private {
     program: Option<std::process::Child>,
     /// The kind of machine it takes itself for.
     machine: &'static str,
+    /// What else it is told.
+    arguments: &'static [&'static str],
 }
 
 impl Private {
@@ -119,10 +121,21 @@ impl Private {
         Self::start_as(std::env::consts::ARCH)
     }
 
+    /// Starts one with arguments of its own.
+    pub fn start_with(arguments: &'static [&'static str]) -> Self {
+        Self::make(std::env::consts::ARCH, arguments)
+    }
+
     /// Starts one that takes this for a machine of another kind, as the kernel lets it (`setarch`).
     pub fn start_as(machine: &'static str) -> Self {
+        Self::make(machine, &[])
+    }
+
+    fn make(machine: &'static str, arguments: &'static [&'static str]) -> Self {
         let dir = tempfile::Builder::new().prefix("kennel-test-engine-").tempdir().expect("a directory for an engine");
-        let mut engine = Self { dir, program: None, machine };
+        // Whoever is root inside may be another outside, who has to get there.
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o711)).expect("let others through");
+        let mut engine = Self { dir, program: None, machine, arguments };
         engine.restart();
         engine
     }
@@ -161,7 +174,7 @@ impl Private {
             .arg(dir.join("dockerd.pid"))
             .arg("-H")
             .arg(format!("unix://{}", self.socket().display()));
-        command.args(["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]);
+        command.args(["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]).args(self.arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         self.program = Some(command.spawn().unwrap_or_else(|error| panic!("start dockerd: {error}")));
         let up = within_blocking(Duration::from_mins(1), || answers(&self.socket()));

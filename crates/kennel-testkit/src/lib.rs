@@ -14,6 +14,7 @@ pub mod host;
 pub mod inside;
 pub mod net;
 pub mod podman;
+pub mod rootless;
 pub mod programs;
 pub mod registry;
 mod stage;

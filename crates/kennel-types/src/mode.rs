@@ -262,9 +262,8 @@ const DOCKER_FOREIGN: Mode =
     Mode { name: "docker, root, remote, no keeper", keeper: Support::Refused, ..DOCKER_REMOTE };
 
 /// A container of an engine that an ordinary user runs.
-const ROOTLESS: Mode = Mode {
-    name: "podman, rootless",
-    provider: "podman",
+const DOCKER_ROOTLESS: Mode = Mode {
+    name: "docker, rootless",
     ids: "root inside is the user, others are of the range given to it (subuid)",
     workspace_files: "the user",
     layers: &[
@@ -278,14 +277,32 @@ const ROOTLESS: Mode = Mode {
         NoNewPrivileges,
         Seccomp,
     ],
+    // What it calls the host's is the one that it lives in itself.
+    networks: &[NetworkMode::Bridge, NetworkMode::None],
     ..DOCKER
 };
+
+const ROOTLESS: Mode =
+    Mode { name: "podman, rootless", provider: "podman", networks: DOCKER.networks, ..DOCKER_ROOTLESS };
 
 /// One in a user namespace where the user who runs Podman has the same ids inside.
 const KEEP_ID: Mode = Mode {
     name: "podman, rootless, userns keep-id",
     ids: "the user is the same inside, root and others are of the range given to it (subuid)",
     ..ROOTLESS
+};
+
+/// A container whose ids are all of a range that the engine was given (`userns-remap`).
+const REMAPPED: Mode = Mode {
+    name: "docker, root, userns remap",
+    ids: "all of the range given to the engine",
+    layers: DOCKER_ROOTLESS.layers,
+    networks: DOCKER_ROOTLESS.networks,
+    // Nobody outside is known there.
+    workspace_files: DOCKER_REMOTE.workspace_files,
+    mounts: Support::Refused,
+    workspace: Support::Refused,
+    ..DOCKER
 };
 
 const PODMAN: Mode = Mode { name: "podman, root", provider: "podman", ..DOCKER };
@@ -333,18 +350,17 @@ pub const MODES: &[Mode] = &[
     DOCKER,
     DOCKER_REMOTE,
     DOCKER_FOREIGN,
+    REMAPPED,
+    DOCKER_ROOTLESS,
+    without_limits("docker, rootless, no limits", DOCKER_ROOTLESS),
     PODMAN,
     Mode {
         name: "podman, root, userns auto",
+        provider: "podman",
         ids: "a range for each sandbox, which the engine chooses",
-        layers: ROOTLESS.layers,
-        networks: &[NetworkMode::Bridge, NetworkMode::None],
-        // Nobody outside is known there, and the next one has other ids.
-        workspace_files: DOCKER_REMOTE.workspace_files,
-        mounts: Support::Refused,
-        workspace: Support::Refused,
+        // The next one has other ids.
         volumes: Support::Refused,
-        ..PODMAN
+        ..REMAPPED
     },
     Mode { name: "podman, root, remote", provider: "podman", ..DOCKER_REMOTE },
     Mode { name: "podman, root, remote, no keeper", provider: "podman", ..DOCKER_FOREIGN },

@@ -277,15 +277,20 @@ impl Docker {
     }
 }
 
-/// Where nobody outside is known inside, files of this machine would be nobody's, and the next one's ids are others.
+/// Where nobody outside is known inside, files of this machine would be nobody's. Where the next one's ids are others,
+/// volumes would be too.
 fn check_shared(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
     if !has_own_ids(mode) || mode.workspace == Support::Given {
         return Ok(());
     }
+    let (with, or) = match mode.volumes {
+        Support::Refused => ("with --userns auto", ""),
+        Support::Given => ("on an engine that remaps ids", "; or do without that: --userns host"),
+    };
     let copy = "copy what is needed: kennel cp";
     let refuse = |what: String, hint: String| {
-        let what = format!("{what} with --userns auto: it would be nobody's");
-        Err(Error::unsupported(mode.provider, what).hint(hint))
+        let what = format!("{what} {with}: it would be nobody's");
+        Err(Error::unsupported(mode.provider, what).hint(format!("{hint}{or}")))
     };
     if let Some(workspace) = &spec.workspace {
         let hint = format!("leave it out with --no-workspace, and {copy}");
@@ -294,7 +299,7 @@ fn check_shared(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
     if let Some(mount) = spec.mounts.first() {
         return refuse(format!("a mount at {}", mount.target), copy.into());
     }
-    if spec.data || !spec.caches.is_empty() {
+    if mode.volumes == Support::Refused && (spec.data || !spec.caches.is_empty()) {
         return refuse("a volume".into(), copy.into());
     }
     Ok(())

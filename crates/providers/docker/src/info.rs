@@ -80,6 +80,7 @@ struct HostConfig {
     readonly_rootfs: bool,
     runtime: String,
     security_opt: Option<Vec<String>>,
+    userns_mode: String,
     #[serde(rename = "UTSMode")]
     uts_mode: String,
 }
@@ -300,8 +301,13 @@ fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<Layer> {
     let options = host.security_opt.as_deref().unwrap_or_default();
     let has = |layer: Layer| match layer {
         Layer::MountNamespace => true,
-        // Else an engine that has it in its row lives in one itself.
-        Layer::UserNamespace => !has_own_ids(mode) || own.is_some_and(has_another_root),
+        Layer::UserNamespace => match (has_own_ids(mode), own) {
+            // An engine that has it in its row lives in one itself.
+            (false, _) => true,
+            (true, Some(own)) => has_another_root(own),
+            // One that remaps does so for all that it does not let out.
+            (true, None) => mode.provider == Kind::Docker.word() && apart(&host.userns_mode),
+        },
         Layer::PidNamespace => apart(&host.pid_mode),
         Layer::IpcNamespace => apart(&host.ipc_mode),
         Layer::UtsNamespace => apart(&host.uts_mode),

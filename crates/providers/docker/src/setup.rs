@@ -71,6 +71,8 @@ enum Ids {
     Root,
     /// The engine's user; `limits` if it has control groups to set them in.
     User { limits: bool },
+    /// The first of a range that the engine was given.
+    Remapped,
 }
 
 /// Where an engine is.
@@ -84,10 +86,13 @@ struct Place {
 
 fn row(kind: Kind, ids: Ids, place: Place) -> &'static Mode {
     let name = match (kind, ids, place) {
-        (Kind::Docker, _, Place { here: true, .. }) => "docker, root",
+        (Kind::Docker, Ids::Root, Place { here: true, .. }) => "docker, root",
+        (Kind::Docker, Ids::Remapped, Place { here: true, .. }) => "docker, root, userns remap",
+        (Kind::Docker, Ids::User { limits: true }, Place { here: true, .. }) => "docker, rootless",
+        (Kind::Docker, Ids::User { limits: false }, Place { here: true, .. }) => "docker, rootless, no limits",
         (Kind::Docker, _, Place { keeper: true, .. }) => "docker, root, remote",
         (Kind::Docker, _, _) => "docker, root, remote, no keeper",
-        (Kind::Podman, Ids::Root, Place { here: true, .. }) => "podman, root",
+        (Kind::Podman, Ids::Root | Ids::Remapped, Place { here: true, .. }) => "podman, root",
         (Kind::Podman, Ids::User { limits: true }, Place { here: true, .. }) => "podman, rootless",
         (Kind::Podman, Ids::User { limits: false }, Place { here: true, .. }) => "podman, rootless, no limits",
         (Kind::Podman, _, Place { keeper: true, .. }) => "podman, root, remote",
@@ -107,17 +112,17 @@ impl Setup {
         // Only version 2 lets users divide what they have.
         let limits = info.memory_limit && info.pids_limit && info.cgroup_version != "1";
         let keeper = here || runs_ours(info);
-        let ids = if rootless { Ids::User { limits } } else { Ids::Root };
+        let ids = match rootless {
+            true => Ids::User { limits },
+            false if named("userns").is_some() => Ids::Remapped,
+            false => Ids::Root,
+        };
         let seccomp = named("seccomp").filter(|option| !option.contains("profile=unconfined"));
         let refusal = if seccomp.is_none() {
             let why = "a system call filter: this engine runs without seccomp".to_owned();
             Some((why, Some("start the engine with its default seccomp profile")))
-        } else if rootless && kind == Kind::Docker {
-            Some(("sandboxes on an engine that runs rootless".into(), Some("use --provider podman, or native")))
         } else if rootless && !here {
             Some(("sandboxes on an engine of another machine that runs rootless".into(), None))
-        } else if named("userns").is_some() {
-            Some(("sandboxes on an engine that runs with remapped user ids".into(), None))
         } else {
             None
         };
@@ -143,6 +148,10 @@ impl Setup {
         let podman = self.mode.provider == Kind::Podman.word();
         let refuse = |what: &str, hint: &str| Err(Error::unsupported(self.mode.provider, what).hint(hint));
         match userns {
+            // As strong as where the engine remaps none, and no stronger.
+            Some(HOST) if !podman && has_own_ids(self.mode) => {
+                Ok(row(Kind::Docker, Ids::Root, Place { here: true, keeper: true }))
+            }
             None | Some(HOST) => Ok(self.mode),
             Some("auto" | "keep-id") if !podman => {
                 refuse("a user namespace for each sandbox", "use --provider podman, or native, which always has one")
@@ -191,8 +200,6 @@ mod tests {
             &[],
             &["name=apparmor"],
             &["name=seccomp,profile=unconfined"],
-            &["name=seccomp,profile=default", "name=rootless"],
-            &["name=seccomp,profile=default", "name=userns"],
         ];
         for options in refused {
             assert_eq!(check(options), Err(ErrorCode::Unsupported), "{options:?}");
@@ -210,13 +217,19 @@ mod tests {
         const OLD: &str = "1";
         const NEW: &str = "2";
         let (plain, rootless) = (&["name=seccomp,profile=default"][..], &["name=seccomp", "name=rootless"][..]);
+        let remapped = &["name=seccomp", "name=userns"][..];
+        assert_eq!(of(remapped, NEW, Kind::Docker, true), ("docker, root, userns remap", true));
+        assert_eq!(of(remapped, NEW, Kind::Docker, false), ("docker, root, remote", true));
         assert_eq!(of(plain, OLD, Kind::Docker, true), ("docker, root", true));
         assert_eq!(of(plain, NEW, Kind::Docker, false), ("docker, root, remote", true));
         assert_eq!(of(plain, OLD, Kind::Podman, true), ("podman, root", true));
         assert_eq!(of(plain, NEW, Kind::Podman, false), ("podman, root, remote", true));
         assert_eq!(of(rootless, NEW, Kind::Podman, true), ("podman, rootless", true));
         assert_eq!(of(rootless, OLD, Kind::Podman, true), ("podman, rootless, no limits", true));
+        assert_eq!(of(rootless, NEW, Kind::Docker, true), ("docker, rootless", true));
+        assert_eq!(of(rootless, OLD, Kind::Docker, true), ("docker, rootless, no limits", true));
         assert!(!of(rootless, NEW, Kind::Podman, false).1);
+        assert!(!of(rootless, NEW, Kind::Docker, false).1);
         // In Podman's words.
         let said = r#"{"SecurityOptions": ["name=seccomp,profile=default"], "Rootless": true, "CgroupVersion": "1"}"#;
         let setup = Setup::of(&serde_json::from_str(said).unwrap(), Kind::Podman, true);
@@ -238,6 +251,8 @@ mod tests {
         assert_eq!(with(user, "2", Kind::Podman, true, "keep-id"), Ok(("podman, rootless, userns keep-id", true)));
         assert_eq!(with(root, "2", Kind::Podman, true, "host"), Ok(("podman, root", false)));
         assert_eq!(with(root, "2", Kind::Docker, true, "host"), Ok(("docker, root", false)));
+        let remapped = &["name=seccomp", "name=userns"][..];
+        assert_eq!(with(remapped, "2", Kind::Docker, true, "host"), Ok(("docker, root", false)));
         for (kind, here, userns) in [
             (Kind::Docker, true, "auto"),
             (Kind::Docker, true, "keep-id"),

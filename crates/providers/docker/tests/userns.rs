@@ -3,8 +3,9 @@
 mod engines;
 
 use engines::{Fixture, Kind};
-use kennel_core::{Provider, Sandbox};
+use kennel_core::{Provider, Sandbox, WriteOptions};
 use kennel_docker::{Docker, DockerOptions, NamePrefix, UnixDialer};
+use kennel_testkit::docker::Private;
 use kennel_testkit::podman::{Service, image_on};
 use kennel_testkit::{Home, become_ordinary_user, inside, testers_ids};
 use kennel_types::{Cache, ErrorCode, ExecSpec, Layer, Mount, NetworkMode, SandboxSpec};
@@ -76,6 +77,43 @@ async fn docker_has_none_to_give() {
     }
     let sandbox = fixture.started(&with(fixture.spec(), "host")).await;
     assert_eq!(root_of(&sandbox).await, 0);
+    fixture.clean(false).await;
+}
+
+#[tokio::test]
+async fn an_engine_that_remaps_ids_keeps_them_apart() {
+    let _ = testers_ids(); // who has a range of ids to give
+    let engine = Private::start_with(&["--userns-remap", "kennel-tester"]);
+    let fixture = Fixture::on(Kind::Docker, engine.socket());
+    let spec = SandboxSpec { network: Some(NetworkMode::None), ..fixture.spec() };
+    let caches = vec![Cache { name: "shared".into(), target: "/shared".into() }];
+    let spec = SandboxSpec { data: true, caches, ..spec };
+    let sandbox = fixture.started(&spec).await;
+    assert!(root_of(&sandbox).await > 0);
+    let enforced = sandbox.inspect().await.unwrap().enforcement;
+    assert_eq!(enforced.mode, "docker, root, userns remap");
+    assert!(enforced.layers.contains(&Layer::UserNamespace), "{enforced:?}");
+    inside::ok(&sandbox, "id -u | grep -qx 0 && echo kept > file && echo all > /shared/file").await;
+    let files = sandbox.files(None).await.unwrap();
+    files.write("/tmp/by-call", b"called", WriteOptions::default()).await.unwrap();
+    assert_eq!(inside::ok(&sandbox, "cat /tmp/by-call").await, "called");
+    sandbox.stop(std::time::Duration::from_secs(5)).await.unwrap();
+    sandbox.start().await.unwrap();
+    assert_eq!(inside::ok(&sandbox, "cat file").await.trim(), "kept");
+    let other = fixture.started(&spec).await;
+    assert_eq!(inside::ok(&other, "cat /shared/file").await.trim(), "all");
+    // What would be nobody's is refused, with what to do about it; which then is done.
+    let workspace = SandboxSpec { workspace: Some(fixture.home.path().to_owned()), ..fixture.spec() };
+    let error = fixture.provider.create(&workspace).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Unsupported, "{error}");
+    let hint = error.next_step().unwrap_or_default();
+    assert!(hint.contains("--no-workspace") && hint.contains("--userns host"), "{error}; {hint}");
+    let out = SandboxSpec { network: Some(NetworkMode::None), ..with(workspace, "host") };
+    let out = fixture.started(&out).await;
+    assert_eq!(root_of(&out).await, 0);
+    let enforced = out.inspect().await.unwrap().enforcement;
+    assert_eq!(enforced.mode, "docker, root");
+    assert!(!enforced.layers.contains(&Layer::UserNamespace), "{enforced:?}");
     fixture.clean(false).await;
 }
 

@@ -65,11 +65,16 @@ impl Drop for Fixture {
 
 impl Fixture {
     pub(crate) fn new(kind: Kind) -> Self {
-        let home = Home::new();
         let socket = match kind {
             Kind::Docker => docker::socket(),
             Kind::Podman => Service::Root.socket(),
         };
+        Self::on(kind, socket)
+    }
+
+    /// One on an engine that listens there.
+    pub(crate) fn on(kind: Kind, socket: PathBuf) -> Self {
+        let home = Home::new();
         let image = docker::image_on(&socket);
         let options = DockerOptions {
             state_dir: home.state(),

@@ -1,0 +1,126 @@
+//! The Docker of an ordinary user to test on, set up by Docker's own script. A missing one is a failure that says what to do,
+//! never a skip.
+//!
+//! Blocking, and fit to be called by programs that prepare a test run as well as by tests.
+
+use crate::docker::{InUse, answers, lock, lock_file};
+use crate::{host, testers_ids, within_blocking};
+use std::fs::File;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// The variable that names the socket of one to use.
+pub const SOCKET_VARIABLE: &str = "KENNEL_TEST_DOCKER_ROOTLESS_SOCKET";
+
+/// Where Debian's package has the script.
+pub const SCRIPT: &str = "/usr/share/docker.io/contrib/dockerd-rootless.sh";
+
+const WORD: &str = "docker-rootless";
+
+static USERS: InUse = InUse::new("docker-rootless-users");
+
+/// The socket of one that answers: the one named by [`SOCKET_VARIABLE`], or one started here.
+pub fn socket() -> PathBuf {
+    if let Some(named) = std::env::var_os(SOCKET_VARIABLE) {
+        let named = PathBuf::from(named);
+        assert!(answers(&named), "{SOCKET_VARIABLE} names {}, and no Docker engine answers there", named.display());
+        return named;
+    }
+    start()
+}
+
+/// Starts one of our own as the user `kennel-tester`, unless it runs already. It needs root, `dockerd` and `rootlesskit`.
+pub fn start() -> PathBuf {
+    let dir = dir();
+    let socket = dir.join("docker.sock");
+    USERS.hold();
+    if answers(&socket) {
+        return socket;
+    }
+    let root = rustix::process::geteuid().is_root();
+    assert!(root, "only root can start a Docker as another user: name a socket in {SOCKET_VARIABLE}");
+    let _only_one = lock(WORD);
+    if answers(&socket) {
+        return socket;
+    }
+    let (user, group) = testers_ids();
+    for place in ["home", "xdg", "data"] {
+        let place = dir.join(place);
+        std::fs::create_dir_all(&place).expect("make a place for dockerd");
+        std::fs::set_permissions(&place, PermissionsExt::from_mode(0o700)).expect("make it private");
+        chown(&place, Some(user), Some(group)).expect("give it to its user");
+    }
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).expect("open the place of dockerd");
+    chown(&dir, Some(user), Some(group)).expect("give it to its user");
+    let log = File::create(dir.join("dockerd.log")).expect("make a log for dockerd");
+    let mut command = Command::new("sh");
+    command
+        .arg(SCRIPT)
+        .arg("--data-root")
+        .arg(dir.join("data"))
+        .arg("-H")
+        .arg(format!("unix://{}", socket.display()))
+        .env("HOME", dir.join("home"))
+        .env("XDG_RUNTIME_DIR", dir.join("xdg"))
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .env_remove("DOCKER_HOST")
+        .current_dir(&dir)
+        .uid(user)
+        .gid(group)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("a second handle on the log"))
+        .stderr(log)
+        // Not in the group of the test, which may be ended as a whole.
+        .process_group(0);
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("start a rootless dockerd: {error}"));
+    let up = within_blocking(Duration::from_mins(1), || {
+        answers(&socket) || child.try_wait().is_ok_and(|ended| ended.is_some())
+    });
+    if !up || !answers(&socket) {
+        let _ = child.kill();
+        let log = std::fs::read_to_string(dir.join("dockerd.log")).unwrap_or_default();
+        let last: Vec<&str> = log.lines().rev().take(20).collect();
+        let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
+        panic!("a rootless dockerd did not come up (it needs apt-get install docker.io rootlesskit uidmap):\n{last}");
+    }
+    socket
+}
+
+/// Ends the one that [`start`] has started, here or in another process, and removes what it kept. While another process
+/// uses it, it is left alone; answers whether it is gone.
+pub fn stop() -> bool {
+    let dir = dir();
+    let _only_one = lock(WORD);
+    USERS.let_go();
+    // Held to the end: whoever comes meanwhile waits, finds no engine and starts one.
+    let users = lock_file(USERS.name());
+    if users.try_lock().is_err() {
+        return false;
+    }
+    // All of it, containers too, has this from the script.
+    let mark = format!("XDG_RUNTIME_DIR={}", dir.join("xdg").display());
+    let end = |signal| {
+        let left = host::marked(&mark);
+        for pid in left.iter().filter_map(|pid| rustix::process::Pid::from_raw(*pid as i32)) {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+        left.is_empty()
+    };
+    // One that is asked to ends its containers first.
+    end(rustix::process::Signal::TERM);
+    if !within_blocking(Duration::from_secs(30), || host::marked(&mark).is_empty()) {
+        let gone = within_blocking(Duration::from_secs(30), || end(rustix::process::Signal::KILL));
+        assert!(gone, "a rootless dockerd does not end");
+    }
+    // What belongs to ids of the user's range is the user's to remove, and root's too.
+    std::fs::remove_dir_all(dir).is_ok()
+}
+
+fn dir() -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("kennel-test-{WORD}"));
+    std::fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("make {}: {error}", dir.display()));
+    dir
+}

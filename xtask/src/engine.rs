@@ -2,8 +2,7 @@
 
 use crate::machine::{Machine, find};
 use anyhow::Result;
-use kennel_testkit::docker;
-use kennel_testkit::podman::{Service, image_on};
+use kennel_testkit::{docker, podman, rootless};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -60,58 +59,96 @@ impl Drop for Engine {
     }
 }
 
-/// Podman services: root's, and an ordinary user's.
-#[derive(Default)]
-pub(crate) struct Podmans {
-    sockets: Vec<(Service, PathBuf, bool)>,
+/// An engine beside root's Docker.
+pub(crate) struct Service {
+    name: &'static str,
+    /// What names the socket of one to use.
+    variable: &'static str,
+    /// The program that it cannot be without.
+    program: &'static str,
+    start: fn() -> PathBuf,
+    stop: fn() -> bool,
 }
 
-impl Podmans {
+pub(crate) const PODMAN: Service = Service {
+    name: "podman",
+    variable: podman::Service::Root.variable(),
+    program: "podman",
+    start: || podman::Service::Root.start(),
+    stop: || podman::Service::Root.stop(),
+};
+
+/// All that the tests use.
+pub(crate) const SERVICES: [Service; 3] = [
+    PODMAN,
+    Service {
+        name: "podman of an ordinary user",
+        variable: podman::Service::User.variable(),
+        program: "podman",
+        start: || podman::Service::User.start(),
+        stop: || podman::Service::User.stop(),
+    },
+    Service {
+        name: "dockerd of an ordinary user",
+        variable: rootless::SOCKET_VARIABLE,
+        program: "rootlesskit",
+        start: rootless::start,
+        stop: rootless::stop,
+    },
+];
+
+/// Those that answer.
+#[derive(Default)]
+pub(crate) struct Services {
+    found: Vec<(Service, PathBuf, bool)>,
+    wanted: usize,
+}
+
+impl Services {
     /// Finds or starts them, with the test image on each. Where that is not possible it is said, and in CI it is a failure.
-    pub(crate) fn get(machine: &mut Machine) -> Result<Self> {
-        let mut found = Self::default();
-        for service in Service::ALL {
-            let named = std::env::var_os(service.variable()).map(PathBuf::from);
+    pub(crate) fn get(machine: &mut Machine, wanted: impl IntoIterator<Item = Service>) -> Result<Self> {
+        let mut services = Self::default();
+        for service in wanted {
+            services.wanted += 1;
+            let named = std::env::var_os(service.variable).map(PathBuf::from);
             let (socket, ours) = match named {
                 Some(named) => (named, false),
-                None if machine.root && find("podman").is_some() => {
-                    eprintln!("== starting podman ({service:?})");
-                    (service.start(), true)
+                None if machine.root && find(service.program).is_some() => {
+                    eprintln!("== starting {}", service.name);
+                    ((service.start)(), true)
                 }
                 None => {
-                    let why =
-                        format!("only root can start one, and it needs podman; or name one in {}", service.variable());
-                    machine.leave_out("everything on Podman", &why)?;
-                    return Ok(found);
+                    let Service { name, variable, program, .. } = service;
+                    let why = format!("only root can start one, and it needs {program}; or name one in {variable}");
+                    machine.leave_out(&format!("everything on {name}"), &why)?;
+                    continue;
                 }
             };
-            image_on(&socket);
-            found.sockets.push((service, socket, ours));
+            docker::image_on(&socket);
+            services.found.push((service, socket, ours));
         }
-        Ok(found)
+        Ok(services)
     }
 
     /// Whether all are there.
     pub(crate) fn are_there(&self) -> bool {
-        self.sockets.len() == Service::ALL.len()
+        self.found.len() == self.wanted
     }
 
     /// Tells a command which ones to use.
     pub(crate) fn tell(&self, command: &mut Command) {
-        for (service, socket, _) in &self.sockets {
-            command.env(service.variable(), socket);
+        for (service, socket, _) in &self.found {
+            command.env(service.variable, socket);
         }
     }
 }
 
-impl Drop for Podmans {
+impl Drop for Services {
     fn drop(&mut self) {
-        for (service, _, ours) in &self.sockets {
-            if *ours {
-                eprintln!("== ending podman ({service:?})");
-                if !service.stop() {
-                    eprintln!("== it stays: someone else uses it");
-                }
+        for (service, _, _) in self.found.iter().filter(|(_, _, ours)| *ours) {
+            eprintln!("== ending {}", service.name);
+            if !(service.stop)() {
+                eprintln!("== it stays: someone else uses it");
             }
         }
     }

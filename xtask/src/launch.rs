@@ -1,7 +1,7 @@
 //! Starting the part that measures: it is built for speed, and needs the set-up done first.
 
 use crate::Bench;
-use crate::engine::{Engine, Podmans};
+use crate::engine::{Engine, PODMAN, Services};
 use crate::machine::{FOR_BENCH, FOR_TESTS, Machine};
 use crate::stage::cargo;
 use anyhow::{Context, Result, bail};
@@ -19,7 +19,7 @@ pub(crate) fn bench(options: &Bench) -> Result<bool> {
     let measure = ["--release", "--package", "xtask", "--features", "bench"];
     build(&[&["build"], &measure[..]].concat())?;
     let engine = Engine::get(&mut machine)?;
-    let podmans = Podmans::get(&mut machine)?;
+    let services = Services::get(&mut machine, [PODMAN])?;
     let mut command = cargo(&[&["run", "--quiet"], &measure[..], &["--", "measure"]].concat());
     for (flag, set) in [("--json", options.json), ("--check", options.check), ("--quick", options.quick)] {
         if set {
@@ -30,7 +30,7 @@ pub(crate) fn bench(options: &Bench) -> Result<bool> {
         command.args(["--only", word]);
     }
     Engine::tell(engine.as_ref(), &mut command);
-    podmans.tell(&mut command);
+    services.tell(&mut command);
     Ok(command.status().context("run the benchmark")?.success())
 }
 

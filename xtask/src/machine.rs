@@ -31,6 +31,7 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     package("conmon", "conmon"),
     package("runc", "runc"),
     package("slirp4netns", "slirp4netns"),
+    package("rootlesskit", "rootlesskit"),
     // No program on PATH: it comes where Podman looks for it.
     package("../lib/podman/netavark", "netavark"),
     // A project's real tests, to be run inside.

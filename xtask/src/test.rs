@@ -1,6 +1,6 @@
 //! `cargo xtask test`: all set-up, then everything that can fail.
 
-use crate::engine::{Engine, Podmans};
+use crate::engine::{Engine, SERVICES, Services};
 use crate::machine::{FOR_TESTS, Machine, works};
 use crate::stage::{Stages, cargo};
 use crate::tally::{Speaks, Tally};
@@ -31,8 +31,8 @@ impl Test {
         machine.give_ids_to_podman()?;
         let engine = Engine::get(&mut machine)?;
         machine.open_tunnels()?;
-        let podmans = Podmans::get(&mut machine)?;
-        let mut runner = Runner::find(&mut machine, engine.as_ref(), &podmans)?;
+        let services = Services::get(&mut machine, SERVICES)?;
+        let mut runner = Runner::find(&mut machine, engine.as_ref(), &services)?;
         let mut stages = Stages::default();
         match self.repeat {
             Some(times) => {
@@ -43,7 +43,7 @@ impl Test {
             None => self.everything(&mut machine, &mut stages, &mut runner)?,
         }
         let tally = runner.tally;
-        drop((engine, podmans));
+        drop((engine, services));
         let passed = stages.conclude();
         for what in machine.left_out() {
             eprintln!("LEFT OUT {what}");
@@ -72,13 +72,13 @@ impl Test {
 struct Runner<'a> {
     nextest: bool,
     engine: Option<&'a Engine>,
-    podmans: &'a Podmans,
+    services: &'a Services,
     root: bool,
     tally: Tally,
 }
 
 impl<'a> Runner<'a> {
-    fn find(machine: &mut Machine, engine: Option<&'a Engine>, podmans: &'a Podmans) -> Result<Self> {
+    fn find(machine: &mut Machine, engine: Option<&'a Engine>, services: &'a Services) -> Result<Self> {
         let nextest = works("cargo", &["nextest", "--version"]);
         if !nextest {
             let why = "cargo-nextest is not there (cargo install --locked cargo-nextest); cargo test stands in for it";
@@ -87,7 +87,7 @@ impl<'a> Runner<'a> {
         if !machine.root {
             machine.leave_out("everything on native", "its tests play root and ordinary users, which only root can")?;
         }
-        Ok(Self { nextest, engine, podmans, root: machine.root, tally: Tally::default() })
+        Ok(Self { nextest, engine, services, root: machine.root, tally: Tally::default() })
     }
 
     /// All tests but those in the documentation.
@@ -123,7 +123,7 @@ impl<'a> Runner<'a> {
 
     fn run(&mut self, stages: &mut Stages, name: &str, mut command: Command) -> Result<()> {
         Engine::tell(self.engine, &mut command);
-        self.podmans.tell(&mut command);
+        self.services.tell(&mut command);
         let speaks_on = if self.nextest { Speaks::Stderr } else { Speaks::Stdout };
         stages.measure(name, &mut command, |command| self.tally.run(command, speaks_on))
     }
@@ -144,8 +144,8 @@ impl<'a> Runner<'a> {
             // One expression: of several, a test has to match only one.
             let not = |name| format!("not (package(kennel-{name}) & kind(test)) & not test(/(^|::){name}::/)");
             let mut wanted: Vec<String> = providers.into_iter().map(not).collect();
-            if !self.podmans.are_there() {
-                wanted.push("not binary(/podman/) & not test(/podman/)".to_owned());
+            if !self.services.are_there() {
+                wanted.push("not binary(/podman|rootless/) & not test(/podman|rootless/)".to_owned());
             }
             if !wanted.is_empty() {
                 command.args(["--filterset", &wanted.join(" & ")]);
@@ -159,8 +159,8 @@ impl<'a> Runner<'a> {
         for name in &providers {
             command.args(["--skip", &format!("{name}::")]);
         }
-        if !self.podmans.are_there() {
-            command.args(["--skip", "podman"]);
+        if !self.services.are_there() {
+            command.args(["--skip", "podman", "--skip", "rootless"]);
         }
     }
 }

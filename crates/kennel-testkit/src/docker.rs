@@ -174,7 +174,9 @@ impl Private {
             .arg(dir.join("dockerd.pid"))
             .arg("-H")
             .arg(format!("unix://{}", self.socket().display()));
-        command.args(["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]).args(self.arguments);
+        command
+            .args(["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"])
+            .args(self.arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         self.program = Some(command.spawn().unwrap_or_else(|error| panic!("start dockerd: {error}")));
         let up = within_blocking(Duration::from_mins(1), || answers(&self.socket()));

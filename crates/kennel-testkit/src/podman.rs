@@ -40,11 +40,8 @@ fn settings() -> String {
 }
 
 impl Service {
-    /// Both of them.
-    pub const ALL: [Self; 2] = [Self::Root, Self::User];
-
     /// The variable that names the socket of one to use.
-    pub fn variable(self) -> &'static str {
+    pub const fn variable(self) -> &'static str {
         match self {
             Self::Root => "KENNEL_TEST_PODMAN_SOCKET",
             Self::User => "KENNEL_TEST_PODMAN_ROOTLESS_SOCKET",

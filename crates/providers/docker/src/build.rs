@@ -3,6 +3,8 @@
 
 use crate::Docker;
 use crate::create::image_name;
+use crate::dockerfile;
+use crate::logins::packed;
 use crate::streams::each_line;
 use globset::{Glob, GlobBuilder, GlobMatcher};
 use hyper::body::Bytes;
@@ -10,9 +12,15 @@ use hyper::header::CONTENT_TYPE;
 use kennel_core::{Error, ImageBuild, Result, printable};
 use kennel_types::ErrorCode;
 use serde::Deserialize;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
+
+/// What an engine takes the logins of several registries in.
+const LOGINS: &str = "X-Registry-Config";
+
+/// The longest file that says how an image is built.
+const LONGEST: u64 = 16 << 20;
 
 /// What a file of another directory is called on its way.
 const FOREIGN: &str = ".kennel-Dockerfile";
@@ -25,7 +33,10 @@ impl Docker {
         self.engine.api().await?;
         let path = format!("/build?{}", query(build, &context.file));
         let what = || format!("build the image {}", build.tag);
-        let request = hyper::Request::post(path).header(CONTENT_TYPE, "application/x-tar");
+        let mut request = hyper::Request::post(path).header(CONTENT_TYPE, "application/x-tar");
+        if let Some(logins) = self.logins(dockerfile::images(&context.text()?, &build.args)).await? {
+            request = request.header(LOGINS, packed(&logins));
+        }
         let request = request.body(bollard::body_try_stream(context.pack()));
         let request = request.map_err(|error| self.engine.error(what(), error.into()))?;
         let answer = self.engine.post(request).await;
@@ -131,6 +142,15 @@ impl Context {
         };
         let ignored = Ignored::parse(&text).map_err(|why| invalid(format!("read .dockerignore: {why}")))?;
         Ok(Self { root, file: inside.unwrap_or_else(|| FOREIGN.into()), foreign, ignored })
+    }
+
+    /// The file that says how.
+    fn text(&self) -> Result<String> {
+        let path = self.foreign.clone().unwrap_or_else(|| self.root.join(&self.file));
+        let mut text = Vec::new();
+        let read = std::fs::File::open(&path).and_then(|file| file.take(LONGEST).read_to_end(&mut text));
+        read.map_err(|error| Error::io(format!("read {}", path.display()), error))?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// The archive, made while it is sent.

@@ -8,10 +8,12 @@
 mod build;
 mod create;
 mod dialer;
+mod dockerfile;
 mod engine;
 mod info;
 mod keeper;
 mod labels;
+mod logins;
 mod mounts;
 mod names;
 mod plain;

@@ -2,18 +2,16 @@
 
 use crate::Docker;
 use crate::create::image_name;
-use crate::engine::{Kind, status};
+use crate::engine::status;
+use crate::logins::packed;
 use crate::streams::each_line;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE;
 use bollard::errors::Error as EngineError;
 use bollard::models::CreateImageInfo;
 use kennel_core::{Error, PullProgress, Result, printable};
-use kennel_image::{Login, Reference};
+use kennel_image::Reference;
 use kennel_types::{ErrorCode, Pull};
-use secrecy::ExposeSecret;
 
-/// What an engine takes a login in. Its client writes it in an alphabet that engines do not read.
+/// What an engine takes a login in.
 const LOGIN: &str = "X-Registry-Auth";
 
 impl Docker {
@@ -31,7 +29,7 @@ impl Docker {
             .finish();
         let mut request = hyper::Request::post(format!("/images/create?{query}"));
         if let Some(login) = self.login(image).await? {
-            request = request.header(LOGIN, login);
+            request = request.header(LOGIN, packed(&login.said));
         }
         let request = request.body(bollard::body_full(hyper::body::Bytes::new()));
         let request = request.map_err(|error| self.not_pulled(image, error.into()))?;
@@ -41,37 +39,6 @@ impl Docker {
             Ok(())
         })
         .await
-    }
-
-    /// The login for an image's registry, as the engine takes it. What is asked of whom it is for is only known where the name says
-    /// it: Podman has a list of registries of its own for those that do not.
-    async fn login(&self, image: &str) -> Result<Option<String>> {
-        // What is no full name of an image is for the engine to refuse.
-        let Ok(reference) = image.parse::<Reference>() else { return Ok(None) };
-        let named = image.strip_prefix(reference.registry()).is_some_and(|rest| rest.starts_with('/'));
-        if !named && self.engine.kind() == Kind::Podman {
-            return Ok(None);
-        }
-        let login = self.logins.login(&reference).await.map_err(|error| {
-            let made = Error::new(error.code(), format!("pull the image {image}: {error}"));
-            match error.next_step() {
-                Some(hint) => made.hint(hint),
-                None => made,
-            }
-        })?;
-        let server = reference.registry();
-        let login = login.map(|login| match login {
-            Login::Basic { user, secret } => {
-                serde_json::json!({ "username": user, "password": secret.expose_secret(), "serveraddress": server })
-            }
-            Login::Identity(token) => {
-                serde_json::json!({ "identitytoken": token.expose_secret(), "serveraddress": server })
-            }
-            Login::Bearer(token) => {
-                serde_json::json!({ "registrytoken": token.expose_secret(), "serveraddress": server })
-            }
-        });
-        Ok(login.map(|login| URL_SAFE.encode(login.to_string())))
     }
 
     async fn has_image(&self, image: &str) -> Result<bool> {

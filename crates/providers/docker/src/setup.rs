@@ -196,11 +196,7 @@ mod tests {
         let check =
             |options: &[&str]| Setup::of(&info(options), Kind::Docker, true).check().map_err(|error| error.code());
         assert_eq!(check(&["name=apparmor", "name=seccomp,profile=default"]), Ok(()));
-        let refused: &[&[&str]] = &[
-            &[],
-            &["name=apparmor"],
-            &["name=seccomp,profile=unconfined"],
-        ];
+        let refused: &[&[&str]] = &[&[], &["name=apparmor"], &["name=seccomp,profile=unconfined"]];
         for options in refused {
             assert_eq!(check(options), Err(ErrorCode::Unsupported), "{options:?}");
         }

@@ -3,7 +3,7 @@
 mod engines;
 
 use engines::{Fixture, Kind, on_every_engine};
-use kennel_core::{Provider, PullProgress};
+use kennel_core::{ImageBuild, Provider, PullProgress};
 use kennel_docker::Docker;
 use kennel_image::Credentials;
 use kennel_testkit::registry::Registry;
@@ -96,6 +96,18 @@ async fn a_private_registry_is_told_who_comes(fixture: &Fixture) {
     let told = pull(&with(vec![registry.logins()]), &image, Pull::Missing).await.unwrap();
     each_layer_is_told(fixture, &told);
     fixture.ask(&["rmi", &image]);
+    // Also where something is built on it.
+    let context = fixture.home.path().join("built");
+    std::fs::create_dir(&context).unwrap();
+    std::fs::write(context.join("Dockerfile"), "ARG BASE\nFROM $BASE\nENV BUILT=yes\n").unwrap();
+    let args = [("BASE".to_owned(), image.clone())].into();
+    let build = ImageBuild { context, tag: fixture.own_image(), args, ..ImageBuild::default() };
+    with(Vec::new()).build_image(&build, &|_| {}).await.unwrap_err();
+    with(vec![registry.logins()]).build_image(&build, &|_| {}).await.unwrap();
+    fixture.ask(&["rmi", &fixture.own_image()]);
+    let _ = Command::new("docker")
+        .args(["--host", &format!("unix://{}", fixture.socket.display()), "rmi", &image])
+        .output();
     // By a program that keeps secrets, for this registry or for all.
     helper(fixture.home.path());
     for said in [format!(r#"{{"credHelpers": {{"{address}": "test"}}}}"#), r#"{"credsStore": "test"}"#.to_owned()] {

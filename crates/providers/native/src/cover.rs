@@ -131,8 +131,7 @@ pub(crate) fn parts(ours: &[&Path]) -> Vec<Part> {
     }
     for (path, mode) in &private {
         let above = above(path).any(|dir| matches!(parts.get(dir), Some(PartKind::Own(_))));
-        let there = !path.contains('/')
-            || Path::new("/").join(path).symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        let there = !path.contains('/') || Path::new("/").join(path).symlink_metadata().is_ok_and(|meta| meta.is_dir());
         if !above && there {
             parts.insert(path.clone(), PartKind::Own(*mode));
         }

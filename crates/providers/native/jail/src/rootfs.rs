@@ -165,7 +165,8 @@ fn cover(cover: &[Cover], (user, group): (u32, u32)) -> Result<OwnedFd, String> 
     let layer = filesystem("tmpfs", &options, MountAttrFlags::empty())
         .map_err(|error| format!("make the covering layer: {error}"))?;
     // Seen from within it, each takes the fewest calls: this is on the way to every sandbox.
-    let here = rustix::fs::open(".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| error.to_string())?;
+    let here =
+        rustix::fs::open(".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| error.to_string())?;
     rustix::process::fchdir(&layer).map_err(|error| error.to_string())?;
     // What is made belongs to root inside.
     let owner = sys::FilesOf::become_owner(user);

@@ -1,0 +1,64 @@
+//! Logins for registries, as an engine takes them: each for its own registry, and only where something comes from there.
+
+use crate::Docker;
+use crate::engine::Kind;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
+use kennel_core::{Error, Result};
+use kennel_image::{Login, Reference};
+use secrecy::ExposeSecret;
+use serde_json::{Value, json};
+
+/// What Docker's own registry is called where logins are kept.
+const HUB: &str = "https://index.docker.io/v1/";
+
+/// A login, and the registry that it is for.
+pub(crate) struct RegistryLogin {
+    pub(crate) registry: String,
+    pub(crate) said: Value,
+}
+
+/// As it is put into a header. The engine's client writes it in an alphabet that engines do not read.
+pub(crate) fn packed(said: &Value) -> String {
+    URL_SAFE.encode(said.to_string())
+}
+
+impl Docker {
+    /// The login for an image's registry, if there is one. What is asked of whom it is for is only known where the name says
+    /// it: Podman has a list of registries of its own for those that do not.
+    pub(crate) async fn login(&self, image: &str) -> Result<Option<RegistryLogin>> {
+        // What is no full name of an image is for the engine to refuse.
+        let Ok(reference) = image.parse::<Reference>() else { return Ok(None) };
+        let registry = reference.registry();
+        let named = image.strip_prefix(registry).is_some_and(|rest| rest.starts_with('/'));
+        if !named && self.engine.kind() == Kind::Podman {
+            return Ok(None);
+        }
+        let login = self.logins.login(&reference).await.map_err(|error| {
+            let made = Error::new(error.code(), format!("pull the image {image}: {error}"));
+            match error.next_step() {
+                Some(hint) => made.hint(hint),
+                None => made,
+            }
+        })?;
+        let said = login.map(|login| match login {
+            Login::Basic { user, secret } => {
+                json!({ "username": user, "password": secret.expose_secret(), "serveraddress": registry })
+            }
+            Login::Identity(token) => json!({ "identitytoken": token.expose_secret(), "serveraddress": registry }),
+            Login::Bearer(token) => json!({ "registrytoken": token.expose_secret(), "serveraddress": registry }),
+        });
+        Ok(said.map(|said| RegistryLogin { registry: registry.to_owned(), said }))
+    }
+
+    /// The logins for all registries that these images are of.
+    pub(crate) async fn logins(&self, images: impl IntoIterator<Item = String>) -> Result<Option<Value>> {
+        let mut all = serde_json::Map::new();
+        for image in images {
+            if let Some(RegistryLogin { registry, said }) = self.login(&image).await? {
+                all.insert(if registry == "docker.io" { HUB.to_owned() } else { registry }, said);
+            }
+        }
+        Ok((!all.is_empty()).then_some(Value::Object(all)))
+    }
+}

@@ -141,6 +141,9 @@ fn wrong(shape: &Shape, node: &Node) -> What {
     if *shape == Shape::Text && matches!(node.value, Value::Int(_) | Value::Float(_) | Value::Bool(_)) {
         expected.push_str(" (put it in quotes)");
     }
+    if matches!(&node.value, Value::Text(text) if text.starts_with('~')) {
+        expected.push_str(" (in place of `~` write `${HOME}`)");
+    }
     What::Value { expected, found: describe(node) }
 }
 

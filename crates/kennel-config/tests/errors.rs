@@ -56,7 +56,7 @@ fn everything_that_is_wrong_is_told_at_once() {
         "11:14: sandbox.namePrefix: expected a name: letters, digits, dots, dashes and underscores, a letter or digit first, found \"../x\"",
         "12:13: sandbox.env.A: expected text (put it in quotes), found 1",
         "13:6: sandbox.vm: expected a map, found 3",
-        "14:13: sandbox.workspace: expected a path on this machine, found \"~/x\"",
+        "14:13: sandbox.workspace: expected a path on this machine (in place of `~` write `${HOME}`), found \"~/x\"",
         "15:2: sanbox: unknown key; did you mean sandbox?",
     ];
     for line in expected {

@@ -128,7 +128,7 @@ impl SandboxOptions {
             mounts: self.mounts(set)?,
             network: self.network.or(set.network.map(|network| network.0)),
             ports: self.ports(set),
-            toolchains: toolchains(set),
+            toolchains: toolchains(set)?,
             nesting: self.nesting || set.nesting,
             limits: Limits {
                 memory: self.memory.or(set.memory),
@@ -215,9 +215,13 @@ impl SandboxOptions {
 }
 
 /// The programs of the home directory of whoever calls.
-fn toolchains(set: &SandboxSection) -> Option<Toolchains> {
-    let home = environment::home_of_caller().filter(|home| set.toolchains && home.is_absolute())?;
-    Some(Toolchains { home, more: set.extra_toolchains.clone(), search: environment::program_dirs() })
+fn toolchains(set: &SandboxSection) -> Result<Option<Toolchains>> {
+    let home = environment::home_of_caller().filter(|home| set.toolchains && home.is_absolute());
+    let Some(home) = home else { return Ok(None) };
+    for dir in &set.extra_toolchains {
+        there(&home.join(dir), "extraToolchains")?;
+    }
+    Ok(Some(Toolchains { home, more: set.extra_toolchains.clone(), search: environment::program_dirs() }))
 }
 
 /// A shared volume, of the project whose directory is the workspace: another's is another one.

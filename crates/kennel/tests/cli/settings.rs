@@ -3,6 +3,7 @@
 
 use crate::support::{Finished, Kennel, finish};
 use kennel_testkit::{docker, programs};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 fn kennel() -> Kennel {
@@ -51,6 +52,24 @@ fn they_count_where_nothing_else_is_said() {
     let info = call(&kennel, &["inspect", &id], &[]).json();
     assert_eq!(info[0]["workdir"], "/data");
     call(&kennel, &["rm", "--force", &id], &[]).ok();
+}
+
+#[test]
+fn programs_that_are_not_there_are_missed() {
+    let kennel = kennel();
+    let home = kennel.home.path();
+    let tools = home.join("tools");
+    let set = |dir: &str| user(&kennel, &format!("[sandbox]\nextraToolchains = [\"{dir}\"]\n"));
+    let hello = || call(&kennel, &["run", "--network", "none", "-c", "hello"], &[("HOME", home.to_str().unwrap())]);
+    set("~/tools");
+    assert!(hello().fails(125).contains("write `${HOME}`"));
+    set("${HOME}/tools");
+    let stderr = hello().fails(125);
+    assert!(stderr.contains(&format!("extraToolchains {}: No such file", tools.display())), "{stderr}");
+    std::fs::create_dir(&tools).unwrap();
+    std::fs::write(tools.join("hello"), "#!/bin/sh\necho hello\n").unwrap();
+    std::fs::set_permissions(tools.join("hello"), PermissionsExt::from_mode(0o755)).unwrap();
+    assert_eq!(hello().ok(), "hello");
 }
 
 #[test]

@@ -21,6 +21,16 @@ pub mod volumes;
 #[macro_export]
 macro_rules! contract_suite {
     ($subject:expr) => {
+        $crate::contract_of_walls! { $subject }
+        $crate::contract_of_keepers! { $subject }
+    };
+}
+
+/// The part of the contract that is about sandboxes as their provider makes and keeps them: for one more way in which a
+/// provider does so that has the whole behind it already.
+#[macro_export]
+macro_rules! contract_of_walls {
+    ($subject:expr) => {
         $crate::contract_cases! { $subject;
             lifecycle {
                 it_is_available,
@@ -43,6 +53,79 @@ macro_rules! contract_suite {
                 many_at_once,
                 an_idle_one_stops_by_itself,
             }
+            logs {
+                streams_are_kept_apart_and_the_code_is_told,
+                the_last_lines,
+                followed_to_the_end,
+                empty_without_a_main_process,
+                the_main_process_can_be_attached,
+                a_missing_main_process_is_told,
+            }
+            limits {
+                memory_is_held,
+                processes_are_held,
+                cpu_is_held,
+                they_are_reported,
+                the_disk_is_held,
+            }
+            network {
+                none_is_loopback_only,
+                host_is_the_hosts,
+                bridge_is_its_own_with_a_way_out,
+                published_ports_are_reachable,
+            }
+            mounts {
+                a_read_only_root_is_not_written,
+                the_workspace_is_shared,
+                a_directory_is_mounted,
+                a_read_only_mount_is_not_written,
+                a_missing_source_is_an_error,
+                files_belong_to_the_owner,
+                one_is_seen_within_another,
+            }
+            volumes {
+                its_own_is_found_again,
+                one_that_nobody_would_find_is_refused,
+            }
+            isolation {
+                every_layer_of_the_row_is_there,
+                capabilities_are_few,
+                its_processes_are_its_own,
+                the_host_name_is_its_own,
+                no_descriptor_is_inherited,
+                the_hosts_files_stay_as_they_are,
+                kernel_settings_cannot_be_changed,
+                mounting_is_refused,
+                sandboxes_inside_are_asked_for,
+                no_other_sandbox_is_in_reach,
+            }
+            tied {
+                it_goes_with_its_owner,
+                it_goes_with_its_last_command,
+                it_goes_when_it_is_left_while_it_starts,
+                it_stays_for_others,
+            }
+            hostile {
+                the_inside_cannot_talk_to_its_keeper,
+                a_secret_is_wanted_where_there_is_one,
+                garbage_ends_its_own_connection_only,
+                too_many_connections_are_refused,
+                a_swapped_socket_is_refused,
+                a_socket_swapped_from_inside_is_refused,
+                the_keeper_outlives_a_massacre,
+            }
+            leftovers {
+                leaves_nothing_behind,
+            }
+        }
+    };
+}
+
+/// The part that is about what their keepers do.
+#[macro_export]
+macro_rules! contract_of_keepers {
+    ($subject:expr) => {
+        $crate::contract_cases! { $subject;
             exec {
                 arguments_are_passed_as_they_are,
                 a_string_is_run_by_a_shell,
@@ -119,70 +202,6 @@ macro_rules! contract_suite {
                 pipes_and_devices_are_refused,
                 magic_links_are_refused,
                 removal_follows_no_link,
-            }
-            logs {
-                streams_are_kept_apart_and_the_code_is_told,
-                the_last_lines,
-                followed_to_the_end,
-                empty_without_a_main_process,
-                the_main_process_can_be_attached,
-                a_missing_main_process_is_told,
-            }
-            limits {
-                memory_is_held,
-                processes_are_held,
-                cpu_is_held,
-                they_are_reported,
-                the_disk_is_held,
-            }
-            network {
-                none_is_loopback_only,
-                host_is_the_hosts,
-                bridge_is_its_own_with_a_way_out,
-                published_ports_are_reachable,
-            }
-            mounts {
-                a_read_only_root_is_not_written,
-                the_workspace_is_shared,
-                a_directory_is_mounted,
-                a_read_only_mount_is_not_written,
-                a_missing_source_is_an_error,
-                files_belong_to_the_owner,
-                one_is_seen_within_another,
-            }
-            volumes {
-                its_own_is_found_again,
-                one_that_nobody_would_find_is_refused,
-            }
-            isolation {
-                every_layer_of_the_row_is_there,
-                capabilities_are_few,
-                its_processes_are_its_own,
-                the_host_name_is_its_own,
-                no_descriptor_is_inherited,
-                the_hosts_files_stay_as_they_are,
-                kernel_settings_cannot_be_changed,
-                mounting_is_refused,
-                sandboxes_inside_are_asked_for,
-                no_other_sandbox_is_in_reach,
-            }
-            tied {
-                it_goes_with_its_owner,
-                it_goes_with_its_last_command,
-                it_goes_when_it_is_left_while_it_starts,
-                it_stays_for_others,
-            }
-            hostile {
-                the_inside_cannot_talk_to_its_keeper,
-                a_secret_is_wanted_where_there_is_one,
-                garbage_ends_its_own_connection_only,
-                too_many_connections_are_refused,
-                a_swapped_socket_is_refused,
-                a_socket_swapped_from_inside_is_refused,
-                the_keeper_outlives_a_massacre,
-            }
-            leftovers {
-                leaves_nothing_behind,
             }
         }
     };

@@ -1,4 +1,4 @@
-//! The contract, on the Docker of an ordinary user.
+//! What the contract says of sandboxes, on the Docker of an ordinary user.
 
 mod subject;
 
@@ -24,4 +24,4 @@ fn containers() -> Containers {
     }
 }
 
-kennel_testkit::contract_suite!(containers());
+kennel_testkit::contract_of_walls!(containers());

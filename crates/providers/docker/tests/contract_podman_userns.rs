@@ -1,4 +1,4 @@
-//! The contract, on root's Podman, with a user namespace for each sandbox.
+//! What the contract says of sandboxes, on root's Podman, with a user namespace for each.
 
 mod subject;
 
@@ -23,4 +23,4 @@ fn containers() -> Containers {
     }
 }
 
-kennel_testkit::contract_suite!(containers());
+kennel_testkit::contract_of_walls!(containers());

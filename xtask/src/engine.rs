@@ -3,6 +3,7 @@
 use crate::machine::{Machine, find};
 use anyhow::Result;
 use kennel_testkit::{docker, podman, rootless};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,6 +11,40 @@ use std::process::Command;
 pub(crate) struct Engine {
     socket: PathBuf,
     ours: bool,
+    stock: Stock,
+}
+
+/// All that an engine has, in words.
+struct Stock(BTreeSet<String>);
+
+impl Stock {
+    fn of(socket: &Path) -> Self {
+        let lists: [&[&str]; 4] = [
+            &["ps", "--all", "--format", "container {{.Names}}"],
+            &["volume", "ls", "--format", "volume {{.Name}}"],
+            &["network", "ls", "--format", "network {{.Name}}"],
+            &["images", "--format", "image {{.Repository}}:{{.Tag}} {{.ID}}"],
+        ];
+        let lists = lists.map(|list| docker::docker(socket, list));
+        Self(lists.iter().flat_map(|list| list.lines().map(ToOwned::to_owned)).collect())
+    }
+
+    /// What is there and was not before. On an engine that others use too, as far as it is called by our name.
+    fn left(&self, socket: &Path, ours: bool) -> Vec<String> {
+        let now = Self::of(socket).0;
+        let new = now.difference(&self.0).filter(|item| ours || item.contains("kennel"));
+        new.map(|item| format!("{item} on {}", socket.display())).collect()
+    }
+}
+
+/// Looks at what was left on engines: none of it should be there. Answers whether that is so.
+pub(crate) fn is_nothing_left(engine: Option<&Engine>, services: &Services) -> bool {
+    let mut left = engine.map(|engine| engine.stock.left(&engine.socket, engine.ours)).unwrap_or_default();
+    for Running { socket, ours, stock, .. } in &services.running {
+        left.extend(stock.left(socket, *ours));
+    }
+    left.iter().for_each(|item| eprintln!("left behind: {item}"));
+    left.is_empty()
 }
 
 impl Engine {
@@ -18,8 +53,8 @@ impl Engine {
         const USUAL: &str = "/var/run/docker.sock";
         let named = std::env::var_os(docker::SOCKET_VARIABLE).map(PathBuf::from);
         let usual = named.unwrap_or_else(|| USUAL.into());
-        let engine = if docker::answers(&usual) {
-            Self { socket: usual, ours: false }
+        let (socket, ours) = if docker::answers(&usual) {
+            (usual, false)
         } else if !machine.root {
             let why = format!("no engine answers at {}, and only root can start one", usual.display());
             machine.leave_out("everything on Docker", &why)?;
@@ -29,10 +64,10 @@ impl Engine {
             return Ok(None);
         } else {
             eprintln!("== starting dockerd");
-            Self { socket: docker::start(), ours: true }
+            (docker::start(), true)
         };
-        docker::image_on(&engine.socket);
-        Ok(Some(engine))
+        docker::image_on(&socket);
+        Ok(Some(Self { stock: Stock::of(&socket), socket, ours }))
     }
 
     /// Where it listens.
@@ -100,8 +135,15 @@ pub(crate) const SERVICES: [Service; 3] = [
 /// Those that answer.
 #[derive(Default)]
 pub(crate) struct Services {
-    found: Vec<(Service, PathBuf, bool)>,
+    running: Vec<Running>,
     wanted: usize,
+}
+
+struct Running {
+    service: Service,
+    socket: PathBuf,
+    ours: bool,
+    stock: Stock,
 }
 
 impl Services {
@@ -125,19 +167,19 @@ impl Services {
                 }
             };
             docker::image_on(&socket);
-            services.found.push((service, socket, ours));
+            services.running.push(Running { service, stock: Stock::of(&socket), socket, ours });
         }
         Ok(services)
     }
 
     /// Whether all are there.
     pub(crate) fn are_there(&self) -> bool {
-        self.found.len() == self.wanted
+        self.running.len() == self.wanted
     }
 
     /// Tells a command which ones to use.
     pub(crate) fn tell(&self, command: &mut Command) {
-        for (service, socket, _) in &self.found {
+        for Running { service, socket, .. } in &self.running {
             command.env(service.variable, socket);
         }
     }
@@ -145,7 +187,7 @@ impl Services {
 
 impl Drop for Services {
     fn drop(&mut self) {
-        for (service, _, _) in self.found.iter().filter(|(_, _, ours)| *ours) {
+        for Running { service, .. } in self.running.iter().filter(|running| running.ours) {
             eprintln!("== ending {}", service.name);
             if !(service.stop)() {
                 eprintln!("== it stays: someone else uses it");

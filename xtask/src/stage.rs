@@ -25,9 +25,15 @@ impl Stages {
         command: &mut Command,
         how: impl FnOnce(&mut Command) -> Result<bool>,
     ) -> Result<()> {
-        eprintln!("\n== {name}: {}", shown(command));
+        let what = shown(command);
+        self.check(name, &what, || how(command).with_context(|| format!("run {what}")))
+    }
+
+    /// Looks at something, which is a stage as well.
+    pub(crate) fn check(&mut self, name: &str, what: &str, how: impl FnOnce() -> Result<bool>) -> Result<()> {
+        eprintln!("\n== {name}: {what}");
         let start = Instant::now();
-        let passed = how(command).with_context(|| format!("run {}", shown(command)))?;
+        let passed = how()?;
         self.done.push((name.to_owned(), passed, start.elapsed().as_secs_f64()));
         Ok(())
     }

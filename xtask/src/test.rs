@@ -1,6 +1,6 @@
 //! `cargo xtask test`: all set-up, then everything that can fail.
 
-use crate::engine::{Engine, SERVICES, Services};
+use crate::engine::{Engine, SERVICES, Services, is_nothing_left};
 use crate::machine::{FOR_TESTS, Machine, works};
 use crate::stage::{Stages, cargo};
 use crate::tally::{Speaks, Tally};
@@ -43,6 +43,8 @@ impl Test {
             None => self.everything(&mut machine, &mut stages, &mut runner)?,
         }
         let tally = runner.tally;
+        let what = "what the engines have now, and had before";
+        stages.check("nothing left", what, || Ok(is_nothing_left(engine.as_ref(), &services)))?;
         drop((engine, services));
         let passed = stages.conclude();
         for what in machine.left_out() {

@@ -101,6 +101,8 @@ pub(crate) struct Service {
     variable: &'static str,
     /// The program that it cannot be without.
     program: &'static str,
+    /// What is in the names of tests on it.
+    tests: &'static str,
     start: fn() -> PathBuf,
     stop: fn() -> bool,
 }
@@ -109,6 +111,7 @@ pub(crate) const PODMAN: Service = Service {
     name: "podman",
     variable: podman::Service::Root.variable(),
     program: "podman",
+    tests: "podman",
     start: || podman::Service::Root.start(),
     stop: || podman::Service::Root.stop(),
 };
@@ -120,6 +123,7 @@ pub(crate) const SERVICES: [Service; 3] = [
         name: "podman of an ordinary user",
         variable: podman::Service::User.variable(),
         program: "podman",
+        tests: "podman",
         start: || podman::Service::User.start(),
         stop: || podman::Service::User.stop(),
     },
@@ -127,6 +131,7 @@ pub(crate) const SERVICES: [Service; 3] = [
         name: "dockerd of an ordinary user",
         variable: rootless::SOCKET_VARIABLE,
         program: "rootlesskit",
+        tests: "docker_rootless",
         start: rootless::start,
         stop: rootless::stop,
     },
@@ -136,7 +141,8 @@ pub(crate) const SERVICES: [Service; 3] = [
 #[derive(Default)]
 pub(crate) struct Services {
     running: Vec<Running>,
-    wanted: usize,
+    /// What is in the names of tests on those that are not there.
+    pub(crate) missing: BTreeSet<&'static str>,
 }
 
 struct Running {
@@ -151,7 +157,6 @@ impl Services {
     pub(crate) fn get(machine: &mut Machine, wanted: impl IntoIterator<Item = Service>) -> Result<Self> {
         let mut services = Self::default();
         for service in wanted {
-            services.wanted += 1;
             let named = std::env::var_os(service.variable).map(PathBuf::from);
             let (socket, ours) = match named {
                 Some(named) => (named, false),
@@ -160,7 +165,8 @@ impl Services {
                     ((service.start)(), true)
                 }
                 None => {
-                    let Service { name, variable, program, .. } = service;
+                    let Service { name, variable, program, tests, .. } = service;
+                    services.missing.insert(tests);
                     let why = format!("only root can start one, and it needs {program}; or name one in {variable}");
                     machine.leave_out(&format!("everything on {name}"), &why)?;
                     continue;
@@ -170,11 +176,6 @@ impl Services {
             services.running.push(Running { service, stock: Stock::of(&socket), socket, ours });
         }
         Ok(services)
-    }
-
-    /// Whether all are there.
-    pub(crate) fn are_there(&self) -> bool {
-        self.running.len() == self.wanted
     }
 
     /// Tells a command which ones to use.

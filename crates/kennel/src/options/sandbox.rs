@@ -128,7 +128,7 @@ impl SandboxOptions {
             mounts: self.mounts(set)?,
             network: self.network.or(set.network.map(|network| network.0)),
             ports: self.ports(set),
-            toolchains: toolchains(set)?,
+            toolchains: toolchains(set, mode.provider == "native" && self.image(settings).is_none())?,
             nesting: self.nesting || set.nesting,
             limits: Limits {
                 memory: self.memory.or(set.memory),
@@ -215,11 +215,15 @@ impl SandboxOptions {
 }
 
 /// The programs of the home directory of whoever calls.
-fn toolchains(set: &SandboxSection) -> Result<Option<Toolchains>> {
-    let home = environment::home_of_caller().filter(|home| set.toolchains && home.is_absolute());
+fn toolchains(set: &SandboxSection, shows_home: bool) -> Result<Option<Toolchains>> {
+    let home = environment::home_of_caller().filter(|home| set.toolchains && shows_home && home.is_absolute());
     let Some(home) = home else { return Ok(None) };
-    for dir in &set.extra_toolchains {
-        there(&home.join(dir), "extraToolchains")?;
+    for dir in set.extra_toolchains.iter().map(|dir| home.join(dir)) {
+        let is_dir = existing(&dir, "extraToolchains")?.is_dir();
+        if !is_dir {
+            let message = format!("extraToolchains {}: it is not a directory", dir.display());
+            return Err(Error::new(ErrorCode::InvalidConfig, message));
+        }
     }
     Ok(Some(Toolchains { home, more: set.extra_toolchains.clone(), search: environment::program_dirs() }))
 }

@@ -34,7 +34,8 @@ impl Docker {
         let path = format!("/build?{}", query(build, &context.file));
         let what = || format!("build the image {}", build.tag);
         let mut request = hyper::Request::post(path).header(CONTENT_TYPE, "application/x-tar");
-        if let Some(logins) = self.logins(dockerfile::images(&context.text()?, &build.args)).await? {
+        let images = dockerfile::images(&context.text()?, &build.args);
+        if let Some(logins) = self.logins(images, tell).await? {
             request = request.header(LOGINS, packed(&logins));
         }
         let request = request.body(bollard::body_try_stream(context.pack()));

@@ -30,7 +30,7 @@ const STUMBLED: Duration = Duration::from_millis(50);
 impl Docker {
     /// Makes a sandbox, whole or not at all.
     pub(crate) async fn make(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
-        if spec.userns.is_none() || spec.image.is_none() {
+        if self.setup.get().is_none() && (spec.userns.is_none() || spec.image.is_none()) {
             // Else the row is another, and which one is for the engine to say.
             require(self.row(), spec)?;
         }
@@ -285,7 +285,7 @@ fn check_shared(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
     }
     let (with, or) = match mode.volumes {
         Support::Refused => ("with --userns auto", ""),
-        Support::Given => ("on an engine that remaps ids", "; or do without that: --userns host"),
+        Support::Given => ("on an engine that remaps ids", "; or use --provider native"),
     };
     let copy = "copy what is needed: kennel cp";
     let refuse = |what: String, hint: String| {

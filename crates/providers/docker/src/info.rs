@@ -453,6 +453,20 @@ mod tests {
     }
 
     #[test]
+    fn one_that_was_let_out_of_the_range_is_not_in_it() {
+        let with = |userns: &str| {
+            let mut host = hardened();
+            host["UsernsMode"] = userns.into();
+            let mut seen = seen(&serde_json::json!({"Status": "running"}), &host);
+            let labels = seen.inspected.config.labels.as_mut().unwrap();
+            labels.insert(labels::MODE.into(), "docker, root, userns remap".into());
+            Container::read(seen, "here").unwrap().info.enforcement.layers.contains(&Layer::UserNamespace)
+        };
+        assert!(with(""));
+        assert!(!with("host"));
+    }
+
+    #[test]
     fn podmans_capabilities_are_those_there_are() {
         let state = serde_json::json!({"Status": "created"});
         let with = |caps: serde_json::Value| {

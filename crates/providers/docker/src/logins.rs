@@ -6,15 +6,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use kennel_core::{Error, Result};
 use kennel_image::{Login, Reference};
+use kennel_types::ErrorCode;
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
 /// What Docker's own registry is called where logins are kept.
 const HUB: &str = "https://index.docker.io/v1/";
 
-/// A login, and the registry that it is for.
+/// A login, and what it is for.
 pub(crate) struct RegistryLogin {
-    pub(crate) registry: String,
+    /// The registry as Docker knows it; with Podman, the repository.
+    pub(crate) place: String,
     pub(crate) said: Value,
 }
 
@@ -48,16 +50,35 @@ impl Docker {
             Login::Identity(token) => json!({ "identitytoken": token.expose_secret(), "serveraddress": registry }),
             Login::Bearer(token) => json!({ "registrytoken": token.expose_secret(), "serveraddress": registry }),
         });
-        Ok(said.map(|said| RegistryLogin { registry: registry.to_owned(), said }))
+        let place = match self.engine.kind() {
+            Kind::Podman => format!("{registry}/{}", reference.repository()),
+            Kind::Docker if registry == "docker.io" => HUB.to_owned(),
+            Kind::Docker => registry.to_owned(),
+        };
+        Ok(said.map(|said| RegistryLogin { place, said }))
     }
 
-    /// The logins for all registries that these images are of.
-    pub(crate) async fn logins(&self, images: impl IntoIterator<Item = String>) -> Result<Option<Value>> {
+    /// The logins for all that these images come from. One that cannot be had is told of: what it is for may need none.
+    pub(crate) async fn logins(
+        &self,
+        images: impl IntoIterator<Item = String>,
+        tell: &(dyn Fn(String) + Sync),
+    ) -> Result<Option<Value>> {
         let mut all = serde_json::Map::new();
         for image in images {
-            if let Some(RegistryLogin { registry, said }) = self.login(&image).await? {
-                all.insert(if registry == "docker.io" { HUB.to_owned() } else { registry }, said);
+            let login = match self.login(&image).await {
+                Ok(login) => login,
+                Err(error) => {
+                    tell(error.to_string());
+                    continue;
+                }
+            };
+            let Some(RegistryLogin { place, said }) = login else { continue };
+            if all.get(&place).is_some_and(|other| *other != said) {
+                let message = format!("there is more than one login for {place}, and a build on Docker takes one");
+                return Err(Error::new(ErrorCode::InvalidConfig, message).hint("docker pull what needs another, first"));
             }
+            all.insert(place, said);
         }
         Ok((!all.is_empty()).then_some(Value::Object(all)))
     }

@@ -148,9 +148,9 @@ impl Setup {
         let podman = self.mode.provider == Kind::Podman.word();
         let refuse = |what: &str, hint: &str| Err(Error::unsupported(self.mode.provider, what).hint(hint));
         match userns {
-            // As strong as where the engine remaps none, and no stronger.
+            // The engine's files have the ids of its range there too: nothing of an image would be its own users'.
             Some(HOST) if !podman && has_own_ids(self.mode) => {
-                Ok(row(Kind::Docker, Ids::Root, Place { here: true, keeper: true }))
+                refuse("the user namespace host: the engine remaps ids", "leave out --userns")
             }
             None | Some(HOST) => Ok(self.mode),
             Some("auto" | "keep-id") if !podman => {
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(with(root, "2", Kind::Podman, true, "host"), Ok(("podman, root", false)));
         assert_eq!(with(root, "2", Kind::Docker, true, "host"), Ok(("docker, root", false)));
         let remapped = &["name=seccomp", "name=userns"][..];
-        assert_eq!(with(remapped, "2", Kind::Docker, true, "host"), Ok(("docker, root", false)));
+        assert_eq!(with(remapped, "2", Kind::Docker, true, "host"), Err(ErrorCode::Unsupported));
         for (kind, here, userns) in [
             (Kind::Docker, true, "auto"),
             (Kind::Docker, true, "keep-id"),

@@ -6,7 +6,7 @@ use kennel_jail::{Cover, CoverKind, Part, PartKind};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Directories that are empty inside, and their permissions.
 const PRIVATE: &[(&str, u32)] = &[
@@ -33,17 +33,18 @@ const SECRETS: &[&str] = &["etc/shadow-", "etc/gshadow-", "etc/sudoers", "etc/kr
 
 /// Directories that are another's or Kennel's own, without the leading slash, and the permissions of the empty ones that
 /// are there instead. `ours` are those in which Kennel keeps things.
-fn private(ours: &[&Path]) -> BTreeMap<String, u32> {
+fn private(ours: &[PathBuf]) -> BTreeMap<String, u32> {
     let mut all: BTreeMap<String, u32> = PRIVATE.iter().map(|(dir, mode)| ((*dir).to_owned(), *mode)).collect();
     all.extend(homes().into_iter().map(|home| (home, 0o755)));
     all.extend(ours.iter().filter_map(|dir| Some((below_root(dir)?, 0o700))));
     all
 }
 
-/// A path as it is named here: without the leading slash, and each slash once.
+/// A path as it is named here: without the leading slash, and nothing in it but names.
 fn below_root(path: &Path) -> Option<String> {
-    let path: PathBuf = path.strip_prefix("/").unwrap_or(path).components().collect();
-    path.to_str().map(ToOwned::to_owned)
+    let names = path.components().filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
+    let names: Option<Vec<&str>> = names.map(|part| part.as_os_str().to_str().filter(|name| *name != "..")).collect();
+    names.map(|names| names.join("/"))
 }
 
 /// The directories above a path, the topmost first.
@@ -61,7 +62,7 @@ fn homes() -> Vec<String> {
         if !(FIRST_PERSON..NOBODY).contains(&uid) {
             return None;
         }
-        let home = below_root(Path::new(line.split(':').nth(5)?.strip_prefix('/')?))?;
+        let home = below_root(Path::new(line.split(':').nth(5)?))?;
         // One that is the top of something is no home of anyone's alone.
         let own = home.contains('/') && !PRIVATE.iter().any(|(dir, _)| Path::new(&home).starts_with(dir));
         (own && Path::new("/").join(&home).is_dir()).then_some(home)
@@ -70,7 +71,7 @@ fn homes() -> Vec<String> {
 }
 
 /// The cover, parents first. `ours` are the directories in which Kennel keeps things of its own.
-pub(crate) fn of(ours: &[&Path]) -> Vec<Cover> {
+pub(crate) fn of(ours: &[PathBuf]) -> Vec<Cover> {
     let mut covers: BTreeMap<String, CoverKind> =
         private(ours).into_iter().map(|(dir, mode)| (dir, CoverKind::Empty(mode))).collect();
     covers.extend(ABSENT.iter().map(|dir| ((*dir).to_owned(), CoverKind::Nothing)));
@@ -90,8 +91,7 @@ pub(crate) fn of(ours: &[&Path]) -> Vec<Cover> {
 /// Adds directories that something is mounted at in one that is empty: it takes a fraction of the time that making them
 /// in the sandbox's own layer does.
 pub(crate) fn add_places<'a>(covers: &mut Vec<Cover>, targets: impl Iterator<Item = &'a str>) {
-    for target in targets {
-        let target = target.trim_start_matches('/');
+    for target in targets.filter_map(|target| below_root(Path::new(target))) {
         let is_empty = |cover: &Cover| {
             let below = target.strip_prefix(cover.path.as_str()).is_some_and(|rest| rest.starts_with('/'));
             below && matches!(cover.kind, CoverKind::Empty(_))
@@ -108,7 +108,7 @@ pub(crate) fn add_places<'a>(covers: &mut Vec<Cover>, targets: impl Iterator<Ite
 
 /// The host's root in parts, for a user who cannot have it as a whole, parents first. What that user cannot read it cannot
 /// read inside either: only what it could is left out.
-pub(crate) fn parts(ours: &[&Path]) -> Vec<Part> {
+pub(crate) fn parts(ours: &[PathBuf]) -> Vec<Part> {
     const KERNEL: [&str; 3] = ["dev", "proc", "sys"];
     let private = private(ours);
     let own = |path: &str| private.get(path).map(|mode| PartKind::Own(*mode));
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_user_gets_the_system_and_no_homes() {
-        let parts = parts(&[Path::new("/usr/share")]);
+        let parts = parts(&["/usr/share".into()]);
         let kind = |path: &str| parts.iter().find(|part| part.path == path).map(|part| &part.kind);
         assert!(matches!(kind("usr"), Some(PartKind::Host(_))));
         assert!(matches!(kind("home"), Some(PartKind::Own(_))));
@@ -204,17 +204,25 @@ mod tests {
     }
 
     #[test]
+    fn paths_are_told_by_names_alone() {
+        let named = |path: &str| below_root(Path::new(path));
+        assert_eq!(named("/./srv//ann/.").as_deref(), Some("srv/ann"));
+        assert_eq!(named("/").as_deref(), Some(""));
+        assert_eq!(named("/srv/../root"), None);
+    }
+
+    #[test]
     fn places_are_made_where_it_is_empty() {
         let empty = Cover { path: "root".into(), kind: CoverKind::Empty(0o700) };
         let mut covers = vec![empty, Cover { path: "etc/shadow".into(), kind: CoverKind::Nothing }];
-        add_places(&mut covers, ["/root/.cargo/bin", "/root/.cargo/registry", "/opt/x", "/rooted/x"].into_iter());
+        add_places(&mut covers, ["/root/.cargo/bin", "/root//.cargo/./registry/", "/opt/x", "/rooted/x"].into_iter());
         let paths: Vec<&str> = covers.iter().map(|cover| cover.path.as_str()).collect();
         assert_eq!(paths, ["root", "etc/shadow", "root/.cargo", "root/.cargo/bin", "root/.cargo/registry"]);
     }
 
     #[test]
     fn parents_come_first_and_nothing_is_covered_twice() {
-        let covers = of(&[Path::new("/root/.local/state/kennel"), Path::new("/opt/kennel/state")]);
+        let covers = of(&["/root/.local/state/kennel".into(), "/opt/kennel/state".into()]);
         let paths: Vec<&str> = covers.iter().map(|cover| cover.path.as_str()).collect();
         assert!(!paths.iter().any(|path| path.starts_with("root/")));
         assert!(paths.contains(&"opt/kennel/state"));

@@ -38,7 +38,7 @@ use kennel_types::{
 use rights::Maker;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 use volumes::Volumes;
 
@@ -51,6 +51,9 @@ pub struct Native {
     images: Option<(Store, PullOptions)>,
     /// A jail that was started ahead, and the network that it has.
     ahead: Mutex<Option<(Network, Helper)>>,
+    /// What else no sandbox may see.
+    more: Vec<PathBuf>,
+    ours: OnceLock<Vec<PathBuf>>,
 }
 
 impl Native {
@@ -60,7 +63,14 @@ impl Native {
         let (ids, jail) = (maker.ids.clone(), programs.clone());
         let records = Records::new("native", state).cleared_by(move |dir| clear::remove(dir, &jail, &ids));
         let volumes = Volumes::new(records.root().with_file_name("volumes"));
-        Self { records, programs, maker, volumes, images: None, ahead: Mutex::new(None) }
+        let (images, ahead) = (None, Mutex::new(None));
+        Self { records, programs, maker, volumes, images, ahead, more: Vec::new(), ours: OnceLock::new() }
+    }
+
+    /// With directories of the caller's that no sandbox may see, as it sees none of ours.
+    #[must_use]
+    pub fn hiding(self, dirs: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { more: dirs.into_iter().collect(), ours: OnceLock::new(), ..self }
     }
 
     /// Begins with what every sandbox needs, before it is known which: its namespaces are made while the caller goes on.
@@ -73,9 +83,11 @@ impl Native {
         }
     }
 
-    /// Where Kennel keeps what no sandbox may see: sandboxes and their sockets, and the programs.
-    fn ours(&self) -> Vec<&Path> {
-        vec![self.records.root(), &self.programs, self.volumes.root()]
+    /// Where Kennel keeps what no sandbox may see: sandboxes and their sockets, the programs, volumes of others. Without
+    /// links: whoever sees the host's files would find it where it really is.
+    fn ours(&self) -> &[PathBuf] {
+        let own = || [self.records.root(), &self.programs, self.volumes.root()].into_iter();
+        self.ours.get_or_init(|| own().chain(self.more.iter().map(PathBuf::as_path)).map(plan::real).collect())
     }
 
     /// A jail that makes its namespaces and waits to be told the rest.
@@ -106,8 +118,8 @@ impl Native {
         make_layers(&dir)?;
         let base = match (self.maker.rights, &record.image) {
             (_, Some(image)) => Base::Whole { lower: plan::layers(image)?, cover: Vec::new() },
-            (Rights::Root, None) => Base::Whole { lower: vec!["/".into()], cover: cover::of(&self.ours()) },
-            (Rights::User, None) => Base::Parts(cover::parts(&self.ours())),
+            (Rights::Root, None) => Base::Whole { lower: vec!["/".into()], cover: cover::of(self.ours()) },
+            (Rights::User, None) => Base::Parts(cover::parts(self.ours())),
         };
         let mut plan = plan::of(record, &self.maker, &dir, &self.hidden(), base, &self.volumes)?;
         if record.network == NetworkMode::Bridge {
@@ -159,8 +171,9 @@ impl Native {
     }
 
     /// The same, with the directory in which other providers keep theirs beside ours.
-    fn hidden(&self) -> Vec<&Path> {
-        self.records.root().parent().into_iter().chain(self.ours()).collect()
+    fn hidden(&self) -> Vec<PathBuf> {
+        let ours = self.ours();
+        ours[0].parent().map(Path::to_owned).into_iter().chain(ours.iter().cloned()).collect()
     }
 }
 
@@ -227,7 +240,7 @@ impl Provider for Native {
         }
         let held = spec.image.as_deref().map(|image| self.hold(image)).transpose()?;
         let image = held.as_ref().map(image::taken);
-        plan::check(spec, image.as_ref(), &self.maker, &self.ours())?;
+        plan::check(spec, image.as_ref(), &self.maker, self.ours())?;
         let workdir = spec.workdir.clone().unwrap_or_else(|| plan::WORKSPACE.to_owned());
         let mut layers = mode.layers_with(network);
         // Its fence stands in the way of sandboxes inside, and some kernels do not have it. It is told of where it is.

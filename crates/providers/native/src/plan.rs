@@ -33,7 +33,7 @@ const CAPABILITIES: u64 = 1 << 0 // CHOWN
 const TAKEN: [&str; 4] = ["/", "/dev", "/proc", "/sys"];
 
 /// Refuses what cannot be carried out, before anything is made.
-pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Maker, ours: &[&Path]) -> Result<()> {
+pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Maker, ours: &[PathBuf]) -> Result<()> {
     if let Some(workspace) = &spec.workspace
         && !workspace.is_dir()
     {
@@ -42,7 +42,6 @@ pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Make
             format!("the workspace {} is not a directory", workspace.display()),
         ));
     }
-    let ours: Vec<PathBuf> = ours.iter().map(|dir| real(dir)).collect();
     for host in spec.workspace.iter().chain(spec.mounts.iter().map(|mount| &mount.host)) {
         // What is mounted is what was named: a link can be changed by whoever may write where it is, a sandbox too.
         let real = real(host);
@@ -53,7 +52,7 @@ pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Make
         if ours.iter().any(|dir| real.starts_with(dir)) {
             return Err(Error::new(
                 ErrorCode::InvalidConfig,
-                format!("mount {}: Kennel keeps its sandboxes there, and shows them to none", host.display()),
+                format!("mount {}: Kennel keeps things of its own there, and shows them to none", host.display()),
             ));
         }
     }
@@ -99,7 +98,7 @@ pub(crate) fn of(
     record: &Record,
     maker: &Maker,
     dir: &Path,
-    hidden: &[&Path],
+    hidden: &[PathBuf],
     mut base: Base,
     volumes: &Volumes,
 ) -> Result<Plan> {
@@ -122,16 +121,15 @@ pub(crate) fn of(
         Rights::Root => owners(owner, user),
         Rights::User => Owners::Kept,
     };
-    let hidden: Vec<PathBuf> = hidden.iter().map(|dir| real(dir)).collect();
     let asked = spec.toolchains.as_ref().filter(|_| image.is_none());
-    let shown = asked.map(|asked| toolchains::of(asked, &hidden)).unwrap_or_default();
+    let shown = asked.map(|asked| toolchains::of(asked, hidden)).unwrap_or_default();
     if let Base::Whole { cover, .. } = &mut base {
         let targets = shown.binds.iter().filter_map(|bind| std::str::from_utf8(&bind.target).ok());
         cover::add_places(cover, targets);
     }
     let mut binds = shown.binds;
     binds.extend(volumes.of(record, maker, user)?);
-    binds.extend(workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owners.clone(), &hidden)));
+    binds.extend(workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owners.clone(), hidden)));
     let limits = spec.limits;
     Ok(Plan {
         dir,
@@ -244,8 +242,11 @@ fn bind(mount: &Mount, owners: Owners, hidden: &[PathBuf]) -> Bind {
 }
 
 /// The path without links, as far as it exists.
-fn real(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+pub(crate) fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| match (path.parent(), path.file_name()) {
+        (Some(above), Some(name)) => real(above).join(name),
+        _ => path.to_owned(),
+    })
 }
 
 /// Who commands run as.

@@ -1,10 +1,10 @@
-//! What is mounted is what was named: a link in its place leads nowhere.
+//! What is mounted is what was named: a link in its place leads nowhere. And what is hidden is hidden where it really is.
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
-use kennel_testkit::{Home, Net};
-use kennel_types::{ErrorCode, Mount, SandboxSpec};
-use std::os::unix::fs::symlink;
+use kennel_testkit::{Home, Net, inside};
+use kennel_types::{ErrorCode, Mount, NetworkMode, SandboxSpec};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
 
 #[tokio::test]
@@ -31,4 +31,28 @@ async fn a_link_in_place_of_a_mount_is_refused() {
     std::fs::create_dir(&dir).unwrap();
     sandbox.start().await.unwrap();
     sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_ours_is_hidden_where_a_link_leads_to() {
+    let (home, _net) = (Home::new(), Net::alone());
+    // Where sandboxes see what the host has.
+    let real = tempfile::Builder::new().prefix("kennel-test-").tempdir_in("/var/cache").unwrap();
+    std::fs::set_permissions(real.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let linked = home.path().join("linked");
+    symlink(real.path(), &linked).unwrap();
+    std::fs::create_dir(linked.join("config")).unwrap();
+    std::fs::write(linked.join("config/config.toml"), "secret").unwrap();
+    std::fs::write(linked.join("seen"), "").unwrap();
+    let native = Native::new(linked.join("state/native"), linked.join("programs")).hiding([linked.join("config")]);
+    let native: Arc<dyn Provider> = Arc::new(native);
+    let spec = SandboxSpec { network: Some(NetworkMode::None), ..SandboxSpec::default() };
+    for spec in [spec.clone(), SandboxSpec { workspace: Some(real.path().to_owned()), ..spec }] {
+        let sandbox = Sandbox::create(native.clone(), &spec).await.unwrap();
+        sandbox.start().await.unwrap();
+        let shown = if spec.workspace.is_some() { "/workspace".into() } else { real.path().display().to_string() };
+        let left = inside::ok(&sandbox, &format!("cd {shown}; find . ! -type d")).await;
+        assert_eq!(left.trim(), "./seen", "in {shown}");
+        sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
+    }
 }

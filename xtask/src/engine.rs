@@ -43,7 +43,9 @@ pub(crate) fn is_nothing_left(engine: Option<&Engine>, services: &Services) -> b
     for Running { socket, ours, stock, .. } in &services.running {
         left.extend(stock.left(socket, *ours));
     }
-    left.iter().for_each(|item| eprintln!("left behind: {item}"));
+    for item in &left {
+        eprintln!("left behind: {item}");
+    }
     left.is_empty()
 }
 

@@ -63,16 +63,15 @@ fn instructions(text: &str) -> Vec<String> {
     let mut open = String::new();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     while let Some(line) = lines.next() {
-        match line.strip_suffix(goes_on).filter(|begun| !begun.ends_with(goes_on)) {
-            Some(begun) => open.extend([begun, " "]),
-            None => {
-                let whole = std::mem::take(&mut open) + line;
-                for end in documents(&whole) {
-                    lines.by_ref().find(|line| *line == end);
-                }
-                all.push(whole);
-            }
+        if let Some(begun) = line.strip_suffix(goes_on).filter(|begun| !begun.ends_with(goes_on)) {
+            open.extend([begun, " "]);
+            continue;
         }
+        let whole = std::mem::take(&mut open) + line;
+        for end in documents(&whole) {
+            lines.by_ref().find(|line| *line == end);
+        }
+        all.push(whole);
     }
     all.push(open);
     all

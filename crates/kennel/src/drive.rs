@@ -65,6 +65,10 @@ pub(crate) async fn drive(
     let _raw = if wiring.raw { Some(Raw::enter()?) } else { None };
     let feeder = wiring.input.then(|| Feeder::start(exec.stdin(), wiring.visiting, wiring.visiting && wiring.raw));
     let mut joint = Joint { sandbox, exec, wiring, pressed: None, hard: false };
+    // What it was told when it was started may be of before, and nobody listened until now. If it is not, nothing happens.
+    if let Some(size) = terminal_size(wiring) {
+        joint.exec.resize(size);
+    }
     let mut impatient = pin!(async {
         match wiring.until {
             Some(until) => tokio::time::sleep_until(until.into()).await,

@@ -2,7 +2,7 @@
 
 mod engines;
 
-use engines::{ALL, Fixture, on_every_engine};
+use engines::{ALL, Fixture, alone, on_every_engine};
 use kennel_core::{ImageBuild, LogOptions, Provider, RemoveOptions, Sandbox};
 use kennel_testkit::{docker, inside};
 use kennel_types::{Cache, ErrorCode, ExecSpec, Mount, Owner, SandboxSpec, Status};
@@ -90,7 +90,7 @@ async fn the_images_stop_signal_is_sent(fixture: &Fixture) {
     std::fs::write(context.join("Dockerfile"), format!("FROM {}\nSTOPSIGNAL SIGQUIT\nCMD {command}\n", fixture.image))
         .unwrap();
     let tag = format!("kennel-test/own-{}", fixture.home.mark().to_lowercase());
-    let build = ImageBuild { context, tag: tag.clone(), ..ImageBuild::default() };
+    let build = ImageBuild { context, tag: tag.clone(), ..alone() };
     fixture.provider.build_image(&build, &|_| {}).await.unwrap();
     let spec = SandboxSpec { image: Some(tag), ..fixture.spec() };
     let sandbox = fixture.started(&SandboxSpec { image_main: true, ..spec }).await;
@@ -211,7 +211,7 @@ async fn an_image_is_built(fixture: &Fixture) {
     let file = |steps: &str| std::fs::write(context.join("Containerfile"), format!("FROM {image}\n{steps}\n")).unwrap();
     file("ARG WORD=none\nCOPY src /src\nRUN echo $WORD > /word && echo said-aloud\nUSER 77");
     let tag = format!("kennel-test/own-{}", fixture.home.mark().to_lowercase());
-    let mut build = ImageBuild { context: context.clone(), tag: tag.clone(), ..ImageBuild::default() };
+    let mut build = ImageBuild { context: context.clone(), tag: tag.clone(), ..alone() };
     build.args.insert("WORD".into(), "given".into());
     build.limits.memory = Some(kennel_types::ByteSize(512 << 20));
     let told = Mutex::new(Vec::new());

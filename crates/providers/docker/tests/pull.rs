@@ -2,7 +2,7 @@
 
 mod engines;
 
-use engines::{Fixture, Kind, on_every_engine};
+use engines::{Fixture, Kind, alone, on_every_engine};
 use kennel_core::{ImageBuild, Provider, PullProgress};
 use kennel_docker::Docker;
 use kennel_image::Credentials;
@@ -101,7 +101,7 @@ async fn a_private_registry_is_told_who_comes(fixture: &Fixture) {
     std::fs::create_dir(&context).unwrap();
     std::fs::write(context.join("Dockerfile"), "ARG BASE\nFROM $BASE\nENV BUILT=yes\n").unwrap();
     let args = [("BASE".to_owned(), image.clone())].into();
-    let build = ImageBuild { context, tag: fixture.own_image(), args, ..ImageBuild::default() };
+    let build = ImageBuild { context, tag: fixture.own_image(), args, ..alone() };
     with(Vec::new()).build_image(&build, &|_| {}).await.unwrap_err();
     with(vec![registry.logins()]).build_image(&build, &|_| {}).await.unwrap();
     fixture.ask(&["rmi", &fixture.own_image()]);

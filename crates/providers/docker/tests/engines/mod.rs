@@ -4,7 +4,7 @@
 
 pub(crate) use kennel_docker::Kind;
 
-use kennel_core::{Provider, RemoveOptions, Sandbox};
+use kennel_core::{ImageBuild, Provider, RemoveOptions, Sandbox};
 use kennel_docker::{Docker, DockerOptions, NamePrefix, UnixDialer};
 use kennel_image::Credentials;
 use kennel_testkit::podman::Service;
@@ -16,6 +16,11 @@ use std::sync::Arc;
 
 /// With all that belongs to it.
 pub(crate) const ALL: RemoveOptions = RemoveOptions { volumes: true, force: true };
+
+/// A build that looks at no other images: Podman fails where one that it looks at is removed meanwhile, as other tests do.
+pub(crate) fn alone() -> ImageBuild {
+    ImageBuild { no_cache: true, ..ImageBuild::default() }
+}
 
 /// Makes a test of each case on each engine.
 #[allow(unused_macros)] // the same

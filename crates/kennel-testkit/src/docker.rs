@@ -102,6 +102,8 @@ pub fn stop() -> bool {
         let gone = within_blocking(Duration::from_mins(1), || host::program(raw).is_none());
         assert!(gone, "dockerd ({}) does not end", pid.as_raw_nonzero());
     }
+    // It leaves the network namespace that it was in.
+    host::unmount_below(&dir);
     std::fs::remove_dir_all(dir).is_ok()
 }
 
@@ -198,12 +200,7 @@ impl Drop for Private {
         for pid in host::processes(&mark).into_iter().filter_map(|pid| rustix::process::Pid::from_raw(pid as i32)) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mut below: Vec<&str> = mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
-        below.retain(|path| path.starts_with(&mark));
-        for path in below.into_iter().rev() {
-            let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
-        }
+        host::unmount_below(self.dir.path());
     }
 }
 

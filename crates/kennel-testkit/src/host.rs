@@ -25,6 +25,25 @@ pub fn marked(mark: &str) -> Vec<u32> {
     pids().filter(carries).collect()
 }
 
+/// Processes of a program that has this among its arguments.
+pub fn called(program: &str, argument: &str) -> Vec<u32> {
+    let is_one = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        line.split('\0').next().is_some_and(|first| Path::new(first).ends_with(program)) && line.contains(argument)
+    };
+    pids().filter(is_one).collect()
+}
+
+/// Takes away what is mounted below a directory.
+pub fn unmount_below(dir: &Path) {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let below: Vec<&str> = mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
+    for path in below.into_iter().rev().filter(|path| Path::new(path).starts_with(dir)) {
+        let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
 fn pids() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir("/proc").expect("/proc can be read");
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())

@@ -137,8 +137,14 @@ impl Service {
             });
             assert!(gone, "podman of an ordinary user does not end");
         }
-        // Podman mounts it onto itself, and leaves that.
-        let _ = Command::new("umount").args(["--lazy", "--quiet"]).arg(dir.join("root/overlay")).status();
+        // Of each command that was run through it one stays for minutes, in case someone asks how it ended.
+        for pid in host::called("conmon", &format!("{}/", dir.display())) {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+        // Podman mounts its storage onto itself, and leaves that.
+        host::unmount_below(&dir);
         // What belongs to ids of the user's range is the user's to remove, and root's too.
         std::fs::remove_dir_all(dir).is_ok()
     }

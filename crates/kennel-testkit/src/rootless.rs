@@ -115,6 +115,7 @@ pub fn stop() -> bool {
         let gone = within_blocking(Duration::from_secs(30), || end(rustix::process::Signal::KILL));
         assert!(gone, "a rootless dockerd does not end");
     }
+    host::unmount_below(&dir);
     // What belongs to ids of the user's range is the user's to remove, and root's too.
     std::fs::remove_dir_all(dir).is_ok()
 }

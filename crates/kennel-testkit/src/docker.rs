@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -68,19 +68,21 @@ pub fn start() -> PathBuf {
     let mut child = command.spawn().unwrap_or_else(|error| {
         panic!("start dockerd: {error}; install it (apt-get install docker.io), or name a socket in {SOCKET_VARIABLE}")
     });
-    let up = within_blocking(Duration::from_mins(1), || {
-        answers(&socket) || child.try_wait().is_ok_and(|ended| ended.is_some())
-    });
-    if !up || !answers(&socket) {
-        let _ = child.kill();
-        let log = std::fs::read_to_string(dir.join("dockerd.log")).unwrap_or_default();
-        let last: Vec<&str> = log.lines().rev().take(20).collect();
-        panic!(
-            "dockerd did not come up; the end of its log:\n{}",
-            last.into_iter().rev().collect::<Vec<_>>().join("\n")
-        );
-    }
+    comes_up(&mut child, &socket, &dir.join("dockerd.log"), "dockerd");
     socket
+}
+
+/// Waits for an engine that was started just now to answer. If it does not, the end of its log says why.
+pub(crate) fn comes_up(child: &mut Child, socket: &Path, log: &Path, what: &str) {
+    let up = within_blocking(Duration::from_mins(1), || {
+        answers(socket) || child.try_wait().is_ok_and(|ended| ended.is_some())
+    });
+    if !up || !answers(socket) {
+        let _ = child.kill();
+        let log = std::fs::read_to_string(log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        panic!("{what} did not come up; the end of its log:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"));
+    }
 }
 
 /// Ends the engine that [`start`] has started, here or in another process, and removes what it kept. While another
@@ -110,7 +112,7 @@ pub fn stop() -> bool {
 /// An engine for one test alone, which may be killed. It has no network, and takes nobody's.
 pub struct Private {
     dir: tempfile::TempDir,
-    program: Option<std::process::Child>,
+    program: Option<Child>,
     /// The kind of machine it takes itself for.
     machine: &'static str,
     /// What else it is told.

@@ -4,7 +4,7 @@
 //! Blocking, and fit to be called by programs that prepare a test run as well as by tests. Podman speaks Docker's language, so
 //! [`crate::docker`] makes images on it and looks behind our back.
 
-use crate::docker::{self, InUse, answers, lock, lock_file};
+use crate::docker::{self, InUse, answers, comes_up, lock, lock_file};
 use crate::{host, testers_ids, within_blocking};
 use std::fs::File;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -91,14 +91,7 @@ impl Service {
             .spawn()
             .unwrap_or_else(|error| panic!("start podman: {error}; install it (apt-get install podman)"));
         std::fs::write(dir.join("service.pid"), child.id().to_string()).expect("write down who it is");
-        let up = within_blocking(Duration::from_mins(1), || {
-            answers(&socket) || child.try_wait().is_ok_and(|ended| ended.is_some())
-        });
-        if !up || !answers(&socket) {
-            let _ = child.kill();
-            let log = std::fs::read_to_string(dir.join("service.log")).unwrap_or_default();
-            panic!("podman did not come up:\n{log}");
-        }
+        comes_up(&mut child, &socket, &dir.join("service.log"), "podman");
         socket
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Blocking, and fit to be called by programs that prepare a test run as well as by tests.
 
-use crate::docker::{InUse, answers, lock, lock_file};
+use crate::docker::{InUse, answers, comes_up, lock, lock_file};
 use crate::{host, testers_ids, within_blocking};
 use std::fs::File;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -76,16 +76,8 @@ pub fn start() -> PathBuf {
         // Not in the group of the test, which may be ended as a whole.
         .process_group(0);
     let mut child = command.spawn().unwrap_or_else(|error| panic!("start a rootless dockerd: {error}"));
-    let up = within_blocking(Duration::from_mins(1), || {
-        answers(&socket) || child.try_wait().is_ok_and(|ended| ended.is_some())
-    });
-    if !up || !answers(&socket) {
-        let _ = child.kill();
-        let log = std::fs::read_to_string(dir.join("dockerd.log")).unwrap_or_default();
-        let last: Vec<&str> = log.lines().rev().take(20).collect();
-        let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
-        panic!("a rootless dockerd did not come up (it needs apt-get install docker.io rootlesskit uidmap):\n{last}");
-    }
+    let what = "a rootless dockerd (it needs apt-get install docker.io rootlesskit uidmap)";
+    comes_up(&mut child, &socket, &dir.join("dockerd.log"), what);
     socket
 }
 

@@ -2,27 +2,8 @@
 
 mod subject;
 
-use kennel_docker::{Kind, UnixDialer};
-use kennel_testkit::podman::{Service, image_on};
-use kennel_testkit::{Home, become_ordinary_user, testers_ids};
-use kennel_types::{NetworkMode, SandboxSpec};
-use std::sync::Arc;
+use kennel_docker::Kind;
+use kennel_testkit::podman::Service;
 use subject::Containers;
 
-fn containers() -> Containers {
-    let socket = Service::User.socket();
-    let image = image_on(&socket);
-    become_ordinary_user(testers_ids());
-    let home = Home::new();
-    Containers {
-        programs: home.path().join("programs"),
-        home,
-        dialer: Arc::new(UnixDialer::new(&socket)),
-        socket,
-        kind: Kind::Podman,
-        // A network for each takes its time, and only the cases about networks are about that.
-        spec: SandboxSpec { image: Some(image), network: Some(NetworkMode::None), ..SandboxSpec::default() },
-    }
-}
-
-kennel_testkit::contract_suite!(containers());
+kennel_testkit::contract_suite!(Containers::of_a_user(Kind::Podman, Service::User.socket()));

@@ -41,7 +41,7 @@ fn private(ours: &[PathBuf]) -> BTreeMap<String, u32> {
 }
 
 /// A path as it is named here: without the leading slash, and nothing in it but names.
-fn below_root(path: &Path) -> Option<String> {
+pub(crate) fn below_root(path: &Path) -> Option<String> {
     let names = path.components().filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
     let names: Option<Vec<&str>> = names.map(|part| part.as_os_str().to_str().filter(|name| *name != "..")).collect();
     names.map(|names| names.join("/"))

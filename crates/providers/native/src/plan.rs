@@ -42,10 +42,14 @@ pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Make
             format!("the workspace {} is not a directory", workspace.display()),
         ));
     }
+    if let Some(dir) = ours.iter().find(|dir| cover::below_root(dir).is_none()) {
+        let message = format!("{} cannot be kept from sandboxes: its name is not valid UTF-8", dir.display());
+        return Err(Error::new(ErrorCode::InvalidConfig, message));
+    }
     for host in spec.workspace.iter().chain(spec.mounts.iter().map(|mount| &mount.host)) {
         // What is mounted is what was named: a link can be changed by whoever may write where it is, a sandbox too.
         let real = real(host);
-        if real != *host {
+        if real != *host && host.exists() {
             let message = format!("mount {}: there is a link in it, which may lead elsewhere by then", host.display());
             return Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("name {}", real.display())));
         }

@@ -4,6 +4,7 @@ use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
 use kennel_testkit::{Home, Net, inside};
 use kennel_types::{ErrorCode, Mount, NetworkMode, SandboxSpec};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
 
@@ -55,4 +56,14 @@ async fn what_is_ours_is_hidden_where_a_link_leads_to() {
         assert_eq!(left.trim(), "./seen", "in {shown}");
         sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn what_could_not_be_hidden_is_refused() {
+    let home = Home::new();
+    let odd = home.path().join(std::ffi::OsStr::from_bytes(b"\xff"));
+    let native = Native::new(home.state(), home.programs()).hiding([odd]);
+    let error = native.create(&SandboxSpec::default()).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("cannot be kept from sandboxes"), "{error}");
 }

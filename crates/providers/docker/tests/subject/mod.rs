@@ -1,9 +1,9 @@
 //! An engine under test, in a home of its own.
 
 use kennel_core::Provider;
-use kennel_docker::{Dialer, Docker, DockerOptions, Kind, NamePrefix};
-use kennel_testkit::{Home, Subject, docker};
-use kennel_types::{Mode, SandboxSpec};
+use kennel_docker::{Dialer, Docker, DockerOptions, Kind, NamePrefix, UnixDialer};
+use kennel_testkit::{Home, Subject, become_ordinary_user, docker, testers_ids};
+use kennel_types::{Mode, NetworkMode, SandboxSpec};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,6 +15,25 @@ pub(crate) struct Containers {
     pub(crate) dialer: Arc<dyn Dialer>,
     pub(crate) kind: Kind,
     pub(crate) spec: SandboxSpec,
+}
+
+impl Containers {
+    /// On the engine of an ordinary user, who we are from now on.
+    #[allow(dead_code)] // each file of tests uses what it needs
+    pub(crate) fn of_a_user(kind: Kind, socket: PathBuf) -> Self {
+        let image = docker::image_on(&socket);
+        become_ordinary_user(testers_ids());
+        let home = Home::new();
+        Self {
+            programs: home.path().join("programs"),
+            home,
+            dialer: Arc::new(UnixDialer::new(&socket)),
+            socket,
+            kind,
+            // A network for each takes its time, and only the cases about networks are about that.
+            spec: SandboxSpec { image: Some(image), network: Some(NetworkMode::None), ..SandboxSpec::default() },
+        }
+    }
 }
 
 impl Subject for Containers {

@@ -10,6 +10,7 @@ pub mod limits;
 pub mod logs;
 pub mod mounts;
 pub mod network;
+pub mod owners;
 pub mod paths;
 pub mod processes;
 pub mod reattach;
@@ -82,6 +83,9 @@ macro_rules! contract_of_walls {
                 a_missing_source_is_an_error,
                 files_belong_to_the_owner,
                 one_is_seen_within_another,
+            }
+            owners {
+                what_is_made_in_a_mount_has_the_owners_of_the_row,
             }
             volumes {
                 its_own_is_found_again,

@@ -111,6 +111,22 @@ pub enum Backing {
     Memory,
 }
 
+/// Who can own, on the host, what a sandbox makes in a writable mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MountOwners {
+    /// The owner of the mount, and nobody else: users inside other than the sandbox's own can create nothing there.
+    Mount,
+    /// The user who runs it. There is no other inside.
+    Caller,
+    /// The user who runs it, or, for other users inside, an id of the range given to that user (`/etc/subuid`).
+    Range,
+    /// Whoever made it inside, and whomever root inside gives it to: ids are the same on both sides.
+    Same,
+    /// Nobody: nothing of this machine can be mounted.
+    Nobody,
+}
+
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -125,6 +141,8 @@ pub struct Mode {
     pub ids: &'static str,
     /// To whom files made in the workspace belong.
     pub workspace_files: &'static str,
+    /// Who can own what is made in the workspace and other writable mounts.
+    pub mount_owners: MountOwners,
     /// Walls that every sandbox of this mode has, or creation fails. `NetNamespace` falls away with network `host`.
     pub layers: &'static [Layer],
     /// Networks that can be asked for; the first is the default. Where native cannot have `bridge` on a machine, its
@@ -168,7 +186,8 @@ const NATIVE: Mode = Mode {
     provider: "native",
     backing: Backing::HostOverlay,
     ids: "user namespace on a high range; root file system and workspace through idmapped mounts",
-    workspace_files: "the invoking user",
+    workspace_files: "the owner of the mount",
+    mount_owners: MountOwners::Mount,
     layers: &[
         MountNamespace,
         PidNamespace,
@@ -201,15 +220,21 @@ const NATIVE_USER: Mode = Mode {
     name: "native, user, host",
     backing: Backing::HostParts,
     ids: "root inside is the user, others are of the range given to it (subuid)",
-    workspace_files: "the user",
+    workspace_files: BY_RANGE,
+    mount_owners: MountOwners::Range,
     disk: Support::Refused,
     ..NATIVE
 };
+
+/// Whose files are where root inside is the user and others inside are subordinate ids.
+const BY_RANGE: &str = "the user; those that others inside made, to the user's subordinate ids";
 
 /// The same by one who has no range.
 const NATIVE_ONE_ID: Mode = Mode {
     name: "native, user, host, one id",
     ids: "root inside is the user, and there is nobody else",
+    workspace_files: "the user",
+    mount_owners: MountOwners::Caller,
     users: Support::Refused,
     ..NATIVE_USER
 };
@@ -230,6 +255,8 @@ const DOCKER: Mode = Mode {
     provider: "docker",
     backing: Backing::Image,
     ids: "no map: commands run as the invoking user, root on request",
+    workspace_files: "whoever made or was given them inside, by the same ids",
+    mount_owners: MountOwners::Same,
     layers: &[
         MountNamespace,
         PidNamespace,
@@ -251,6 +278,7 @@ const DOCKER_REMOTE: Mode = Mode {
     name: "docker, root, remote",
     ids: "the image's, root on request",
     workspace_files: "nobody: this machine's files are not there",
+    mount_owners: MountOwners::Nobody,
     ports: Support::Refused,
     mounts: Support::Refused,
     workspace: Support::Refused,
@@ -265,7 +293,8 @@ const DOCKER_FOREIGN: Mode =
 const DOCKER_ROOTLESS: Mode = Mode {
     name: "docker, rootless",
     ids: "root inside is the user, others are of the range given to it (subuid)",
-    workspace_files: "the user",
+    workspace_files: BY_RANGE,
+    mount_owners: MountOwners::Range,
     layers: &[
         MountNamespace,
         PidNamespace,
@@ -300,6 +329,7 @@ const REMAPPED: Mode = Mode {
     networks: DOCKER_ROOTLESS.networks,
     // Nobody outside is known there.
     workspace_files: DOCKER_REMOTE.workspace_files,
+    mount_owners: MountOwners::Nobody,
     mounts: Support::Refused,
     workspace: Support::Refused,
     ..DOCKER
@@ -314,6 +344,7 @@ const LOCAL: Mode = Mode {
     backing: Backing::Host,
     ids: "the user itself",
     workspace_files: "the user",
+    mount_owners: MountOwners::Same,
     layers: &[],
     networks: &[NetworkMode::Host],
     ports: Support::Refused,
@@ -375,6 +406,7 @@ pub const MODES: &[Mode] = &[
         backing: Backing::Memory,
         ids: "none",
         workspace_files: "nobody",
+        mount_owners: MountOwners::Nobody,
         networks: &[NetworkMode::None],
         processes: Support::Refused,
         ..LOCAL

@@ -53,7 +53,8 @@ pub struct SandboxSpec {
     pub nesting: bool,
     /// Limits.
     pub limits: Limits,
-    /// To whom files made in the workspace belong outside; the calling user if not given.
+    /// The user outside on whose behalf the sandbox is made; the calling user if not given. Engines without a user namespace
+    /// run commands as this user. On native, files made in a mount belong to the owner of that mount.
     pub owner: Option<Owner>,
     /// The sandbox ends, and is removed, with the connection of the one who made it.
     pub tied: bool,

@@ -60,13 +60,14 @@ pub(crate) fn from_image(error: kennel_image::Error) -> Error {
     made.caused_by(error)
 }
 
-/// The accounts of an image: those of the topmost layer that has any. Nothing that it says leads out of it.
-pub(crate) fn accounts(layers: &[impl AsRef<Path>]) -> String {
+/// The text of a file in `/etc` of an image, from the topmost layer that has it. Symlinks in the image are not followed.
+pub(crate) fn etc_file(layers: &[impl AsRef<Path>], name: &str) -> String {
+    let path = Path::new("etc").join(name);
     let read = |layer: &Path| {
         let root = std::fs::File::open(layer).ok()?;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = rustix::fs::openat2(&root, "etc/passwd", flags, Mode::empty(), resolve).ok()?;
+        let file = rustix::fs::openat2(&root, &path, flags, Mode::empty(), resolve).ok()?;
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&file).ok()?.st_mode);
         let mut text = Vec::new();
         (kind == FileType::RegularFile).then_some(())?;

@@ -1,13 +1,13 @@
 //! From what was asked for to what the jail will do. No I/O but looking at what is there.
 
 use crate::groups::MOUNT;
-use crate::rights::{FIRST_ID, Maker};
+use crate::rights::Maker;
 use crate::volumes::Volumes;
 use crate::{cover, image, toolchains};
 use kennel_core::{Error, Record, Result, TakenImage};
-use kennel_jail::{Base, Bind, Cgroup, EtcFile, IdMap, Ids, Network, Owners, Plan, Rights};
+use kennel_jail::{Base, Bind, Cgroup, EtcFile, Network, Owners, Plan, Rights};
 use kennel_proto::{KeeperConfig, LogSink, Spawn};
-use kennel_types::{ErrorCode, Layer, Mount, NetworkMode, Owner, SandboxSpec, Support};
+use kennel_types::{ErrorCode, Layer, Mount, NetworkMode, SandboxSpec, Support};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -111,19 +111,21 @@ pub(crate) fn of(
         .to_str()
         .map(ToOwned::to_owned)
         .ok_or_else(|| Error::new(ErrorCode::InvalidConfig, format!("{} is not valid UTF-8", dir.display())))?;
-    let owner = spec
-        .owner
-        .unwrap_or(Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() });
     let image = record.image.as_ref();
-    let user = inside_user(user_of(spec, image), image, maker)?;
+    let (user, group) = inside_user(user_of(spec, image), image, maker)?;
     let workspace = spec.workspace.as_ref().map(|host| Mount {
         host: host.clone(),
         target: WORKSPACE.to_owned(),
         read_only: false,
     });
-    let owners = match maker.rights {
-        Rights::Root => owners(owner, user),
-        Rights::User => Owners::Kept,
+    let owners = match (maker.rights, maker.ids.outside(user, group)) {
+        (Rights::Root, Some((user, group))) => Owners::Top { user, group },
+        (Rights::Root, None) => {
+            let message = format!("there can be no user {user} with group {group} inside");
+            return Err(Error::new(ErrorCode::InvalidConfig, message));
+        }
+        // The kernel lets only root change how the owners of the host's files are shown.
+        (Rights::User, _) => Owners::Kept,
     };
     let asked = spec.toolchains.as_ref().filter(|_| image.is_none());
     let shown = asked.map(|asked| toolchains::of(asked, hidden)).unwrap_or_default();
@@ -220,14 +222,6 @@ fn keeper_config(record: &Record, maker: &Maker, below: &BTreeMap<String, String
     }
 }
 
-/// Shows the owner's files as those of the user inside. Root's own go through the sandbox's map: all of them keep their
-/// owners, and what root inside makes is root's outside.
-fn owners(owner: Owner, user: u32) -> Owners {
-    let one = |disk, inside: u32| vec![IdMap { inside: disk, outside: FIRST_ID + inside, count: 1 }];
-    let plain = owner.uid == 0 && owner.gid == 0 && user == 0;
-    if plain { Owners::Shifted } else { Owners::As(Ids { users: one(owner.uid, user), groups: one(owner.gid, user) }) }
-}
-
 /// `hidden` has no links in it.
 fn bind(mount: &Mount, owners: Owners, hidden: &[PathBuf]) -> Bind {
     // A sandbox that sees another's socket could talk to its keeper.
@@ -259,19 +253,34 @@ fn user_of<'a>(spec: &'a SandboxSpec, image: Option<&'a TakenImage>) -> &'a str 
     spec.user.as_deref().or(image).unwrap_or("0")
 }
 
-/// The number of a user inside. Names are those of what is below: the image's, or the host's.
-fn inside_user(user: &str, image: Option<&TakenImage>, maker: &Maker) -> Result<u32> {
-    let name = user.split(':').next().unwrap_or_default();
-    let uid = name.parse().ok().or_else(|| {
-        let accounts = match image {
-            Some(image) => image::accounts(&image.layers),
-            None => std::fs::read_to_string("/etc/passwd").ok()?,
-        };
-        let entry = accounts.lines().find(|line| line.split(':').next() == Some(name))?;
-        entry.split(':').nth(2)?.parse().ok()
-    });
+/// The numbers of a user inside and of its group, as the keeper finds them: `name`, `uid`, `name:group` or `uid:gid`. Names
+/// are those of what is below: the image's, or the host's.
+fn inside_user(user: &str, image: Option<&TakenImage>, maker: &Maker) -> Result<(u32, u32)> {
+    let (name, group) = user.split_once(':').map_or((user, None), |(name, group)| (name, Some(group)));
+    if let ("0", None) = (name, group) {
+        return Ok((0, 0));
+    }
+    let lines = |file: &str| match image {
+        Some(image) => image::etc_file(&image.layers, file),
+        None => std::fs::read_to_string(Path::new("/etc").join(file)).unwrap_or_default(),
+    };
+    let find = |file: &str, field: usize, text: &str, wanted: usize| -> Option<u32> {
+        let text_of = lines(file);
+        let entry = text_of.lines().find(|line| line.split(':').nth(field) == Some(text))?;
+        entry.split(':').nth(wanted)?.parse().ok()
+    };
+    let number: Option<u32> = name.parse().ok();
+    let uid = number.or_else(|| find("passwd", 0, name, 2));
+    let gid = match group {
+        Some(group) => group.parse().ok().or_else(|| find("group", 0, group, 2)),
+        // One without an account has the group of root.
+        None => find("passwd", if number.is_some() { 2 } else { 0 }, name, 3).or(number.map(|_| 0)),
+    };
     match uid {
-        Some(uid) if maker.has(uid) => Ok(uid),
+        Some(uid) if maker.has(uid) => match gid {
+            Some(gid) => Ok((uid, gid)),
+            None => Err(Error::new(ErrorCode::InvalidConfig, format!("there is no group of user {user:?}"))),
+        },
         Some(uid) if maker.rights == Rights::User => {
             let message = format!("there can be no user {uid} inside: you have too few ids to give");
             Err(Error::new(ErrorCode::Unsupported, message).hint("kennel doctor"))

@@ -4,8 +4,10 @@ use crate::sys;
 use kennel_jail::{IdMap, Ids};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 
 /// Writes the maps of a process in a new user namespace, with the rights of the host's root.
 pub(crate) fn map(pid: i32, ids: &Ids) -> Result<(), String> {
@@ -46,19 +48,43 @@ pub(crate) fn namespace_of(pid: i32) -> Result<OwnedFd, String> {
         .map_err(|error| format!("open {path}: {error}"))
 }
 
-/// A user namespace with these maps and nobody in it, to shift the ids of a mount by.
-pub(crate) fn namespace(ids: &Ids) -> Result<OwnedFd, String> {
-    let pid = match sys::fork_into(libc::CLONE_NEWUSER) {
-        Ok(Some(pid)) => pid,
-        Ok(None) => loop {
-            // Waits to be killed; a signal that is no end does not end it.
-            sys::die_with_parent();
-            rustix::event::pause();
-        },
-        Err(error) => return Err(format!("make a user namespace: {error}")),
-    };
-    let namespace = map(pid, ids).and_then(|()| namespace_of(pid));
-    kennel_keeper::sys::kill(pid, libc::SIGKILL);
+/// User namespaces with nobody in them, to show the ids of mounts by.
+#[derive(Default)]
+pub(crate) struct Namespaces {
+    /// The process that left one without maps: see [`sys::leave_namespaces`].
+    spare: Cell<Option<i32>>,
+    made: RefCell<Vec<(Ids, Rc<OwnedFd>)>>,
+}
+
+impl Namespaces {
+    /// Makes the first one, which nearly every sandbox needs, before it is known what it will map.
+    pub(crate) fn prepare(&self) {
+        self.spare.set(sys::leave_namespaces(libc::CLONE_NEWUSER).ok());
+    }
+
+    /// One with these maps. Mounts with the same owner share it.
+    pub(crate) fn with(&self, ids: &Ids) -> Result<Rc<OwnedFd>, String> {
+        if let Some((_, namespace)) = self.made.borrow().iter().find(|(has, _)| has == ids) {
+            return Ok(namespace.clone());
+        }
+        let made = |error| format!("make a user namespace: {error}");
+        let pid = self.spare.take().map_or_else(|| sys::leave_namespaces(libc::CLONE_NEWUSER).map_err(made), Ok)?;
+        let namespace = map(pid, ids).and_then(|()| namespace_of(pid));
+        reap(pid);
+        let namespace = Rc::new(namespace?);
+        self.made.borrow_mut().push((ids.clone(), namespace.clone()));
+        Ok(namespace)
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        if let Some(pid) = self.spare.take() {
+            reap(pid);
+        }
+    }
+}
+
+fn reap(pid: i32) {
     let _ = rustix::process::waitpid(rustix::process::Pid::from_raw(pid), rustix::process::WaitOptions::empty());
-    namespace
 }

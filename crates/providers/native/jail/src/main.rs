@@ -103,6 +103,8 @@ struct Watch {
     plan: Plan,
     /// What passes bytes between its network and the host's.
     helpers: Vec<network::Helper>,
+    /// What the ids of its mounts are shown by.
+    namespaces: ids::Namespaces,
 }
 
 /// The process inside. It ends with this.
@@ -144,6 +146,10 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     rustix::io::retry_on_intr(|| rustix::io::read(&up_out, &mut up))
         .map_err(|error| format!("wait for the one inside: {error}"))?;
 
+    let namespaces = ids::Namespaces::default();
+    if rustix::process::geteuid().is_root() {
+        namespaces.prepare();
+    }
     let mut plan: Plan = minicbor::decode(&place::hear()?).map_err(|error| format!("read the plan: {error}"))?;
     let dir = plan.remove_dir.then(|| (plan.dir.clone(), plan.rights, plan.ids.clone()));
     *heard = Heard { goes_on: plan.keeper.host_fd.is_some(), dir };
@@ -157,7 +163,7 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     }
     let helpers =
         plan.link.as_ref().map(|link| network::join(link, inside.0, &plan.ids)).transpose()?.unwrap_or_default();
-    let watch = Watch { inside, place, group, plan, helpers };
+    let watch = Watch { inside, place, group, plan, helpers, namespaces };
     watch.help_up(&hand_in, up_in, &up_out)?;
     Ok(watch)
 }
@@ -217,7 +223,7 @@ impl Watch {
         let (plan, inside) = (&self.plan, self.inside.0);
         match plan.rights {
             Rights::Root => {
-                let made = rootfs::build(plan, &ids::namespace_of(inside)?)?;
+                let made = rootfs::build(plan, &ids::namespace_of(inside)?, &self.namespaces)?;
                 Ok((Root::Made(made.numbers()), Some(made)))
             }
             Rights::User => {
@@ -229,6 +235,7 @@ impl Watch {
 
     /// Waits for the sandbox to end and clears away what only we can.
     fn until_the_end(self) {
+        drop(self.namespaces);
         // Only what the lock and the exit code need stays open: no mount is held by us.
         let exit = self.place.exit.as_ref();
         let keep: Vec<i32> = [Some(&self.place.lock), exit].into_iter().flatten().map(AsRawFd::as_raw_fd).collect();

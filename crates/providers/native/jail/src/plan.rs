@@ -152,6 +152,15 @@ impl Ids {
         let first = |maps: &[IdMap]| maps.first().map_or(u32::MAX, |map| map.outside);
         (first(&self.users), first(&self.groups))
     }
+
+    /// A user and a group inside, as the host sees them. `None` if there are none of these numbers.
+    pub fn outside(&self, user: u32, group: u32) -> Option<(u32, u32)> {
+        let find = |maps: &[IdMap], id: u32| {
+            let above = |map: &IdMap| id.checked_sub(map.inside).filter(|above| *above < map.count);
+            maps.iter().find_map(|map| above(map).map(|above| map.outside + above))
+        };
+        Some((find(&self.users, user)?, find(&self.groups, group)?))
+    }
 }
 
 /// Something that lies over what is below it, and hides it.
@@ -216,18 +225,29 @@ pub struct Bind {
     pub hide: Vec<ByteVec>,
 }
 
-/// Whose files are inside that lie on the host's disk. An ordinary user has only those of its own, as they are.
+/// How the owners of files in a mount are shown inside.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Owners {
-    /// As the sandbox's own ids are shifted: root's are those of root inside.
+    /// As the sandbox's own ids are shifted: root's are those of root inside. For mounts that are only read.
     #[n(0)]
     Shifted,
     /// Those on disk (`inside`) are shown to the kernel as others (`outside`).
     #[n(1)]
     As(#[n(0)] Ids),
-    /// They are the sandbox's already.
+    /// As they are: they are the sandbox's already, or an ordinary user made the sandbox, who cannot change how they are shown.
     #[n(2)]
     Kept,
+    /// The owner of the mount's top directory, or of the one file that is mounted, is shown as this user and group (as the
+    /// host sees them). Nobody else inside can own a file there.
+    #[n(3)]
+    Top {
+        /// The user.
+        #[n(0)]
+        user: u32,
+        /// The group.
+        #[n(1)]
+        group: u32,
+    },
 }
 
 /// The network. Not part of the plan but the jail's one argument: namespaces are made before there is a plan.

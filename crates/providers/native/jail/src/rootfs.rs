@@ -1,8 +1,9 @@
 //! What needs the host's root: the overlay, the devices and the shifted mounts, made but attached nowhere. The process
 //! inside puts them in their places.
 
-use crate::{disk, ids, sys};
-use kennel_jail::{Base, Bind, Cover, CoverKind, EtcFile, Ids, Owners, Plan};
+use crate::ids::Namespaces;
+use crate::{disk, sys};
+use kennel_jail::{Base, Bind, Cover, CoverKind, EtcFile, IdMap, Ids, Owners, Plan};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags};
 use rustix::io::Errno;
@@ -29,17 +30,25 @@ const LINKS: [(&str, &str); 5] = [
 ];
 
 /// Makes all mounts. The working directory is the sandbox's; `namespace` is its user namespace.
-pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Mounts, String> {
+pub(crate) fn build(plan: &Plan, namespace: &OwnedFd, namespaces: &Namespaces) -> Result<Mounts, String> {
     let root = overlay(plan, namespace)?;
     let dev = devices(plan)?;
     for place in ["dev", "proc", "sys", "tmp"] {
         make_place(&root, place.as_bytes(), true, Some(&plan.ids))?;
     }
     write_etc(&root, &plan.etc, Some(&plan.ids))?;
-    let mut binds = show_all(root.as_fd(), &plan.binds, Some(&plan.ids), |bind, mount| match &bind.owners {
-        Owners::As(owners) => sys::shift_ids(mount, &ids::namespace(owners)?, true).map_err(|error| error.to_string()),
-        Owners::Shifted => sys::shift_ids(mount, namespace, true).map_err(|error| error.to_string()),
-        Owners::Kept => Ok(()),
+    let mut binds = show_all(root.as_fd(), &plan.binds, Some(&plan.ids), |bind, mount| {
+        let shift = |by: &OwnedFd| sys::shift_ids(mount, by, true).map_err(|error| error.to_string());
+        match &bind.owners {
+            Owners::Top { user, group } => {
+                let top = rustix::fs::fstat(mount).map_err(|error| error.to_string())?;
+                let one = |disk, shown| vec![IdMap { inside: disk, outside: shown, count: 1 }];
+                shift(&*namespaces.with(&Ids { users: one(top.st_uid, *user), groups: one(top.st_gid, *group) })?)
+            }
+            Owners::As(owners) => shift(&*namespaces.with(owners)?),
+            Owners::Shifted => shift(namespace),
+            Owners::Kept => Ok(()),
+        }
     })?;
     if plan.read_only {
         binds.push((scratch(plan.disk, Some(&plan.ids))?, make_place(&root, b"tmp", true, Some(&plan.ids))?));
@@ -63,19 +72,23 @@ pub(crate) fn show_all(
     // What another lies in comes before it.
     sorted.sort_by_key(|(names, _)| names.len());
     let mut all: Vec<(OwnedFd, OwnedFd)> = Vec::new();
-    let mut dirs: Vec<(Vec<Vec<u8>>, usize)> = Vec::new();
+    let mut dirs: Vec<(Vec<Vec<u8>>, usize, &Owners)> = Vec::new();
     for (names, bind) in sorted {
         let shown = show(bind, |mount| shift(bind, mount))?;
-        let place = match dirs.iter().rev().find(|(dir, _)| names.starts_with(dir)) {
-            Some((dir, index)) if dir.len() < names.len() => {
-                // Made with the rights of root inside, and none but those: it is the host's own directory.
-                let _owner = owner.map(|ids| sys::FilesOf::become_owner(ids.root().0));
+        let place = match dirs.iter().rev().find(|(dir, ..)| names.starts_with(dir)) {
+            Some((dir, index, owners)) if dir.len() < names.len() => {
+                // Made with the rights of a user inside, and none but those: it is the host's own directory.
+                let user = owner.map(|ids| match owners {
+                    Owners::Top { user, group } => (*user, *group),
+                    _ => ids.root(),
+                });
+                let _owner = user.map(|(user, group)| sys::FilesOf::become_owner(user, group));
                 make_place(&all[*index].0, &names[dir.len()..].join(&b'/'), shown.is_dir, None)?
             }
             _ => make_place(root, &bind.target, shown.is_dir, owner)?,
         };
         if shown.is_dir {
-            dirs.push((names, all.len()));
+            dirs.push((names, all.len(), &bind.owners));
         }
         all.push((shown.mount, place));
         all.extend(shown.hidden);
@@ -169,7 +182,7 @@ fn cover(cover: &[Cover], (user, group): (u32, u32)) -> Result<OwnedFd, String> 
         rustix::fs::open(".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| error.to_string())?;
     rustix::process::fchdir(&layer).map_err(|error| error.to_string())?;
     // What is made belongs to root inside.
-    let owner = sys::FilesOf::become_owner(user);
+    let owner = sys::FilesOf::become_owner(user, group);
     let put = cover.iter().try_for_each(put);
     drop(owner);
     rustix::process::fchdir(&here).map_err(|error| error.to_string())?;

@@ -1,17 +1,20 @@
-//! What lies over the host's root in every sandbox, so that what is private outside is not there inside.
+//! The layer that masks host paths in a sandbox on the host's own files, and which of the host's filesystems are shown.
 //!
-//! A directory that is covered looks empty or is not there; what is written to it goes to the sandbox's own layer.
+//! What other users may not read is refused by the kernel (see the jail's `overlay`). This layer masks the rest: what is
+//! private whatever its permissions say, and files that packages and tools inside have to replace, which would otherwise be
+//! there and could not be read. A masked directory is empty or absent; what is written there goes to the sandbox's own layer.
 
-use kennel_jail::{Cover, CoverKind, Part, PartKind};
+use kennel_jail::{Base, Cover, CoverKind, Part, PartKind};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
 /// Directories that are empty inside, and their permissions.
 const PRIVATE: &[(&str, u32)] = &[
     ("root", 0o700),
     ("home", 0o755),
+    ("srv", 0o755),
     ("tmp", 0o1777),
     ("var/tmp", 0o1777),
     ("run", 0o755),
@@ -20,18 +23,80 @@ const PRIVATE: &[(&str, u32)] = &[
     ("boot", 0o700),
     ("etc/ssl/private", 0o700),
     ("etc/sudoers.d", 0o750),
+    ("var/backups", 0o755),
     ("var/mail", 0o755),
+    ("var/spool/cron/crontabs", 0o1730),
     ("workspace", 0o755),
 ];
 
-/// What is not there inside, though it may come to be on the host while a sandbox runs.
+/// What is absent inside, though it may come to be on the host while a sandbox runs.
 const ABSENT: &[&str] =
     &["lost+found", "etc/kubernetes", "var/lib/docker", "var/lib/containerd", "var/lib/containers", "var/lib/kubelet"];
 
-/// Files that root outside keeps from everyone, and that root inside would otherwise read.
-const SECRETS: &[&str] = &["etc/shadow-", "etc/gshadow-", "etc/sudoers", "etc/krb5.keytab", "etc/machine-id"];
+/// Entries of `/var/lib` that hold other containers, virtual machines and clusters, whoever owns them.
+const STORES: &[&str] = &[
+    "buildkit",
+    "cni",
+    "crio",
+    "etcd",
+    "incus",
+    "k0s",
+    "k3s",
+    "libvirt",
+    "lima",
+    "lxc",
+    "lxcfs",
+    "lxd",
+    "machines",
+    "microsandbox",
+    "minikube",
+    "nerdctl",
+    "nomad",
+    "portables",
+    "private",
+    "qemu",
+    "rancher",
+    "vagrant",
+    "vz",
+    "waydroid",
+];
 
-/// Directories that are another's or Kennel's own, without the leading slash, and the permissions of the empty ones that
+/// Files that are absent inside though everyone may read them: they tell machines apart.
+const SECRETS: &[&str] = &["etc/machine-id"];
+
+/// What packages and tools inside write or replace, and the host often keeps to root. What is private of it is absent:
+/// each of them makes its own. Beside these, the files whose permissions dpkg was told to change are looked at.
+const REPLACED: &[&str] = &[
+    "etc/.pwd.lock",
+    "etc/gshadow-",
+    "etc/ppp/chap-secrets",
+    "etc/ppp/pap-secrets",
+    "etc/shadow-",
+    "etc/sudoers",
+    "lib/apk/db/lock",
+    "usr/bin/sudo",
+    "usr/bin/sudoreplay",
+    "var/cache/apt/archives/lock",
+    "var/cache/apt/archives/partial",
+    "var/cache/debconf/passwords.dat",
+    "var/cache/ldconfig",
+    "var/lib/apt/lists/lock",
+    "var/lib/apt/lists/partial",
+    "var/lib/dpkg/lock",
+    "var/lib/dpkg/lock-frontend",
+    "var/lib/dpkg/triggers/Lock",
+    "var/log/apt/term.log",
+    "var/log/btmp",
+];
+
+/// Filesystems of the host that are shown beside its root if they are mounted at one of these places, or below.
+const SHOWN: &[&str] = &["usr", "var", "opt"];
+
+/// Kinds of filesystems that hold files. All others that may be mounted somewhere (proc, fuse, overlay) are not shown.
+const STORAGE: &[&str] =
+    &["bcachefs", "btrfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "jfs", "squashfs", "tmpfs", "xfs", "zfs"];
+
+/// Directories that are private or Kennel's own, without the leading slash, and the permissions of the empty ones that
 /// are there instead. `ours` are those in which Kennel keeps things.
 fn private(ours: &[PathBuf]) -> BTreeMap<String, u32> {
     let mut all: BTreeMap<String, u32> = PRIVATE.iter().map(|(dir, mode)| ((*dir).to_owned(), *mode)).collect();
@@ -70,22 +135,84 @@ fn homes() -> Vec<String> {
     homes.collect()
 }
 
-/// The cover, parents first. `ours` are the directories in which Kennel keeps things of its own.
-pub(crate) fn of(ours: &[PathBuf]) -> Vec<Cover> {
+/// The host's root as it is shown to sandboxes of root. `ours` are the directories in which Kennel keeps things of its own.
+pub(crate) fn host(ours: &[PathBuf]) -> Base {
+    let covers = masks(ours);
+    // Of this thread: it may be in another mount namespace than the first one of this program.
+    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    let filesystems = filesystems(&mounts, &covers);
+    let cover = with_parents(&covers, &filesystems);
+    Base::Host { filesystems, cover }
+}
+
+/// What is masked, by path.
+fn masks(ours: &[PathBuf]) -> BTreeMap<String, CoverKind> {
     let mut covers: BTreeMap<String, CoverKind> =
         private(ours).into_iter().map(|(dir, mode)| (dir, CoverKind::Empty(mode))).collect();
-    covers.extend(ABSENT.iter().map(|dir| ((*dir).to_owned(), CoverKind::Nothing)));
-    for file in SECRETS.iter().map(|file| (*file).to_owned()).chain(host_keys()) {
-        if Path::new("/").join(&file).symlink_metadata().is_ok() {
-            covers.insert(file, CoverKind::Nothing);
-        }
+    covers.extend(ABSENT.iter().map(|path| ((*path).to_owned(), CoverKind::Nothing)));
+    covers.extend(foreign_state().map(|(path, _)| (path, CoverKind::Nothing)));
+    let is_there = |path: &&&str| Path::new("/").join(path).symlink_metadata().is_ok();
+    covers.extend(SECRETS.iter().filter(is_there).map(|path| ((*path).to_owned(), CoverKind::Nothing)));
+    let overridden = fs::read_to_string("/var/lib/dpkg/statoverride").unwrap_or_default();
+    let overridden = overridden.lines().filter_map(|line| line.split(' ').nth(3)?.strip_prefix('/'));
+    for path in REPLACED.iter().copied().chain(overridden).filter(|path| is_private(path)) {
+        covers.entry(path.to_owned()).or_insert(CoverKind::Nothing);
     }
     for file in ["etc/shadow", "etc/gshadow"] {
         if let Ok(text) = fs::read_to_string(Path::new("/").join(file)) {
             covers.insert(file.into(), CoverKind::File(0o640, without_passwords(&text).into_bytes().into()));
         }
     }
-    with_parents(&covers)
+    covers
+}
+
+/// Whether something is there that other users may not read, or look into.
+fn is_private(path: &str) -> bool {
+    Path::new("/").join(path).symlink_metadata().is_ok_and(|found| {
+        let needed = if found.is_dir() { 0o005 } else { 0o004 };
+        !found.is_symlink() && found.mode() & needed != needed
+    })
+}
+
+/// Entries of `/var/lib` that are no part of the system's own: they belong to another user than root, or hold containers
+/// and virtual machines. Each with its permissions.
+fn foreign_state() -> impl Iterator<Item = (String, u32)> {
+    const DIR: &str = "/var/lib";
+    fs::read_dir(DIR).into_iter().flatten().flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let found = entry.metadata().ok()?;
+        let foreign = found.uid() != 0 || STORES.contains(&&*name);
+        foreign.then(|| (format!("{}/{name}", &DIR[1..]), found.mode()))
+    })
+}
+
+/// Where other filesystems of the host are mounted that are shown, without a leading slash, parents first. Nothing is
+/// shown below what is masked, nor below what is mounted elsewhere.
+fn filesystems(mountinfo: &str, covers: &BTreeMap<String, CoverKind>) -> Vec<String> {
+    let mut found: Vec<(String, bool)> = Vec::new();
+    for line in mountinfo.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let (Some(at), Some(kind)) = (fields.get(4), fields.iter().position(|field| *field == "-")) else { continue };
+        let Some(at) = at.strip_prefix('/').filter(|at| SHOWN.iter().any(|top| is_at_or_below(at, top))) else {
+            continue;
+        };
+        // Spaces and the like are written as `\040`: nobody mounts a system's files there.
+        let storage = !at.contains('\\') && fields.get(kind + 1).is_some_and(|kind| STORAGE.contains(kind));
+        // What is mounted over another hides it, and what is below that.
+        found.retain(|(earlier, _)| !is_at_or_below(earlier, at));
+        found.push((at.to_owned(), storage));
+    }
+    found.sort();
+    let masked = |at: &str| {
+        let hides = |path: &str| matches!(covers.get(path), Some(CoverKind::Empty(_) | CoverKind::Nothing));
+        hides(at) || above(at).any(hides)
+    };
+    let is_shown = |at: &str| !found.iter().any(|(other, storage)| !storage && is_at_or_below(at, other));
+    found.iter().filter(|(at, _)| is_shown(at) && !masked(at)).map(|(at, _)| at.clone()).collect()
+}
+
+fn is_at_or_below(path: &str, top: &str) -> bool {
+    path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Adds directories that something is mounted at in one that is empty: it takes a fraction of the time that making them
@@ -110,7 +237,10 @@ pub(crate) fn add_places<'a>(covers: &mut Vec<Cover>, targets: impl Iterator<Ite
 /// read inside either: only what it could is left out.
 pub(crate) fn parts(ours: &[PathBuf]) -> Vec<Part> {
     const KERNEL: [&str; 3] = ["dev", "proc", "sys"];
-    let private = private(ours);
+    let mut private = private(ours);
+    // Only what the user could look into has to be masked.
+    private.extend(foreign_state().filter(|(_, mode)| mode & 0o5 == 0o5).map(|(path, _)| (path, 0o755)));
+    let device = fs::metadata("/").map(|root| root.dev()).ok();
     let own = |path: &str| private.get(path).map(|mode| PartKind::Own(*mode));
     let mut parts = BTreeMap::new();
     for entry in fs::read_dir("/").into_iter().flatten().flatten() {
@@ -124,8 +254,11 @@ pub(crate) fn parts(ours: &[PathBuf]) -> Vec<Part> {
                 parts.insert(name, PartKind::Link(target));
             }
         } else if kind.is_dir() {
-            let mode = entry.metadata().map_or(0o755, |meta| meta.permissions().mode() & 0o7777);
-            let part = own(&name).unwrap_or(PartKind::Host(mode));
+            let found = entry.metadata().ok();
+            let mode = found.as_ref().map_or(0o755, |found| found.mode() & 0o7777);
+            // Other filesystems are not shown, but for those that belong to the system.
+            let elsewhere = found.is_some_and(|found| Some(found.dev()) != device) && !SHOWN.contains(&&*name);
+            let part = own(&name).unwrap_or(if elsewhere { PartKind::Own(0o755) } else { PartKind::Host(mode) });
             parts.insert(name, part);
         }
     }
@@ -139,27 +272,32 @@ pub(crate) fn parts(ours: &[PathBuf]) -> Vec<Part> {
     parts.into_iter().map(|(path, kind)| Part { path, kind }).collect()
 }
 
-/// The keys by which this machine proves to others who it is.
-fn host_keys() -> impl Iterator<Item = String> {
-    let entries = fs::read_dir("/etc/ssh").into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name()).filter_map(|name| {
-        let name = name.to_str()?;
-        (name.starts_with("ssh_host_") && !name.contains(".pub")).then(|| format!("etc/ssh/{name}"))
-    })
-}
-
 /// Adds the directories above each, as they are on the host: what lies on top decides how they look. What is below one
-/// that is empty or absent is covered already.
-fn with_parents(covers: &BTreeMap<String, CoverKind>) -> Vec<Cover> {
+/// that is empty or absent is covered already. Each filesystem needs its directory, too.
+fn with_parents(covers: &BTreeMap<String, CoverKind>, filesystems: &[String]) -> Vec<Cover> {
     let mut all = BTreeMap::new();
+    let seen = |dir: &str| {
+        let mode = fs::metadata(Path::new("/").join(dir)).map_or(0o755, |meta| meta.permissions().mode() & 0o7777);
+        CoverKind::Through(mode)
+    };
+    for path in filesystems {
+        for dir in above(path).chain([&**path]) {
+            all.entry(dir.to_owned()).or_insert_with(|| seen(dir));
+        }
+    }
     for (path, kind) in covers {
         if above(path).any(|dir| matches!(covers.get(dir), Some(CoverKind::Empty(_) | CoverKind::Nothing))) {
             continue;
         }
         for dir in above(path) {
-            let meta = || fs::metadata(Path::new("/").join(dir));
-            let mode = || meta().map_or(0o755, |meta| meta.permissions().mode() & 0o7777);
-            all.entry(dir.to_owned()).or_insert_with(|| CoverKind::Through(mode()));
+            if !all.contains_key(dir) {
+                // One that other users may not look into could not be merged with the host's.
+                let kind = match seen(dir) {
+                    CoverKind::Through(mode) if mode & 0o005 != 0o005 => CoverKind::Empty(mode),
+                    kind => kind,
+                };
+                all.insert(dir.to_owned(), kind);
+            }
         }
         all.insert(path.clone(), kind.clone());
     }
@@ -212,6 +350,23 @@ mod tests {
     }
 
     #[test]
+    fn filesystems_of_the_system_are_shown() {
+        let mounts = "\
+            22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            23 22 8:2 / /usr rw,relatime shared:1 - ext4 /dev/sda2 rw\n\
+            24 22 8:3 / /var rw - xfs /dev/sda3 rw\n\
+            25 24 8:4 / /var/lib/docker rw - ext4 /dev/sda4 rw\n\
+            26 24 0:30 / /var/lib/lxcfs rw - fuse.lxcfs lxcfs rw\n\
+            27 26 8:9 / /var/lib/lxcfs/data rw - ext4 /dev/sda9 rw\n\
+            28 22 8:5 / /data rw - ext4 /dev/sda5 rw\n\
+            29 22 8:6 / /optional rw - ext4 /dev/sda6 rw\n\
+            30 22 8:7 / /opt/hidden rw - ext4 /dev/sda7 rw\n\
+            31 22 8:8 / /opt rw - btrfs /dev/sda8 rw\n";
+        let covers = [("var/lib/docker".to_owned(), CoverKind::Nothing)].into();
+        assert_eq!(filesystems(mounts, &covers), ["opt", "usr", "var"]);
+    }
+
+    #[test]
     fn places_are_made_where_it_is_empty() {
         let empty = Cover { path: "root".into(), kind: CoverKind::Empty(0o700) };
         let mut covers = vec![empty, Cover { path: "etc/shadow".into(), kind: CoverKind::Nothing }];
@@ -222,7 +377,10 @@ mod tests {
 
     #[test]
     fn parents_come_first_and_nothing_is_covered_twice() {
-        let covers = of(&["/root/.local/state/kennel".into(), "/opt/kennel/state".into()]);
+        let Base::Host { cover: covers, .. } = host(&["/root/.local/state/kennel".into(), "/opt/kennel/state".into()])
+        else {
+            panic!("root is shown the host's root as a whole");
+        };
         let paths: Vec<&str> = covers.iter().map(|cover| cover.path.as_str()).collect();
         assert!(!paths.iter().any(|path| path.starts_with("root/")));
         assert!(paths.contains(&"opt/kennel/state"));

@@ -117,8 +117,8 @@ impl Native {
         let dir = self.records.dir(&record.id);
         make_layers(&dir)?;
         let base = match (self.maker.rights, &record.image) {
-            (_, Some(image)) => Base::Whole { lower: plan::layers(image)?, cover: Vec::new() },
-            (Rights::Root, None) => Base::Whole { lower: vec!["/".into()], cover: cover::of(self.ours()) },
+            (_, Some(image)) => Base::Image(plan::layers(image)?),
+            (Rights::Root, None) => cover::host(self.ours()),
             (Rights::User, None) => Base::Parts(cover::parts(self.ours())),
         };
         let mut plan = plan::of(record, &self.maker, &dir, &self.hidden(), base, &self.volumes)?;

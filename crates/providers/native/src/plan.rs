@@ -42,6 +42,11 @@ pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Make
             format!("the workspace {} is not a directory", workspace.display()),
         ));
     }
+    if image.is_none() && maker.rights == Rights::Root && is_overlay(Path::new("/")) {
+        let message = "show the host's files: its root is an overlay, as in a container, and the kernel cannot stack \
+                       the two overlays on it that keep files of root unreadable";
+        return Err(Error::new(ErrorCode::Unsupported, message).hint("name an image: --image IMAGE"));
+    }
     if let Some(dir) = ours.iter().find(|dir| cover::below_root(dir).is_none()) {
         let message = format!("{} cannot be kept from sandboxes: its name is not valid UTF-8", dir.display());
         return Err(Error::new(ErrorCode::InvalidConfig, message));
@@ -84,6 +89,11 @@ pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Make
             .hint("leave out --userns, or use --provider podman"));
     }
     inside_user(user_of(spec, image), image, maker).map(drop)
+}
+
+fn is_overlay(path: &Path) -> bool {
+    const OVERLAYFS_SUPER_MAGIC: u64 = 0x794c_7630;
+    rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 == OVERLAYFS_SUPER_MAGIC)
 }
 
 /// Refuses places that the walls are made of.
@@ -129,7 +139,7 @@ pub(crate) fn of(
     };
     let asked = spec.toolchains.as_ref().filter(|_| image.is_none());
     let shown = asked.map(|asked| toolchains::of(asked, hidden)).unwrap_or_default();
-    if let Base::Whole { cover, .. } = &mut base {
+    if let Base::Host { cover, .. } = &mut base {
         let targets = shown.binds.iter().filter_map(|bind| std::str::from_utf8(&bind.target).ok());
         cover::add_places(cover, targets);
     }

@@ -25,6 +25,7 @@ mod handover;
 mod ids;
 mod netlink;
 mod network;
+mod overlay;
 mod parts;
 mod pasta;
 mod rootfs;
@@ -89,7 +90,7 @@ impl Heard {
         if let Some((dir, rights, ids)) = &self.dir
             && !std::path::Path::new(dir).join("sandbox.json").exists()
         {
-            rootfs::let_go(dir);
+            overlay::let_go(dir);
             let _ = clear::remove(dir, *rights, ids);
         }
     }
@@ -247,7 +248,7 @@ impl Watch {
         // They may be in the group.
         drop(self.helpers);
         drop(self.group);
-        rootfs::let_go(&self.plan.dir);
+        overlay::let_go(&self.plan.dir);
         if self.plan.remove_dir {
             let _ = rustix::process::chdir("/");
             let _ = clear::remove(&self.plan.dir, self.plan.rights, &self.plan.ids);

@@ -21,10 +21,11 @@ const LAYERS: &str = "parts";
 pub(crate) fn root(base: &Base) -> Result<OwnedFd, String> {
     rustix::fs::chmod("upper", Mode::from_raw_mode(0o755)).map_err(|error| format!("open upper: {error}"))?;
     match base {
-        Base::Whole { lower, .. } => {
-            let lower: Vec<&str> = lower.iter().map(String::as_str).collect();
-            overlay(&lower, "upper", "work").map_err(|error| format!("overlay: {error}"))
+        Base::Image(layers) => {
+            let layers: Vec<&str> = layers.iter().map(String::as_str).collect();
+            overlay(&layers, "upper", "work").map_err(|error| format!("overlay: {error}"))
         }
+        Base::Host { .. } => Err("only root can show the host's root as a whole".into()),
         Base::Parts(_) => {
             let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
             let root = open_tree(CWD, "upper", flags).map_err(|error| format!("open upper: {error}"))?;

@@ -89,13 +89,16 @@ pub enum Rights {
 /// What is below a sandbox's own layer.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Base {
-    /// One root: read-only directories, topmost first, and what lies over them, parents first.
+    /// The layers of an image: read-only directories, topmost first.
     #[n(0)]
-    Whole {
-        /// The directories.
+    Image(#[n(0)] Vec<String>),
+    /// The host's root as a user without any rights sees it, below a layer that masks more of it.
+    #[n(2)]
+    Host {
+        /// Other filesystems of the host that are shown: where they are mounted, without a leading slash, parents first.
         #[n(0)]
-        lower: Vec<String>,
-        /// What lies over them.
+        filesystems: Vec<String>,
+        /// The layer that masks host paths, parents first.
         #[n(1)]
         cover: Vec<Cover>,
     },

@@ -2,10 +2,10 @@
 //! inside puts them in their places.
 
 use crate::ids::Namespaces;
-use crate::{disk, sys};
-use kennel_jail::{Base, Bind, Cover, CoverKind, EtcFile, IdMap, Ids, Owners, Plan};
+use crate::{overlay, sys};
+use kennel_jail::{Bind, EtcFile, IdMap, Ids, Owners, Plan};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
 
@@ -31,13 +31,13 @@ const LINKS: [(&str, &str); 5] = [
 
 /// Makes all mounts. The working directory is the sandbox's; `namespace` is its user namespace.
 pub(crate) fn build(plan: &Plan, namespace: &OwnedFd, namespaces: &Namespaces) -> Result<Mounts, String> {
-    let root = overlay(plan, namespace)?;
+    let overlay::Filesystems { root, others } = overlay::build(plan, namespace)?;
     let dev = devices(plan)?;
     for place in ["dev", "proc", "sys", "tmp"] {
         make_place(&root, place.as_bytes(), true, Some(&plan.ids))?;
     }
     write_etc(&root, &plan.etc, Some(&plan.ids))?;
-    let mut binds = show_all(root.as_fd(), &plan.binds, Some(&plan.ids), |bind, mount| {
+    let mut binds = show_all(root.as_fd(), others, &plan.binds, Some(&plan.ids), |bind, mount| {
         let shift = |by: &OwnedFd| sys::shift_ids(mount, by, true).map_err(|error| error.to_string());
         match &bind.owners {
             Owners::Top { user, group } => {
@@ -57,22 +57,33 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd, namespaces: &Namespaces) -
 }
 
 /// Makes host paths ready to be shown inside, with owners changed by `shift`: mounts that are attached nowhere yet, and
-/// the place of each, in the order in which they are to be attached. A place in `root` is made as `owner`'s.
+/// the place of each, in the order in which they are to be attached. `others` are the root's other filesystems, which are
+/// attached first. A place in `root` is made as `owner`'s.
 pub(crate) fn show_all(
     root: BorrowedFd<'_>,
+    others: Vec<(String, OwnedFd)>,
     binds: &[Bind],
     owner: Option<&Ids>,
     shift: impl Fn(&Bind, &OwnedFd) -> Result<(), String>,
 ) -> Result<Vec<(OwnedFd, OwnedFd)>, String> {
-    let names = |bind: &Bind| -> Vec<Vec<u8>> {
-        let names = bind.target.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
+    let names = |path: &[u8]| -> Vec<Vec<u8>> {
+        let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
         names.map(<[u8]>::to_vec).collect()
     };
-    let mut sorted: Vec<(Vec<Vec<u8>>, &Bind)> = binds.iter().map(|bind| (names(bind), bind)).collect();
+    let mut sorted: Vec<(Vec<Vec<u8>>, &Bind)> = binds.iter().map(|bind| (names(&bind.target), bind)).collect();
     // What another lies in comes before it.
     sorted.sort_by_key(|(names, _)| names.len());
     let mut all: Vec<(OwnedFd, OwnedFd)> = Vec::new();
     let mut dirs: Vec<(Vec<Vec<u8>>, usize, &Owners)> = Vec::new();
+    for (path, mount) in others {
+        let names = names(path.as_bytes());
+        let place = match dirs.iter().rev().find(|(dir, ..)| names.starts_with(dir)) {
+            Some((dir, index, _)) => make_place(&all[*index].0, &names[dir.len()..].join(&b'/'), true, owner)?,
+            None => make_place(root, path.as_bytes(), true, owner)?,
+        };
+        dirs.push((names, all.len(), &Owners::Shifted));
+        all.push((mount, place));
+    }
     for (names, bind) in sorted {
         let shown = show(bind, |mount| shift(bind, mount))?;
         let place = match dirs.iter().rev().find(|(dir, ..)| names.starts_with(dir)) {
@@ -134,143 +145,6 @@ fn show(bind: &Bind, shift: impl FnOnce(&OwnedFd) -> Result<(), String>) -> Resu
         }
     }
     Ok(Shown { mount, is_dir, hidden })
-}
-
-/// The layers below, the sandbox's own on top.
-fn overlay(plan: &Plan, namespace: &OwnedFd) -> Result<OwnedFd, String> {
-    // The top layer's own directory is what `/` looks like inside.
-    let Base::Whole { lower, cover: over } = &plan.base else { return Err("root needs no parts".into()) };
-    let root = plan.ids.root();
-    let owner = (Uid::from_raw(root.0), Gid::from_raw(root.1));
-    let own = if plan.disk { disk::open()? } else { String::new() };
-    let upper = format!("{own}upper");
-    rustix::fs::chown(&*upper, Some(owner.0), Some(owner.1)).map_err(|error| format!("give away upper: {error}"))?;
-    rustix::fs::chmod(&*upper, Mode::from_raw_mode(0o755)).map_err(|error| format!("open upper: {error}"))?;
-    let mut layers = Vec::new();
-    if !over.is_empty() {
-        layers.push(cover(over, root)?);
-    }
-    for lower in lower {
-        let step = |what: &str, error: Errno| format!("layer {lower}: {what}: {error}");
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let layer = rustix::mount::open_tree(CWD, lower, flags).map_err(|error| step("open", error))?;
-        sys::shift_ids(&layer, namespace, false).map_err(|error| step("shift its ids", error))?;
-        layers.push(layer);
-    }
-    let made = match overlay_of(&layers, Layers::Detached, &own) {
-        Err(error) if error.0 == "add a layer" || error.1 == Errno::INVAL => {
-            // Kernels before 6.15 take only layers that are attached somewhere.
-            overlay_of(&layers, Layers::Attached, &own)
-        }
-        done => done,
-    }
-    .map_err(|(what, error)| format!("overlay: {what}: {error}"));
-    // Closing the last hold on a mount makes the kernel wait for everyone. They go with all the others, once the walls
-    // stand and nobody waits for us.
-    layers.into_iter().for_each(std::mem::forget);
-    made
-}
-
-/// The layer that hides what is the host's alone. In memory: it is small, and must not lie within a layer below it.
-fn cover(cover: &[Cover], (user, group): (u32, u32)) -> Result<OwnedFd, String> {
-    let (uid, gid) = (user.to_string(), group.to_string());
-    let options = [("mode", "0755"), ("size", "4194304"), ("uid", &*uid), ("gid", &*gid)];
-    let layer = filesystem("tmpfs", &options, MountAttrFlags::empty())
-        .map_err(|error| format!("make the covering layer: {error}"))?;
-    // Seen from within it, each takes the fewest calls: this is on the way to every sandbox.
-    let here =
-        rustix::fs::open(".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| error.to_string())?;
-    rustix::process::fchdir(&layer).map_err(|error| error.to_string())?;
-    // What is made belongs to root inside.
-    let owner = sys::FilesOf::become_owner(user, group);
-    let put = cover.iter().try_for_each(put);
-    drop(owner);
-    rustix::process::fchdir(&here).map_err(|error| error.to_string())?;
-    put?;
-    Ok(layer)
-}
-
-/// Makes one thing of the covering layer, in the working directory.
-fn put(Cover { path, kind }: &Cover) -> Result<(), String> {
-    let mode = |mode: &u32| Mode::from_raw_mode(*mode);
-    let done = match kind {
-        CoverKind::Through(bits) => rustix::fs::mkdir(path, mode(bits)),
-        CoverKind::Empty(bits) => rustix::fs::mkdir(path, mode(bits))
-            .and_then(|()| rustix::fs::setxattr(path, c"trusted.overlay.opaque", b"y", XattrFlags::CREATE)),
-        CoverKind::Nothing => {
-            rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), rustix::fs::makedev(0, 0))
-        }
-        CoverKind::File(bits, content) => {
-            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-            rustix::fs::open(path, flags, mode(bits)).and_then(|file| rustix::io::write(&file, content)).map(drop)
-        }
-    };
-    done.map_err(|error| format!("cover /{path}: {error}"))
-}
-
-#[derive(Clone, Copy)]
-enum Layers {
-    Detached,
-    Attached,
-}
-
-fn overlay_of(layers: &[OwnedFd], how: Layers, own: &str) -> Result<OwnedFd, (&'static str, Errno)> {
-    let step = |what: &'static str| move |error: Errno| (what, error);
-    let filesystem =
-        rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(step("open the file system"))?;
-    let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(&filesystem, key, value);
-    match how {
-        Layers::Detached => {
-            for layer in layers {
-                sys::overlay_fd(&filesystem, c"lowerdir+", layer).map_err(step("add a layer"))?;
-            }
-        }
-        Layers::Attached => {
-            let dirs = attach(layers).map_err(step("attach the layers"))?;
-            set("lowerdir", &dirs.join(":")).map_err(step("name the layers"))?;
-        }
-    }
-    set("upperdir", &format!("{own}upper")).map_err(step("set the upper directory"))?;
-    set("workdir", &format!("{own}work")).map_err(step("set the work directory"))?;
-    rustix::mount::fsconfig_create(&filesystem).map_err(step("create"))?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
-    rustix::mount::fsmount(&filesystem, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(step("mount"))
-}
-
-/// Takes away what this process has attached in the sandbox's directory, where only it sees it: a directory that
-/// something is mounted on cannot be removed. The sandbox itself has its own hold on what it uses.
-pub(crate) fn let_go(dir: &str) {
-    use rustix::mount::{UnmountFlags, unmount};
-    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-    for index in 0.. {
-        if unmount(format!("{dir}/{}", layer_name(index)), flags).is_err() {
-            break;
-        }
-    }
-    let _ = unmount(format!("{dir}/{}", disk::PLACE), flags);
-}
-
-fn layer_name(index: usize) -> String {
-    format!("layer{index}")
-}
-
-/// Attaches layers in a mount namespace of this process's own; answers where.
-fn attach(layers: &[OwnedFd]) -> Result<Vec<String>, Errno> {
-    use rustix::mount::{MountPropagationFlags, MoveMountFlags};
-    // This process has one thread, which is what changing its view of the file system asks for.
-    kennel_keeper::sys::unshare_mounts()?;
-    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    let mut dirs = Vec::new();
-    for (index, layer) in layers.iter().enumerate() {
-        let dir = layer_name(index);
-        match rustix::fs::mkdir(&*dir, Mode::from_raw_mode(0o700)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(error),
-        }
-        rustix::mount::move_mount(layer, "", CWD, &*dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        dirs.push(dir);
-    }
-    Ok(dirs)
 }
 
 /// A `/dev` with the few devices that every program may have. Made here: inside, no device can be made.

@@ -174,6 +174,14 @@ impl FilesOf {
         set_file_ids(user, group);
         Self
     }
+
+    /// A user without any rights, who is in no group. The groups are given up for good.
+    pub(crate) fn become_nobody() -> Result<Self, Errno> {
+        const NOBODY: u32 = 65534;
+        // SAFETY: no groups, so nothing is read; the program has one thread.
+        check(unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) })?;
+        Ok(Self::become_owner(NOBODY, NOBODY))
+    }
 }
 
 impl Drop for FilesOf {

@@ -1,0 +1,262 @@
+//! The overlays that a sandbox of the host's root is made of, attached nowhere.
+//!
+//! The host's own files are shown as a user without any rights sees them. A first overlay, read-only, is mounted with the
+//! credentials of such a user: overlayfs checks every access to the files below with the credentials of whoever mounted
+//! it, so the kernel refuses what other users may not read, also to root inside. The sandbox's own overlay is
+//! mounted on top of that one, with a layer between the two that masks more (the cover).
+//!
+//! ```text
+//! upper        what the sandbox writes
+//! cover        empty directories and whiteouts, in memory
+//! first overlay, read-only, mounted as nobody
+//!   host       one filesystem of the host, its ids shifted
+//!   cover      because an overlay without an upper layer needs two lower ones; it adds nothing
+//! ```
+//!
+//! The kernel stacks two overlays and refuses a third. The provider refuses a host whose root is an overlay already.
+
+use crate::{disk, sys};
+use kennel_jail::{Base, Cover, CoverKind, Plan};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, Uid, XattrFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
+
+/// The sandbox's root, and other filesystems in it by path, parents first.
+pub(crate) struct Filesystems {
+    pub(crate) root: OwnedFd,
+    pub(crate) others: Vec<(String, OwnedFd)>,
+}
+
+/// Makes the overlays. The working directory is the sandbox's; `namespace` is its user namespace.
+pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, String> {
+    let owner = plan.ids.root();
+    let own = if plan.disk { disk::open()? } else { String::new() };
+    // The upper layer's own directory is what `/` looks like inside.
+    let upper = Upper::root(&own, owner)?;
+    let mut layers = Layers::default();
+    match &plan.base {
+        Base::Parts(_) => Err("root needs no parts".into()),
+        Base::Image(dirs) => {
+            let dirs: Vec<OwnedFd> =
+                dirs.iter().map(|dir| shifted(dir, namespace)).collect::<Result<Vec<_>, String>>()?;
+            let root = layers.overlay(&dirs.iter().collect::<Vec<_>>(), Some(&upper)).map_err(named("/"))?;
+            keep_open(dirs);
+            Ok(Filesystems { root, others: Vec::new() })
+        }
+        Base::Host { filesystems, cover: covers } => {
+            let cover = cover(covers, owner)?;
+            let root = layers.host("/", &cover, namespace, &upper)?;
+            let mut others = Vec::new();
+            for path in filesystems {
+                match shifted(&format!("/{path}"), namespace) {
+                    // A filesystem whose ids cannot be shifted. A directory within the system's own is left out; without
+                    // the whole of `/usr` there is no system.
+                    Err(_) if path.contains('/') => continue,
+                    shiftable => drop(shiftable?),
+                }
+                let upper = Upper::of(&own, path, owner)?;
+                let cover = clone(&cover, path).map_err(|error| format!("/{path}: cover: {error}"))?;
+                others.push((path.clone(), layers.host(&format!("/{path}"), &cover, namespace, &upper)?));
+                keep_open([cover]);
+            }
+            keep_open([cover]);
+            Ok(Filesystems { root, others })
+        }
+    }
+}
+
+/// Where the sandbox's own layer of a filesystem is, in its directory.
+struct Upper {
+    upper: String,
+    work: String,
+}
+
+impl Upper {
+    fn root(own: &str, owner: (u32, u32)) -> Result<Self, String> {
+        let dirs = Self { upper: format!("{own}upper"), work: format!("{own}work") };
+        dirs.give(owner, 0o755)?;
+        Ok(dirs)
+    }
+
+    /// The one of another filesystem. It looks like the host's directory.
+    fn of(own: &str, path: &str, owner: (u32, u32)) -> Result<Self, String> {
+        let dir = format!("{own}parts/{}", path.replace('/', "+"));
+        let dirs = Self { upper: format!("{dir}/upper"), work: format!("{dir}/work") };
+        for dir in [&dirs.upper, &dirs.work] {
+            std::fs::create_dir_all(dir).map_err(|error| format!("make {dir}: {error}"))?;
+        }
+        let host = rustix::fs::stat(format!("/{path}")).map_err(|error| format!("look at /{path}: {error}"))?;
+        dirs.give(owner, host.st_mode & 0o7777)?;
+        Ok(dirs)
+    }
+
+    fn give(&self, (user, group): (u32, u32), mode: u32) -> Result<(), String> {
+        let failed = |error: Errno| format!("give {} to root inside: {error}", self.upper);
+        rustix::fs::chown(&*self.upper, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(failed)?;
+        rustix::fs::chmod(&*self.upper, Mode::from_raw_mode(mode)).map_err(failed)
+    }
+}
+
+/// How layers are given to the kernel.
+#[derive(Default)]
+struct Layers {
+    /// Those that are attached in the sandbox's directory, if any have to be: kernels before 6.15 take no others.
+    attached: Option<Vec<i32>>,
+}
+
+/// What failed, and how.
+type Failure = (&'static str, Errno);
+
+fn named(path: &str) -> impl Fn(Failure) -> String {
+    move |(what, error)| format!("overlay of {path}: {what}: {error}")
+}
+
+impl Layers {
+    /// The writable overlay of one filesystem of the host.
+    fn host(&mut self, path: &str, cover: &OwnedFd, namespace: &OwnedFd, upper: &Upper) -> Result<OwnedFd, String> {
+        let host = shifted(path, namespace)?;
+        let weak = {
+            // Nobody, who is in no group. What remains are the capabilities that mounting needs.
+            let _nobody = sys::FilesOf::become_nobody().map_err(|error| format!("give up groups: {error}"))?;
+            self.overlay(&[&host, cover], None).map_err(named(path))?
+        };
+        let made = self.overlay(&[cover, &weak], Some(upper)).map_err(named(path))?;
+        keep_open([host, weak]);
+        Ok(made)
+    }
+
+    /// An overlay of these layers, topmost first. Without an upper layer it is read-only.
+    fn overlay(&mut self, layers: &[&OwnedFd], upper: Option<&Upper>) -> Result<OwnedFd, Failure> {
+        if self.attached.is_none() {
+            match create(upper, |overlay| {
+                layers.iter().try_for_each(|layer| sys::overlay_fd(overlay, c"lowerdir+", layer))
+            }) {
+                Err(("add the lower layers", _) | (_, Errno::INVAL)) => {}
+                done => return done,
+            }
+        }
+        let failed = |error| ("attach the lower layers", error);
+        for layer in layers {
+            self.attach(layer).map_err(failed)?;
+        }
+        // By descriptor: whoever has no rights cannot follow the path to the sandbox's directory.
+        let paths: Vec<String> = layers.iter().map(|layer| format!("/proc/self/fd/{}", layer.as_raw_fd())).collect();
+        create(upper, |overlay| rustix::mount::fsconfig_set_string(overlay, "lowerdir", paths.join(":")))
+    }
+
+    /// Attaches a layer in a mount namespace of this process's own, if it is not attached already.
+    fn attach(&mut self, layer: &OwnedFd) -> Result<(), Errno> {
+        use rustix::mount::{MountPropagationFlags, MoveMountFlags};
+        if self.attached.is_none() {
+            // This process has one thread, as changing its view of the file system requires.
+            kennel_keeper::sys::unshare_mounts()?;
+            rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        }
+        let attached = self.attached.get_or_insert_default();
+        if attached.contains(&layer.as_raw_fd()) {
+            return Ok(());
+        }
+        let dir = layer_name(attached.len());
+        match rustix::fs::mkdir(&*dir, Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+        rustix::mount::move_mount(layer, "", CWD, &*dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        attached.push(layer.as_raw_fd());
+        Ok(())
+    }
+}
+
+/// Leaves descriptors open. Closing the last hold on a mount makes the kernel wait for everyone; they are closed with all
+/// others, once the sandbox runs and nobody waits for us.
+fn keep_open(layers: impl IntoIterator<Item = OwnedFd>) {
+    layers.into_iter().for_each(std::mem::forget);
+}
+
+/// Makes an overlay, with its lower layers set by `set_lower`.
+fn create(upper: Option<&Upper>, set_lower: impl FnOnce(&OwnedFd) -> Result<(), Errno>) -> Result<OwnedFd, Failure> {
+    let step = |what: &'static str| move |error: Errno| (what, error);
+    let overlay =
+        rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(step("open the file system"))?;
+    set_lower(&overlay).map_err(step("add the lower layers"))?;
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    if let Some(Upper { upper, work }) = upper {
+        let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(&overlay, key, value);
+        set("upperdir", upper).map_err(step("set the upper directory"))?;
+        set("workdir", work).map_err(step("set the work directory"))?;
+    } else {
+        attributes |= MountAttrFlags::MOUNT_ATTR_RDONLY;
+    }
+    rustix::mount::fsconfig_create(&overlay).map_err(step("create"))?;
+    rustix::mount::fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(step("mount"))
+}
+
+/// One directory of the host without what is mounted below it, with its ids shifted.
+fn shifted(path: &str, namespace: &OwnedFd) -> Result<OwnedFd, String> {
+    let step = |what: &str, error: Errno| format!("layer {path}: {what}: {error}");
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let layer = rustix::mount::open_tree(CWD, path, flags).map_err(|error| step("open", error))?;
+    sys::shift_ids(&layer, namespace, false).map_err(|error| step("shift its ids", error))?;
+    Ok(layer)
+}
+
+/// A mount of a directory in `mount`.
+fn clone(mount: impl AsFd, path: &str) -> Result<OwnedFd, Errno> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    rustix::mount::open_tree(mount, path, flags)
+}
+
+/// The layer that masks host paths. In memory: it is small, and must not lie within a layer below it.
+fn cover(cover: &[Cover], (user, group): (u32, u32)) -> Result<OwnedFd, String> {
+    let (uid, gid) = (user.to_string(), group.to_string());
+    let options = [("mode", "0755"), ("size", "4194304"), ("uid", &*uid), ("gid", &*gid)];
+    let layer = crate::rootfs::filesystem("tmpfs", &options, MountAttrFlags::empty())
+        .map_err(|error| format!("make the covering layer: {error}"))?;
+    // Seen from within it, each takes the fewest calls: this is on the way to every sandbox.
+    let here =
+        rustix::fs::open(".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| error.to_string())?;
+    rustix::process::fchdir(&layer).map_err(|error| error.to_string())?;
+    // What is made belongs to root inside.
+    let owner = sys::FilesOf::become_owner(user, group);
+    let put = cover.iter().try_for_each(put);
+    drop(owner);
+    rustix::process::fchdir(&here).map_err(|error| error.to_string())?;
+    put?;
+    Ok(layer)
+}
+
+/// Makes one thing of the covering layer, in the working directory.
+fn put(Cover { path, kind }: &Cover) -> Result<(), String> {
+    let mode = |mode: &u32| Mode::from_raw_mode(*mode);
+    let done = match kind {
+        CoverKind::Through(bits) => rustix::fs::mkdir(path, mode(bits)),
+        CoverKind::Empty(bits) => rustix::fs::mkdir(path, mode(bits))
+            .and_then(|()| rustix::fs::setxattr(path, c"trusted.overlay.opaque", b"y", XattrFlags::CREATE)),
+        CoverKind::Nothing => {
+            rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), rustix::fs::makedev(0, 0))
+        }
+        CoverKind::File(bits, content) => {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, mode(bits)).and_then(|file| rustix::io::write(&file, content)).map(drop)
+        }
+    };
+    done.map_err(|error| format!("cover /{path}: {error}"))
+}
+
+/// Takes away what this process has attached in the sandbox's directory, where only it sees it: a directory that
+/// something is mounted on cannot be removed. The sandbox itself has its own hold on what it uses.
+pub(crate) fn let_go(dir: &str) {
+    use rustix::mount::{UnmountFlags, unmount};
+    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    for index in 0.. {
+        if unmount(format!("{dir}/{}", layer_name(index)), flags).is_err() {
+            break;
+        }
+    }
+    let _ = unmount(format!("{dir}/{}", disk::PLACE), flags);
+}
+
+fn layer_name(index: usize) -> String {
+    format!("layer{index}")
+}

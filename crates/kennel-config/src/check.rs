@@ -46,7 +46,8 @@ impl Context<'_> {
     /// Checks a whole file, or one section of another's.
     pub(crate) fn check_root(&self, node: &Node, only: Option<&str>, problems: &mut Problems) -> Tree {
         let Value::Map(entries) = &node.value else {
-            let found = describe(node);
+            // The file may be anything that was named by mistake: none of its content is shown.
+            let found = kind(node).to_owned();
             problems.add(&node.at, &KeyPath::default(), What::Value { expected: "a map".to_owned(), found });
             return Tree::default();
         };
@@ -172,6 +173,18 @@ fn check_names(tree: &Tree, problems: &mut Problems) {
                 What::Value { expected: format!("{name:?}, the profile's key"), found: said.written.to_string() };
             problems.add(&said.origin.at, &path.with(name).with("name"), what);
         }
+    }
+}
+
+/// What a value is, for a message that must not show it.
+fn kind(node: &Node) -> &'static str {
+    match &node.value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "true or false",
+        Value::Int(_) | Value::Float(_) => "a number",
+        Value::Text(_) => "text",
+        Value::List(_) => "a list",
+        Value::Map(_) => "a map",
     }
 }
 

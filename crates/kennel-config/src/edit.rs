@@ -15,20 +15,21 @@ use toml_edit::{DocumentMut, Item, TableLike};
 /// Sets a key in a file, which is made if it is not there. Comments and the order of keys stay. `value` is as a person
 /// types it, with `${VAR}` as in a file; a list or a map as JSON. YAML is refused: no library keeps its comments.
 ///
-/// The file is replaced in one step, so that a reader sees the old or the new one; its permissions stay, and a link to
-/// it stays a link.
-pub fn set(file: &Path, key: &str, value: &str) -> Result<(), Error> {
+/// The file is replaced in one step, so that a reader sees the old or the new one; its permissions stay. A project's
+/// file that is a symlink is refused. The user's own file may be one: then its target is replaced.
+pub fn set(place: &Place, key: &str, value: &str) -> Result<(), Error> {
     let key = known(key)?;
+    let file = place.path.as_path();
     let edit = Edit { file, key: &key };
-    if let Owner::Other { section } = Place::named(file).owner
+    if let Owner::Other { section } = place.owner
         && key.segments()[0] != section
     {
         let advice = format!("this file is another program's; only {section} is read from it");
         return Err(edit.problem(What::Refused(advice)));
     }
-    let text = match std::fs::metadata(file) {
+    let text = match std::fs::symlink_metadata(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        _ => crate::load::read(file)?,
+        _ => crate::file::read(place)?,
     };
     let format = Format::of_path(file).unwrap_or_else(|| Format::of_content(&text));
     if format == Format::Yaml {
@@ -44,7 +45,7 @@ pub fn set(file: &Path, key: &str, value: &str) -> Result<(), Error> {
     };
     // What was written must be what is read: a file is never replaced by one that is broken.
     parse(&changed, format, Source::File(file.to_owned()))?;
-    write(file, &changed).map_err(|error| edit.problem(What::File { doing: "write", why: error.to_string() }))
+    Ok(crate::file::replace(place, &changed)?)
 }
 
 struct Edit<'a> {
@@ -210,32 +211,4 @@ fn json_input(json: &Json) -> CstInputValue {
             CstInputValue::Object(entries.iter().map(|(key, value)| (key.clone(), json_input(value))).collect())
         }
     }
-}
-
-/// Replaces a file in one step.
-fn write(file: &Path, text: &str) -> std::io::Result<()> {
-    // Through a link to where the file really is; a link is not replaced by a file.
-    let target = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-    let dir = match target.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
-    };
-    std::fs::create_dir_all(dir)?;
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".kennel-");
-    let old = std::fs::metadata(&target).ok().map(|meta| meta.permissions());
-    #[cfg(unix)]
-    if old.is_none() {
-        use std::os::unix::fs::PermissionsExt;
-        // The user's mask takes its part from this, as for any new file.
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    let mut temporary = builder.tempfile_in(dir)?;
-    std::io::Write::write_all(&mut temporary, text.as_bytes())?;
-    if let Some(permissions) = old {
-        temporary.as_file().set_permissions(permissions)?;
-    }
-    temporary.as_file().sync_all()?;
-    temporary.persist(&target).map_err(|error| error.error)?;
-    Ok(())
 }

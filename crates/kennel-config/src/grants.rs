@@ -1,10 +1,19 @@
-//! What a project's files give away. A project may be anyone's: what its settings open up beyond what a sandbox has by
-//! itself is for the user to allow.
+//! What a project's files open up, and so need the user's trust for.
+//!
+//! A project may be anyone's, and what runs in its sandbox can write to its files and put symlinks in their place. So a
+//! project's setting needs trust if it gives a sandbox more than it has by itself, if it loosens what the user's own
+//! file sets, or if one of its paths leads anywhere but to a plain place in the project. What may be done without trust
+//! is decided for each key in [`RULES`](rules::RULES).
 
-use crate::{KeyPath, Layer, Layered, OnUnavailable, Port, Provider, Setting, Volume};
-use kennel_types::NetworkMode;
+mod rules;
+
+use crate::file::project_of;
+use crate::shape::Shape;
+use crate::{KeyPath, Layer, Layered, Setting, Volume};
+use rules::{Opens, Over, Rule};
 use serde::de::DeserializeOwned;
-use std::path::{Path, PathBuf};
+use serde::{Deserialize, Serialize};
+use std::path::{Component, Path, PathBuf};
 
 /// A setting of a project's file that opens something up.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,103 +24,114 @@ pub struct Grant<'a> {
     pub setting: &'a Setting,
     /// What it opens up.
     pub what: &'static str,
+    /// The setting of the user's own file that it replaces.
+    pub over: Option<&'a Setting>,
+    /// All host paths that the setting names.
+    pub paths: Vec<GrantedPath>,
+}
+
+/// A host path that a setting names, and where it leads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrantedPath {
+    /// The absolute path.
+    pub path: PathBuf,
+    /// The path without symlinks; `None` if it cannot be resolved, as one that does not exist.
+    pub resolved: Option<PathBuf>,
 }
 
 impl Layered {
-    /// What the project's files open up in the sections `sandbox` and `images`, for new sandboxes. `real` resolves links: what looks
-    /// like a directory of the project may be a link to another.
-    pub fn grants(&self, real: &dyn Fn(&Path) -> PathBuf) -> Vec<Grant<'_>> {
+    /// What the project's files open up in the sections `sandbox` and `images`, for new sandboxes. `resolve` returns a
+    /// path without symlinks, or `None` if it does not exist.
+    pub fn grants(&self, resolve: &dyn Fn(&Path) -> Option<PathBuf>) -> Vec<Grant<'_>> {
         let of_project = |(_, setting): &(KeyPath, &Setting)| setting.origin.layer == Layer::Project;
-        // What the user has closed, a project may not open.
-        let shut = Shut {
-            network: self.user_says("sandbox.network", &NetworkMode::None),
-            root: self.user_says("sandbox.readOnly", &true),
+        let grant = |(key, setting)| {
+            let rule = Rule::of(&key)?;
+            let over = self.in_layer(Layer::User, &key);
+            let paths: Vec<GrantedPath> = host_paths(&key, setting)
+                .into_iter()
+                .map(|path| GrantedPath { resolved: resolve(&path), path })
+                .collect();
+            let what = opens(&rule, setting, over, &paths, resolve)?;
+            Some(Grant { key, setting, what, over, paths })
         };
-        let in_force = |(key, _): &(KeyPath, &Setting)| {
-            key.segments().first().is_some_and(|name| name == "sandbox" || name == "images")
-        };
-        self.settings()
-            .filter(of_project)
-            .filter(in_force)
-            .filter_map(|(key, setting)| {
-                let what = opens(&key, setting, shut, real)?;
-                Some(Grant { key, setting, what })
-            })
-            .collect()
-    }
-
-    /// Whether the user's own file says that.
-    fn user_says<T: DeserializeOwned + PartialEq>(&self, key: &str, value: &T) -> bool {
-        let says = |(_, setting): &(KeyPath, &Setting)| {
-            setting.origin.layer == Layer::User && read::<T>(setting).as_ref() == Some(value)
-        };
-        self.explain(key).is_ok_and(|layers| layers.iter().any(says))
+        self.settings().filter(of_project).filter_map(grant).collect()
     }
 }
 
-/// What the user's own settings do not give.
-#[derive(Clone, Copy)]
-struct Shut {
-    network: bool,
-    /// To write to the root.
-    root: bool,
-}
-
-fn opens(key: &KeyPath, setting: &Setting, shut: Shut, real: &dyn Fn(&Path) -> PathBuf) -> Option<&'static str> {
-    let outside = |path: &Path| {
-        let project = project_of(setting);
-        project.is_none_or(|project| !real(path).starts_with(real(&project)))
+fn opens(
+    rule: &Rule,
+    setting: &Setting,
+    over: Option<&Setting>,
+    paths: &[GrantedPath],
+    resolve: &dyn Fn(&Path) -> Option<PathBuf>,
+) -> Option<&'static str> {
+    // What the user's own file says already is nothing new, except a path, which may lead elsewhere by now.
+    if paths.is_empty() && over.is_some_and(|over| over.value == setting.value) {
+        return None;
+    }
+    let opened = match rule.opens {
+        Opens::Nothing => None,
+        Opens::Always(what) => Some(what),
+        Opens::If(is, what) => is(setting).then_some(what),
+        Opens::Elsewhere(what) => paths.iter().any(|path| leads_elsewhere(path, setting, resolve)).then_some(what),
     };
-    // All of it: with it someone else's image comes under a name that you trust, or fills your disk.
-    if key.segments()[0] == "images" {
-        let size = key.segments()[1..] == ["maxSize"];
-        return Some(if size { "how much an image may take" } else { "where your images come from" });
+    let loosened = || {
+        let over = over?;
+        match rule.over {
+            Over::Free => None,
+            Over::Same => (over.value != setting.value).then_some("not what your own settings say"),
+            Over::AtMost(rank) => {
+                let tighter = matches!((rank(setting), rank(over)), (Some(asked), Some(own)) if asked <= own);
+                (!tighter).then_some("more than your own settings allow")
+            }
+        }
+    };
+    let variable = || names_a_variable(&setting.written).then_some("a variable of your environment");
+    opened.or_else(loosened).or_else(variable)
+}
+
+/// Whether a path is anything but a plain place in the setting's project. A symlink on the way counts, even if it leads
+/// to the project again: what the sandbox can write to may be less than the project, and a symlink can lead out of it.
+fn leads_elsewhere(path: &GrantedPath, setting: &Setting, resolve: &dyn Fn(&Path) -> Option<PathBuf>) -> bool {
+    let Some(project) = setting.origin.file().and_then(project_of) else { return true };
+    let Ok(below) = clean(&path.path).strip_prefix(clean(project)).map(Path::to_owned) else { return true };
+    let Some(resolved) = &path.resolved else { return false };
+    resolve(project).is_none_or(|project| *resolved != project.join(below))
+}
+
+/// The path without `.` and `..`, by its text alone.
+fn clean(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                clean.pop();
+            }
+            other => clean.push(other),
+        }
     }
-    let found = match key.segments()[1..].iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["enabled"] => (read(setting) == Some(false)).then_some("commands run without a sandbox"),
-        ["onUnavailable"] => {
-            (read(setting) == Some(OnUnavailable::RunDirectly)).then_some("commands may run without a sandbox")
-        }
-        ["provider"] => (read(setting) == Some(Provider::Local)).then_some("commands run without a sandbox"),
-        ["network"] => match read(setting) {
-            Some(NetworkMode::Host) => Some("the network of this machine"),
-            Some(NetworkMode::Bridge) if shut.network => Some("a network, which your own settings do not give"),
-            _ => None,
-        },
-        ["readOnly"] => (shut.root && read(setting) == Some(false))
-            .then_some("a root that is written to, which your own settings do not give"),
-        // One may hold less than the engine's usual.
-        ["runtime"] => Some("what your engine runs containers with"),
-        ["userns"] => Some("who root inside is outside"),
-        // Who takes a port may be taken for someone else.
-        ["ports"] => read(setting)
-            .is_some_and(|ports: Vec<Port>| ports.iter().any(|port| port.host.is_some()))
-            .then_some("a port of this machine"),
-        ["workspace"] => read(setting)
-            .is_some_and(|path: PathBuf| outside(&path))
-            .then_some("a directory outside the project, to read and write"),
-        ["volumes"] => read(setting)
-            .is_some_and(|volumes: Vec<Volume>| volumes.iter().any(|volume| outside(&volume.host)))
-            .then_some("files outside the project"),
-        ["extraToolchains"] => Some("directories of this machine, to read"),
-        ["nesting"] => (read(setting) == Some(true)).then_some("more of the kernel"),
-        ["vm", ..] if setting.value.is_string() && setting.written.as_str().is_some_and(|text| text.contains('/')) => {
-            Some("files of this machine")
-        }
+    clean
+}
+
+/// The host paths in a setting, told by the shape of its key.
+fn host_paths(key: &KeyPath, setting: &Setting) -> Vec<PathBuf> {
+    let Ok((_, shape)) = Shape::root().lookup(key) else { return Vec::new() };
+    let (shape, values) = match (shape, setting.value.as_array()) {
+        (Shape::List(of), Some(items)) => (&**of, items.clone()),
+        (shape, _) => (shape, vec![setting.value.clone()]),
+    };
+    let path = |value| match shape {
+        Shape::HostPath => serde_json::from_value::<PathBuf>(value).ok(),
+        Shape::Volume => serde_json::from_value::<Volume>(value).ok().map(|volume| volume.host),
         _ => None,
     };
-    found.or_else(|| names_a_variable(&setting.written).then_some("a variable of your environment"))
+    values.into_iter().filter_map(path).collect()
 }
 
 fn read<T: DeserializeOwned>(setting: &Setting) -> Option<T> {
     serde_json::from_value(setting.value.clone()).ok()
-}
-
-/// The project that a setting's file is of: its directory, or the one above if that is a hidden one for settings.
-fn project_of(setting: &Setting) -> Option<PathBuf> {
-    let dir = setting.origin.file()?.parent()?;
-    let hidden = dir.file_name().is_some_and(|name| name == ".kennel" || name == ".openagents");
-    Some(if hidden { dir.parent()? } else { dir }.to_owned())
 }
 
 fn names_a_variable(written: &serde_json::Value) -> bool {

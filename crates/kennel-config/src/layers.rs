@@ -99,6 +99,22 @@ impl Layered {
         Ok(self.layers.iter().rev().flat_map(Tree::settings).filter(under).collect())
     }
 
+    /// The layer that decides a single setting; `None` if the key is unknown, not set, or a map.
+    pub fn layer_of(&self, key: &str) -> Option<Layer> {
+        match self.get(key).ok()?? {
+            Tree::Leaf(setting) => Some(setting.origin.layer),
+            Tree::Map(_) => None,
+        }
+    }
+
+    /// What one layer of files says at a key, whether it counts or not.
+    pub(crate) fn in_layer(&self, layer: Layer, key: &KeyPath) -> Option<&Setting> {
+        self.layers.iter().rev().find_map(|tree| match tree.at(key) {
+            Some(Tree::Leaf(setting)) if setting.origin.layer == layer => Some(setting),
+            _ => None,
+        })
+    }
+
     /// The settings that count, each with its origin, in the order of their keys.
     pub fn settings(&self) -> impl Iterator<Item = (KeyPath, &Setting)> {
         self.merged.settings().into_iter()

@@ -1,13 +1,13 @@
 //! From directories, environment and flags to settings.
 
 use crate::check::{Context, Problems};
+use crate::file::read;
 use crate::places::doubles;
 use crate::{
-    Environment, Error, Format, KeyPath, Layer, Layered, Location, MAX_BYTES, Node, Owner, Place, Problem, Source,
-    Tree, Value, What, environment, parse, paths,
+    Environment, Error, Format, Layer, Layered, Node, Owner, Place, Problem, Source, Tree, Value, environment, parse,
+    paths,
 };
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Where settings come from. All paths absolute.
@@ -17,6 +17,8 @@ pub struct Sources<'a> {
     pub project: &'a Path,
     /// The directory of the user's file, if there is one.
     pub user: Option<&'a Path>,
+    /// The ids of the calling user, whose directories are searched upwards; see [`paths`].
+    pub users: &'a [u32],
     /// What paths in variables and flags are relative to.
     pub current: &'a Path,
     /// The environment: for `${VAR}` in files, and `KENNEL_` variables.
@@ -40,13 +42,13 @@ pub struct Loaded {
 
 /// Reads and checks all layers. The error has everything that is wrong in any of them.
 pub fn load(sources: &Sources<'_>) -> Result<Loaded, Error> {
-    let places = paths(sources.project, sources.user);
+    let places = paths(sources.project, sources.user, sources.users);
     let mut problems = doubles(&places);
     let mut warnings = Vec::new();
     let mut trees = Vec::new();
     let mut texts = BTreeMap::new();
     for place in places.iter().filter(|place| place.exists) {
-        let text = read(&place.path);
+        let text = read(place).map_err(Error::from);
         if let Ok(text) = &text {
             texts.insert(place.path.clone(), text.clone());
         }
@@ -82,7 +84,7 @@ pub fn validate(files: &[Place], environment: &Environment) -> Result<Vec<Proble
     let mut problems = Vec::new();
     let mut warnings = Vec::new();
     for file in files {
-        match check_place(read(&file.path), file, environment) {
+        match check_place(read(file).map_err(Error::from), file, environment) {
             Ok((_, strange)) => warnings.extend(strange),
             Err(error) => problems.extend_from_slice(error.problems()),
         }
@@ -138,25 +140,4 @@ fn check_place(
             Ok((check_node(&node, Some(section), file, layer, environment)?, Vec::new()))
         }
     }
-}
-
-/// The text of a file of bounded size. A pipe or device in its place would never end, so it is refused before it is
-/// read.
-pub(crate) fn read(file: &Path) -> Result<String, Error> {
-    let at = || Location::whole(Source::File(file.to_owned()));
-    let fail = |why: String| Problem { at: at(), key: KeyPath::default(), what: What::File { doing: "read", why } };
-    let io = |error: std::io::Error| fail(error.to_string());
-    if !std::fs::metadata(file).map_err(io)?.is_file() {
-        return Err(fail("it is not a regular file".to_owned()).into());
-    }
-    let mut bytes = Vec::new();
-    std::fs::File::open(file).map_err(io)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
-    if bytes.len() > MAX_BYTES {
-        return Err(fail(format!("it is larger than {MAX_BYTES} bytes")).into());
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let good = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]).into_owned();
-        let line = good.matches('\n').count() + 1;
-        fail(format!("it is not UTF-8 on line {line}")).into()
-    })
 }

@@ -43,14 +43,15 @@ const OTHERS: [(&str, &str); 4] = [
 /// All places, weakest first: the user's, those of other programs in the project, the project's own.
 ///
 /// The project's directory is the nearest one, from `project` upwards, that has a file of ours; else the nearest with a
-/// `.git`; else `project` itself. The search ends at a `.git`, and below a directory that anyone may write to: a file
-/// that a stranger put in `/tmp` is not followed. Both paths must be absolute.
-pub fn paths(project: &Path, user: Option<&Path>) -> Vec<Place> {
+/// `.git`; else `project` itself. The search ends at a `.git`. It does not go up into a directory that anyone may write
+/// to, such as `/tmp`, or that belongs to someone else: neither to one of `users`, who are the calling user, nor to root,
+/// nor to the owner of `project`, who could as well put a file there. Both paths must be absolute.
+pub fn paths(project: &Path, user: Option<&Path>, users: &[u32]) -> Vec<Place> {
     let mut places: Vec<_> = user.into_iter().flat_map(|dir| own(dir, "config", Layer::User)).collect();
     let mut looked = Vec::new();
     let mut root = project;
     for dir in project.ancestors() {
-        if dir != project && anyone_writes(dir) {
+        if dir != project && is_strangers(dir, project, users) {
             break;
         }
         let mut here = own(dir, "kennel", Layer::Project);
@@ -70,6 +71,11 @@ pub fn paths(project: &Path, user: Option<&Path>) -> Vec<Place> {
 }
 
 impl Place {
+    /// The user's own settings file, at this path. It may be a symlink.
+    pub fn of_user(path: &Path) -> Self {
+        place(path.to_owned(), Layer::User, Owner::Kennel)
+    }
+
     /// A file that the user named. Whose it is is told by its name, but one called `config.yaml` is taken as ours: it
     /// may be the user's own.
     pub fn named(path: &Path) -> Self {
@@ -104,21 +110,26 @@ fn place(path: PathBuf, layer: Layer, owner: Owner) -> Place {
     Place { path, layer, owner, exists }
 }
 
-/// What cannot be looked at counts as there: reading it then says why.
+/// What cannot be looked at counts as there: reading it then says why. So does a symlink that leads nowhere.
 fn is_there(path: &Path) -> bool {
-    match std::fs::metadata(path) {
+    match std::fs::symlink_metadata(path) {
         Ok(_) => true,
         Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
     }
 }
 
+/// Whether someone other than the calling user and root decides what is in a directory above the project's.
 #[cfg(unix)]
-fn anyone_writes(dir: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 0o002 != 0)
+fn is_strangers(dir: &Path, project: &Path, users: &[u32]) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(meta) = std::fs::metadata(dir) else { return true };
+    let anyone_writes = meta.mode() & 0o002 != 0;
+    let owner = meta.uid();
+    let known = owner == 0 || users.contains(&owner) || std::fs::metadata(project).is_ok_and(|it| it.uid() == owner);
+    anyone_writes || !known
 }
 
 #[cfg(not(unix))]
-fn anyone_writes(_: &Path) -> bool {
+fn is_strangers(_: &Path, _: &Path, _: &[u32]) -> bool {
     false
 }

@@ -150,11 +150,25 @@ fn two_files_that_would_both_be_ours() {
 }
 
 #[test]
+fn a_file_that_was_named_by_mistake_is_not_shown() {
+    for text in ["s3cret-token\n", "\"s3cret-token\"", "- s3cret-token\n", "s3cret: [token\n", "s3cret-token = token\n"]
+    {
+        for name in ["a.yaml", "a.json", "a.toml"] {
+            if let Err(error) = tree(name, text) {
+                let told = error.to_string();
+                assert!(!told.contains("s3cret-token"), "{name} {text:?}: {told}");
+            }
+        }
+    }
+    assert_eq!(wrong("a.yaml", "s3cret-token\n"), "a.yaml:1:1: expected a map, found text");
+}
+
+#[test]
 fn a_file_that_is_none() {
     let home = Home::new();
     std::fs::create_dir(home.path("project/kennel.toml")).unwrap();
     let told = home.try_load().unwrap_err().to_string();
-    assert!(told.ends_with("kennel.toml: cannot read: it is not a regular file"), "{told}");
+    assert!(told.ends_with("kennel.toml: cannot read: it is a directory, not a regular file"), "{told}");
     std::fs::remove_dir(home.path("project/kennel.toml")).unwrap();
     home.write("project/kennel.toml", b"a = 1\n\xff\n");
     let told = home.try_load().unwrap_err().to_string();

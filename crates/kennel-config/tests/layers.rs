@@ -186,9 +186,9 @@ fn a_stranger_cannot_leave_settings_above() {
     home.write("open/kennel.toml", "sandbox.image = \"stranger\"");
     home.write("open/mine/x", "");
     let place = |places: Vec<Place>| places.into_iter().any(|place| place.exists);
-    assert!(place(paths(&home.path("open/mine"), None)));
+    assert!(place(paths(&home.path("open/mine"), None, &[])));
     std::fs::set_permissions(home.path("open"), std::fs::Permissions::from_mode(0o1777)).unwrap();
-    assert!(!place(paths(&home.path("open/mine"), None)));
+    assert!(!place(paths(&home.path("open/mine"), None, &[])));
 }
 
 #[test]

@@ -79,5 +79,45 @@ fn a_pipe_is_not_waited_for() {
     let home = Home::new();
     let made = std::process::Command::new("mkfifo").arg(home.path("project/kennel.toml")).status().unwrap();
     assert!(made.success());
-    assert!(home.try_load().unwrap_err().to_string().ends_with("it is not a regular file"));
+    let told = home.try_load().unwrap_err().to_string();
+    assert!(told.ends_with("kennel.toml: cannot read: it is a named pipe, not a regular file"), "{told}");
+    // Another program's file is passed over with a warning.
+    std::fs::rename(home.path("project/kennel.toml"), home.path("project/opencode.json")).unwrap();
+    let warnings = home.load().warnings;
+    assert!(warnings[0].to_string().ends_with("opencode.json: cannot read: it is a named pipe, not a regular file"));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_symlink_of_the_project_is_not_followed() {
+    use std::os::unix::fs::symlink;
+    let home = Home::new();
+    let good = home.write("elsewhere/config.toml", "sandbox.image = \"x\"\n");
+    let elsewhere = good.parent().unwrap();
+    let told = |link: &str| {
+        let told = home.try_load().unwrap_err().to_string();
+        assert!(told.contains(&format!("{} is a symlink", home.path(link).display())), "{told}");
+        let link = home.path(link);
+        let bytes = std::fs::read(&good).unwrap();
+        assert_eq!(bytes, b"sandbox.image = \"x\"\n", "nothing is written through it either");
+        std::fs::remove_file(link).unwrap();
+    };
+    symlink(&good, home.path("project/kennel.toml")).unwrap();
+    told("project/kennel.toml");
+    // One that leads nowhere yet may lead somewhere in a moment.
+    symlink("/nowhere/at/all", home.path("project/kennel.toml")).unwrap();
+    told("project/kennel.toml");
+    symlink(elsewhere, home.path("project/.kennel")).unwrap();
+    told("project/.kennel");
+    // The control: the same file at its own place, and as the user's own by a symlink.
+    std::fs::copy(&good, home.path("project/kennel.toml")).unwrap();
+    assert_eq!(common::config(&home.load()).sandbox.image.as_deref(), Some("x"));
+    std::fs::remove_file(home.path("project/kennel.toml")).unwrap();
+    symlink(&good, home.path("user/config.toml")).unwrap();
+    assert_eq!(common::config(&home.load()).sandbox.image.as_deref(), Some("x"));
+    std::fs::remove_file(home.path("user/config.toml")).unwrap();
+    // A symlink of the user's own to what is no file.
+    symlink("/dev/zero", home.path("user/config.toml")).unwrap();
+    let told = home.try_load().unwrap_err().to_string();
+    assert!(told.ends_with("config.toml: cannot read: it is a device, not a regular file"), "{told}");
 }

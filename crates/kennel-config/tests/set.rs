@@ -3,7 +3,12 @@
 mod common;
 
 use common::Home;
-use kennel_config::{Environment, Place, set, validate};
+use kennel_config::{Environment, Error, Place, validate};
+use std::path::Path;
+
+fn set(file: &Path, key: &str, value: &str) -> Result<(), Error> {
+    kennel_config::set(&Place::named(file), key, value)
+}
 
 fn after(name: &str, before: &str, key: &str, value: &str) -> String {
     let home = Home::new();
@@ -112,7 +117,11 @@ fn the_file_is_replaced_in_one_step() {
     // Whoever has the old file open still reads all of it.
     let mut open = std::fs::File::open(&file).unwrap();
 
-    set(&link, "sandbox.image", "b").unwrap();
+    // A symlink is followed if it is the user's own, and never in a project.
+    let told = set(&link, "sandbox.image", "b").unwrap_err().to_string();
+    assert!(told.contains("link.toml is a symlink"), "{told}");
+    assert_eq!(std::fs::metadata(&file).unwrap().ino(), before.ino());
+    kennel_config::set(&Place::of_user(&link), "sandbox.image", "b").unwrap();
 
     let now = std::fs::metadata(&file).unwrap();
     assert_ne!(before.ino(), now.ino());
@@ -122,6 +131,11 @@ fn the_file_is_replaced_in_one_step() {
     let mut old = String::new();
     std::io::Read::read_to_string(&mut open, &mut old).unwrap();
     assert_eq!(old, "sandbox.image = \"a\"\n");
+
+    std::os::unix::fs::symlink(home.path("user"), home.path("project/.kennel")).unwrap();
+    let told = set(&home.path("project/.kennel/config.toml"), "sandbox.image", "b").unwrap_err().to_string();
+    assert!(told.contains(".kennel is a symlink"), "{told}");
+    assert_eq!(std::fs::read_dir(home.path("user")).unwrap().count(), 0);
 
     let new = home.path("deep/er/kennel.toml");
     set(&new, "sandbox.image", "c").unwrap();

@@ -1,9 +1,11 @@
 //! Options that several commands share, and what they mean to the library.
 
+mod host_path;
 mod program;
 mod sandbox;
 mod value;
 
+pub(crate) use host_path::existing;
 pub(crate) use program::ProgramOptions;
 pub(crate) use sandbox::SandboxOptions;
 pub(crate) use value::{EnvironmentOptions, Patience, label};

@@ -11,6 +11,7 @@ use kennel_core::{Error, Result};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use trust::Trust;
 
 /// What a new sandbox is, where the command line does not say otherwise.
 pub(crate) struct Settings {
@@ -19,44 +20,65 @@ pub(crate) struct Settings {
     pub(crate) images: ImagesSection,
     /// Where each came from; nothing if nobody said anything.
     layered: Option<Layered>,
+    /// Where their paths led when trust was checked.
+    paths: RealPaths,
 }
 
 impl Settings {
     /// Those for the current directory. A project's files count only as far as they are trusted.
     pub(crate) fn in_force() -> Result<Self> {
         let around = Around::look()?;
+        let paths = RealPaths::default();
         if !around.has_any() {
             let Config { sandbox, images, .. } = Config::default();
-            return Ok(Self { sandbox, images, layered: None });
+            return Ok(Self { sandbox, images, layered: None, paths });
         }
         let loaded = around.load()?;
-        let paths = RealPaths::default();
-        trust::check(&loaded, &|path| paths.of(path))?;
-        let Config { mut sandbox, images, .. } = loaded.layered.config().map_err(|error| wrong(&error))?;
-        // What was looked at is what is used: a link may lead elsewhere by then.
-        for path in sandbox.volumes.iter_mut().map(|volume| &mut volume.host).chain(&mut sandbox.workspace) {
-            *path = paths.of(path);
+        let grants = loaded.layered.grants(&|path| paths.of(path).ok());
+        if !grants.is_empty() {
+            Trust::new(Places::find()?.trusted()).check(&loaded, &grants)?;
         }
-        Ok(Self { sandbox, images, layered: Some(loaded.layered) })
+        let Config { mut sandbox, images, .. } = loaded.layered.config().map_err(|error| wrong(&error))?;
+        if loaded.layered.layer_of("sandbox.extraToolchains") == Some(Layer::Project) {
+            for path in &mut sandbox.extra_toolchains {
+                *path = paths.of(path).unwrap_or_else(|_| path.clone());
+            }
+        }
+        Ok(Self { sandbox, images, layered: Some(loaded.layered), paths })
+    }
+
+    /// Where a path of a volume or of the workspace leads. It is looked up once, so that what is mounted is what trust was
+    /// checked for.
+    pub(crate) fn real_path(&self, path: &Path) -> std::io::Result<PathBuf> {
+        self.paths.of(path)
     }
 
     /// A setting that someone has made; `None` where the built-in one counts.
     pub(crate) fn said<T>(&self, key: &str, value: T) -> Option<T> {
-        let found = self.layered.as_ref()?.get(key).ok()??;
-        matches!(found, Tree::Leaf(setting) if setting.origin.layer != Layer::BuiltIn).then_some(value)
+        let layer = self.layered.as_ref()?.layer_of(key)?;
+        (layer != Layer::BuiltIn).then_some(value)
+    }
+
+    /// What an environment variable says at a key, as it is written there, if that is what counts.
+    pub(crate) fn in_environment(&self, key: &str) -> Option<&str> {
+        match self.layered.as_ref()?.get(key).ok()?? {
+            Tree::Leaf(setting) if setting.origin.layer == Layer::Environment => setting.written.as_str(),
+            _ => None,
+        }
     }
 }
 
-/// Paths without links, each looked up once.
+/// Paths without symlinks, each looked up once.
 #[derive(Default)]
-pub(crate) struct RealPaths(RefCell<HashMap<PathBuf, PathBuf>>);
+pub(crate) struct RealPaths(RefCell<HashMap<PathBuf, std::result::Result<PathBuf, i32>>>);
 
 impl RealPaths {
-    /// As far as it exists.
-    pub(crate) fn of(&self, path: &Path) -> PathBuf {
+    /// The path without symlinks, or why there is none.
+    pub(crate) fn of(&self, path: &Path) -> std::io::Result<PathBuf> {
+        let look = || path.canonicalize().map_err(|error| error.raw_os_error().unwrap_or_default());
         let mut known = self.0.borrow_mut();
-        let real = known.entry(path.to_owned());
-        real.or_insert_with(|| path.canonicalize().unwrap_or_else(|_| path.to_owned())).clone()
+        let found = known.entry(path.to_owned()).or_insert_with(look).clone();
+        found.map_err(std::io::Error::from_raw_os_error)
     }
 }
 
@@ -64,17 +86,21 @@ impl RealPaths {
 pub(crate) struct Around {
     pub(crate) here: PathBuf,
     pub(crate) user: Option<PathBuf>,
+    /// The ids of the calling user.
+    users: Vec<u32>,
     pub(crate) environment: Environment,
 }
 
 impl Around {
     pub(crate) fn look() -> Result<Self> {
         let here = std::env::current_dir().map_err(|error| Error::io("find the current directory", error))?;
-        Ok(Self { here, user: Places::config(), environment: environment::all() })
+        let behind_sudo = environment::sudo_owner().map(|owner| owner.uid);
+        let users = std::iter::once(rustix::process::geteuid().as_raw()).chain(behind_sudo).collect();
+        Ok(Self { here, user: Places::config(), users, environment: environment::all() })
     }
 
     pub(crate) fn places(&self) -> Vec<Place> {
-        kennel_config::paths(&self.here, self.user.as_deref())
+        kennel_config::paths(&self.here, self.user.as_deref(), &self.users)
     }
 
     /// Whether there is anything to read. To look is quick; to read is not.
@@ -87,6 +113,7 @@ impl Around {
         let sources = Sources {
             project: &self.here,
             user: self.user.as_deref(),
+            users: &self.users,
             current: &self.here,
             environment: &self.environment,
             flags: None,

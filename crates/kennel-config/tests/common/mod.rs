@@ -45,6 +45,7 @@ impl Home {
         load(&Sources {
             project: &self.path(project),
             user: Some(&self.path("user")),
+            users: &[],
             current: Path::new("/current"),
             environment: &self.environment,
             flags: self.flags.clone(),

@@ -1,13 +1,16 @@
 //! `kennel config`: what is set, where, and whether it makes sense.
 
+use crate::options::existing;
 use crate::output::{print, print_json};
+use crate::places::Places;
 use crate::report;
-use crate::settings::{Around, RealPaths, trust, warn, wrong};
+use crate::settings::trust::{Trust, describe};
+use crate::settings::{Around, RealPaths, warn, wrong};
 use comfy_table::{Table, presets};
 use kennel_config::{Layer, Place, Tree};
 use kennel_core::{Error, Result, printable};
 use kennel_types::ErrorCode;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -160,27 +163,35 @@ fn get(key: &str, json: bool) -> Result<u8> {
 
 fn set(key: &str, value: &str, user: bool, file: Option<&PathBuf>) -> Result<u8> {
     let around = Around::look()?;
-    let path = match (file, user) {
-        (Some(file), _) => std::path::absolute(file).map_err(|error| Error::io("find the file", error))?,
+    let place = match (file, user) {
+        (Some(file), _) => Place::named(&named(file)?),
         (None, true) => {
             let dir = around.user.clone().ok_or_else(|| {
                 Error::new(ErrorCode::InvalidConfig, "there is no place for the user's settings: HOME is not set")
             })?;
-            chosen(&around, Layer::User).unwrap_or_else(|| dir.join("config.toml"))
+            chosen(&around, Layer::User).unwrap_or_else(|| Place::of_user(&dir.join("config.toml")))
         }
-        (None, false) => chosen(&around, Layer::Project).unwrap_or_else(|| around.here.join("kennel.toml")),
+        (None, false) => {
+            chosen(&around, Layer::Project).unwrap_or_else(|| Place::named(&around.here.join("kennel.toml")))
+        }
     };
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir).map_err(|error| Error::io(format!("make {}", dir.display()), error))?;
-    }
-    kennel_config::set(&path, key, value).map_err(|error| wrong(&error))?;
-    Ok(print(&path.display().to_string()))
+    kennel_config::set(&place, key, value).map_err(|error| wrong(&error))?;
+    Ok(print(&place.path.display().to_string()))
+}
+
+/// A file that the user named. A relative path is not followed out of the current directory: see [`existing`].
+fn named(file: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(file).map_err(|error| Error::io("find the file", error))?;
+    let there = |dir: &&Path| !dir.as_os_str().is_empty() && dir.symlink_metadata().is_ok();
+    let dir = file.ancestors().skip(1).find(there).filter(|_| file.is_relative());
+    let Some((dir, below)) = dir.and_then(|dir| Some((dir, file.strip_prefix(dir).ok()?))) else { return Ok(absolute) };
+    Ok(existing(dir, "--file")?.join(below))
 }
 
 /// The file of ours that is there, in a layer.
-fn chosen(around: &Around, layer: Layer) -> Option<PathBuf> {
+fn chosen(around: &Around, layer: Layer) -> Option<Place> {
     let ours = |place: &Place| place.layer == layer && place.exists && place.owner == kennel_config::Owner::Kennel;
-    around.places().into_iter().find(ours).map(|place| place.path)
+    around.places().into_iter().find(ours)
 }
 
 fn paths(json: bool) -> Result<u8> {
@@ -200,17 +211,24 @@ fn paths(json: bool) -> Result<u8> {
 }
 
 fn trust(revoke: bool) -> Result<u8> {
-    let loaded = Around::look()?.load()?;
+    let around = Around::look()?;
+    let trust = Trust::new(Places::find()?.trusted());
+    if revoke {
+        // Whatever is in them by now, or if they are gone.
+        for place in around.places().into_iter().filter(|place| place.layer == Layer::Project) {
+            trust.revoke(&place.path)?;
+        }
+        return Ok(0);
+    }
+    let loaded = around.load()?;
     let paths = RealPaths::default();
-    let grants = loaded.layered.grants(&|path| paths.of(path));
+    let grants = loaded.layered.grants(&|path| paths.of(path).ok());
     if grants.is_empty() {
         report::note("the project's files open up nothing: there is nothing to trust");
         return Ok(0);
     }
-    for file in trust::files(&grants) {
-        trust::set(&loaded, &file, !revoke)?;
-    }
-    let lines: Vec<String> = grants.iter().map(trust::describe).collect();
+    trust.allow(&loaded, &grants)?;
+    let lines: Vec<String> = grants.iter().map(describe).collect();
     Ok(print(&lines.join("\n")))
 }
 

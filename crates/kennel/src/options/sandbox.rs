@@ -1,6 +1,7 @@
 //! What a new sandbox is asked to be.
 
-use super::value::{EnvironmentOptions, existing, label, mount, there};
+use super::host_path::{existing, not_there};
+use super::value::{EnvironmentOptions, label, mount};
 use crate::environment::{self, sudo_owner};
 use crate::settings::Settings;
 use kennel_config::{SandboxSection, Volume};
@@ -108,7 +109,8 @@ impl SandboxOptions {
         env.extend(self.env.read()?);
         let mut labels = set.labels.clone();
         labels.extend(self.labels.iter().map(|entry| label(entry, "--label")).collect::<Result<Vec<_>>>()?);
-        let workspace = self.workspace(set)?;
+        let workspace = self.workspace(settings)?;
+        let mounts = self.mounts(settings, workspace.as_deref())?;
         Ok(SandboxSpec {
             name: self.name.clone(),
             image_main: false,
@@ -125,7 +127,7 @@ impl SandboxOptions {
             labels,
             user: self.user.clone().or_else(|| set.user.clone()),
             workspace,
-            mounts: self.mounts(set)?,
+            mounts,
             network: self.network.or(set.network.map(|network| network.0)),
             ports: self.ports(set),
             toolchains: toolchains(set, mode.provider == "native" && self.image(settings).is_none())?,
@@ -154,13 +156,13 @@ impl SandboxOptions {
     }
 
     /// What is set and what was typed; of two for one place, the latter.
-    fn mounts(&self, set: &SandboxSection) -> Result<Vec<Mount>> {
-        let typed: Vec<Mount> = self.volumes.iter().map(|entry| mount(entry)).collect::<Result<_>>()?;
+    fn mounts(&self, settings: &Settings, workspace: Option<&Path>) -> Result<Vec<Mount>> {
+        let typed: Vec<Mount> = self.volumes.iter().map(|entry| mount(entry, workspace)).collect::<Result<_>>()?;
         let mut mounts = Vec::new();
-        for Volume { host, container, readonly } in &set.volumes {
+        for Volume { host, container, readonly } in &settings.sandbox.volumes {
             if typed.iter().all(|mount| mount.target != *container) {
-                there(host, "sandbox.volumes:")?;
-                mounts.push(Mount { host: host.clone(), target: container.clone(), read_only: *readonly });
+                let real = settings.real_path(host).map_err(|error| not_there(host, "sandbox.volumes:", error))?;
+                mounts.push(Mount { host: real, target: container.clone(), read_only: *readonly });
             }
         }
         mounts.extend(typed);
@@ -182,17 +184,19 @@ impl SandboxOptions {
         Ok(caches)
     }
 
-    fn workspace(&self, set: &SandboxSection) -> Result<Option<PathBuf>> {
+    fn workspace(&self, settings: &Settings) -> Result<Option<PathBuf>> {
         if self.no_workspace {
             return Ok(None);
         }
-        let typed =
-            self.workspace.as_ref().map(|dir| existing(dir, "--workspace").map(|path| ("--workspace", dir, path)));
-        // Without links already, and looked at as it is: see `settings`.
-        let set = set
-            .workspace
-            .as_ref()
-            .map(|dir| there(dir, "sandbox.workspace:").map(|()| ("sandbox.workspace:", dir, dir.clone())));
+        let variable = || settings.in_environment("sandbox.workspace").map(PathBuf::from);
+        let typed = self.workspace.clone().map(|dir| ("--workspace", dir));
+        let typed = typed.or_else(|| variable().map(|dir| ("KENNEL_SANDBOX_WORKSPACE", dir)));
+        let typed = typed.map(|(what, dir)| existing(&dir, what).map(|path| (what, dir, path)));
+        let set = settings.sandbox.workspace.as_ref().map(|dir| {
+            let what = "sandbox.workspace:";
+            let real = settings.real_path(dir).map_err(|error| not_there(dir, what, error))?;
+            Ok((what, dir.clone(), real))
+        });
         if let Some(given) = typed.or(set) {
             let (what, dir, path) = given?;
             return if path.is_dir() {

@@ -1,5 +1,6 @@
 //! Single values as they are typed.
 
+use super::host_path::existing_in;
 use crate::environment::named;
 use kennel_core::{Error, Result};
 use kennel_types::{ErrorCode, Mount, parse_duration};
@@ -84,8 +85,9 @@ pub(crate) fn label(entry: &str, option: &str) -> Result<(String, String)> {
     }
 }
 
-/// Reads `HOST:TARGET[:ro]`; a relative host path counts from the current directory, and must exist.
-pub(super) fn mount(entry: &str) -> Result<Mount> {
+/// Reads `HOST:TARGET[:ro]`. The host path must exist; a relative one counts from the current directory, and does not
+/// lead out of it or out of the workspace.
+pub(super) fn mount(entry: &str, workspace: Option<&Path>) -> Result<Mount> {
     let mut parts = entry.split(':');
     let (Some(host), Some(target), mode, None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
         return Err(wrong("-v", entry, "HOST:TARGET or HOST:TARGET:ro"));
@@ -98,25 +100,8 @@ pub(super) fn mount(entry: &str) -> Result<Mount> {
     if !target.starts_with('/') || host.is_empty() {
         return Err(wrong("-v", entry, "HOST:TARGET with an absolute TARGET, as in ./data:/data"));
     }
-    let host = existing(Path::new(host), "-v")?;
+    let host = existing_in(Path::new(host), "-v", workspace)?;
     Ok(Mount { host, target: target.to_owned(), read_only })
-}
-
-/// The absolute form of a path that must exist.
-pub(super) fn existing(path: &Path, option: &str) -> Result<PathBuf> {
-    std::fs::canonicalize(path).map_err(|error| not_there(path, option, error))
-}
-
-/// Refuses a path that does not exist.
-pub(super) fn there(path: &Path, option: &str) -> Result<()> {
-    std::fs::symlink_metadata(path).map(drop).map_err(|error| not_there(path, option, error))
-}
-
-fn not_there(path: &Path, option: &str, error: std::io::Error) -> Error {
-    let hint = format!("mkdir -p {}", path.display());
-    let missing = error.kind() == std::io::ErrorKind::NotFound;
-    let error = Error::new(ErrorCode::InvalidConfig, format!("{option} {}: {error}", path.display())).caused_by(error);
-    if missing { error.hint(hint) } else { error }
 }
 
 fn wrong(option: &str, given: &str, expected: &str) -> Error {
@@ -165,12 +150,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let host = dir.path().canonicalize().unwrap();
         let text = host.to_str().unwrap();
-        let read = mount(&format!("{text}:/data:ro")).unwrap();
+        let read = mount(&format!("{text}:/data:ro"), None).unwrap();
         assert_eq!(read, Mount { host: host.clone(), target: "/data".into(), read_only: true });
-        assert!(!mount(&format!("{text}:/data")).unwrap().read_only);
-        assert!(mount(".:/here").unwrap().host.is_absolute());
+        assert!(!mount(&format!("{text}:/data"), None).unwrap().read_only);
+        assert!(mount(".:/here", None).unwrap().host.is_absolute());
         for bad in ["", "/tmp", ":/data", "/tmp:data", "/tmp:/data:xx", "/tmp:/a:ro:b", "/no/such/path:/data"] {
-            assert_eq!(mount(bad).unwrap_err().code(), ErrorCode::InvalidConfig, "{bad}");
+            assert_eq!(mount(bad, None).unwrap_err().code(), ErrorCode::InvalidConfig, "{bad}");
         }
     }
 }

@@ -1,74 +1,167 @@
 //! Which projects' files may open up more than a sandbox has by itself.
 //!
-//! A sandbox can write to its workspace, and so to the settings in it: what a project's files ask for is allowed by the
-//! user, for just the bytes that were there then. Each file that is trusted has an empty file of its name: the hash of
-//! its path and content.
+//! What runs in a sandbox can write to its workspace: to the settings in it, and to the paths that these name. So trust
+//! is for a file at its path, with its exact content, and for each thing it opens up together with where its paths led.
+//! Whatever differs from that needs trust again. Each trusted file has a record, named by the hash of its path.
+//!
+//! This module asks neither the terminal nor the environment: the caller passes in where records are kept.
 
-use crate::places::Places;
-use kennel_config::{Grant, Loaded};
+use kennel_config::{Grant, GrantedPath, Loaded};
 use kennel_core::{Error, Result, printable};
 use kennel_types::ErrorCode;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeSet;
-use std::io::ErrorKind;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Refuses what the project's files open up, unless the user has allowed it.
-pub(crate) fn check(loaded: &Loaded, real: &dyn Fn(&Path) -> PathBuf) -> Result<()> {
-    let grants = loaded.layered.grants(real);
-    let files = files(&grants);
-    if files.is_empty() {
-        return Ok(());
+/// The records of what the user trusts.
+pub(crate) struct Trust {
+    dir: PathBuf,
+}
+
+/// A file that the user trusts, as it was.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    /// Its path, for people; the record's name is what counts.
+    file: String,
+    /// The hash of its content.
+    content: String,
+    grants: Vec<Granted>,
+}
+
+/// A [`Grant`] on disk.
+#[derive(PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Granted {
+    key: Vec<String>,
+    what: String,
+    /// What the user's own file said at this key.
+    over: Option<serde_json::Value>,
+    paths: Vec<GrantedPath>,
+}
+
+impl Trust {
+    /// The records in `dir`, which need not exist.
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Self { dir }
     }
-    let dir = Places::find()?.trusted();
-    for file in &files {
-        if !dir.join(mark(loaded, file)?).exists() {
-            let asked: Vec<String> = grants.iter().map(describe).collect();
-            let message = format!(
-                "the project asks for more than a sandbox has by itself, and is not trusted:\n{}",
-                asked.join("\n")
-            );
-            return Err(Error::new(ErrorCode::PermissionDenied, message).hint("read it, then: kennel config trust"));
+
+    /// Refuses what the project's files open up, unless the user has trusted exactly that.
+    pub(crate) fn check(&self, loaded: &Loaded, grants: &[Grant<'_>]) -> Result<()> {
+        let mut records = BTreeMap::new();
+        for file in files(grants) {
+            let record = self.read(file)?.filter(|record| record.content == content(loaded, file));
+            records.insert(file, record);
+        }
+        let refused = grants.iter().filter_map(|grant| {
+            let record = grant.setting.origin.file().and_then(|file| records.get(file)?.as_ref());
+            let Some(record) = record else { return Some(describe(grant)) };
+            let now = Granted::of(grant);
+            let led_here = record.grants.iter().any(|granted| granted.key == now.key && granted.paths == now.paths);
+            let since = if now.paths.is_empty() || led_here { "this was not so" } else { "it led elsewhere" };
+            (!record.grants.contains(&now)).then(|| format!("{}; when the file was trusted {since}", describe(grant)))
+        });
+        let refused: Vec<String> = refused.collect();
+        if refused.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "the project asks for more than a sandbox has by itself, and is not trusted:\n{}",
+            refused.join("\n")
+        );
+        Err(Error::new(ErrorCode::PermissionDenied, message).hint("read it, then: kennel config trust"))
+    }
+
+    /// Trusts the project's files as they were read, with what they open up.
+    pub(crate) fn allow(&self, loaded: &Loaded, grants: &[Grant<'_>]) -> Result<()> {
+        for file in files(grants) {
+            let of_file = grants.iter().filter(|grant| grant.setting.origin.file() == Some(file));
+            let record = Record {
+                file: file.to_string_lossy().into_owned(),
+                content: content(loaded, file),
+                grants: of_file.map(Granted::of).collect(),
+            };
+            let path = self.record(file);
+            let written = serde_json::to_vec_pretty(&record).map_err(std::io::Error::other);
+            written
+                .and_then(|bytes| self.write(&path, &bytes))
+                .map_err(|error| Error::io(format!("write {}", path.display()), error))?;
+        }
+        Ok(())
+    }
+
+    /// Trusts a file no longer, whatever is in it.
+    pub(crate) fn revoke(&self, file: &Path) -> Result<()> {
+        let record = self.record(file);
+        match std::fs::remove_file(&record) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(Error::io(format!("remove {}", record.display()), error))
+            }
+            _ => Ok(()),
         }
     }
-    Ok(())
+
+    /// The record of a file. One that cannot be understood, as those of earlier versions, is none.
+    fn read(&self, file: &Path) -> Result<Option<Record>> {
+        let record = self.record(file);
+        match std::fs::read(&record) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(format!("read {}", record.display()), error)),
+        }
+    }
+
+    /// Replaces a record in one step.
+    fn write(&self, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+        std::fs::create_dir_all(&self.dir)?;
+        let partial = self.dir.join(format!(".partial-{}", std::process::id()));
+        let mut file = std::fs::File::create(&partial)?;
+        file.write_all(bytes)?;
+        std::fs::rename(&partial, path)
+    }
+
+    /// By the path as it was found: a symlink to a trusted file is not that file.
+    fn record(&self, file: &Path) -> PathBuf {
+        self.dir.join(format!("{:x}.json", Sha256::digest(file.as_os_str().as_bytes())))
+    }
+}
+
+impl Granted {
+    fn of(grant: &Grant<'_>) -> Self {
+        Self {
+            key: grant.key.segments().to_vec(),
+            what: grant.what.to_owned(),
+            over: grant.over.map(|setting| setting.value.clone()),
+            paths: grant.paths.clone(),
+        }
+    }
+}
+
+/// A grant, for a person. A path that is not there is not named: its text may come from a variable.
+pub(crate) fn describe(grant: &Grant<'_>) -> String {
+    let shown = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+    let setting = grant.setting;
+    let leads = grant.paths.iter().map(|path| match &path.resolved {
+        Some(real) => real.display().to_string(),
+        None => "a path that does not exist".to_owned(),
+    });
+    let leads: Vec<String> = leads.collect();
+    let leads = if leads.is_empty() { String::new() } else { format!(" ({})", leads.join(", ")) };
+    let over = grant.over.map(|over| format!("; your own settings say {}", shown(&over.written))).unwrap_or_default();
+    let (at, key, value, what) = (&setting.origin.at, &grant.key, shown(&setting.written), grant.what);
+    printable(&format!("{at}: {key} = {value}: {what}{leads}{over}"))
 }
 
 /// The files that open something up.
-pub(crate) fn files(grants: &[Grant<'_>]) -> BTreeSet<PathBuf> {
-    grants.iter().filter_map(|grant| grant.setting.origin.file()).map(Path::to_owned).collect()
+fn files<'a>(grants: &'a [Grant<'_>]) -> BTreeSet<&'a Path> {
+    grants.iter().filter_map(|grant| grant.setting.origin.file()).collect()
 }
 
-/// A grant, for a person.
-pub(crate) fn describe(grant: &Grant<'_>) -> String {
-    let setting = grant.setting;
-    let value = setting.written.as_str().map_or_else(|| setting.written.to_string(), ToOwned::to_owned);
-    printable(&format!("{}: {} = {value}: {}", setting.origin.at, grant.key, grant.what))
-}
-
-/// Trusts a file as it was read, or no longer.
-pub(crate) fn set(loaded: &Loaded, file: &Path, trusted: bool) -> Result<()> {
-    let dir = Places::find()?.trusted();
-    let mark = dir.join(mark(loaded, file)?);
-    let done = if trusted {
-        std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&mark, ""))
-    } else {
-        match std::fs::remove_file(&mark) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            done => done,
-        }
-    };
-    done.map_err(|error| Error::io(format!("write {}", mark.display()), error))
-}
-
-/// Of what was read, not of what may be there by now.
-fn mark(loaded: &Loaded, file: &Path) -> Result<String> {
-    let path = file.canonicalize().map_err(|error| Error::io(format!("find {}", file.display()), error))?;
-    let content = loaded.texts.get(file).map(String::as_str).unwrap_or_default();
-    let mut hash = Sha256::new();
-    hash.update(path.as_os_str().as_bytes());
-    hash.update([0]);
-    hash.update(content);
-    Ok(format!("{:x}", hash.finalize()))
+/// The hash of what was read, not of what may be there by now.
+fn content(loaded: &Loaded, file: &Path) -> String {
+    let text = loaded.texts.get(file).map(String::as_str).unwrap_or_default();
+    format!("{:x}", Sha256::digest(text))
 }

@@ -12,6 +12,7 @@ mod settings;
 mod suite;
 mod support;
 mod terminal;
+mod trust;
 mod usage;
 mod walk;
 mod watching;

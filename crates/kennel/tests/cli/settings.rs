@@ -6,12 +6,12 @@ use kennel_testkit::{docker, programs};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-fn kennel() -> Kennel {
+pub(crate) fn kennel() -> Kennel {
     Kennel::on("native")
 }
 
 /// Without `--provider`: the settings decide.
-fn call(kennel: &Kennel, words: &[&str], env: &[(&str, &str)]) -> Finished {
+pub(crate) fn call(kennel: &Kennel, words: &[&str], env: &[(&str, &str)]) -> Finished {
     let mut call = Command::new(env!("CARGO_BIN_EXE_kennel"));
     call.args(words).current_dir(kennel.here()).env_clear().stdin(Stdio::null());
     call.env("PATH", std::env::var_os("PATH").unwrap()).env("KENNEL_HOME", kennel.home.path());
@@ -19,11 +19,11 @@ fn call(kennel: &Kennel, words: &[&str], env: &[(&str, &str)]) -> Finished {
     finish(call, None)
 }
 
-fn project(kennel: &Kennel, text: &str) {
+pub(crate) fn project(kennel: &Kennel, text: &str) {
     std::fs::write(kennel.here().join("kennel.toml"), text).unwrap();
 }
 
-fn user(kennel: &Kennel, text: &str) {
+pub(crate) fn user(kennel: &Kennel, text: &str) {
     let dir = kennel.home.path().join("config");
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::write(dir.join("config.toml"), text).unwrap();
@@ -198,12 +198,12 @@ fn a_project_opens_nothing_up_by_itself() {
     call(&kennel, &["run", "--", "true"], &[]).ok();
     call(&kennel, &["config", "set", "--user", "sandbox.network", "none"], &[]).ok();
     let stderr = call(&kennel, &["run", "--", "true"], &[]).fails(125);
-    assert!(stderr.contains("a network, which your own settings do not give"), "{stderr}");
+    assert!(stderr.contains("more than your own settings allow; your own settings say none"), "{stderr}");
     project(&kennel, "[sandbox]\nreadOnly = false\n");
     call(&kennel, &["run", "--", "true"], &[]).ok();
     call(&kennel, &["config", "set", "--user", "sandbox.readOnly", "true"], &[]).ok();
     let stderr = call(&kennel, &["run", "--", "true"], &[]).fails(125);
-    assert!(stderr.contains("a root that is written to, which your own settings do not give"), "{stderr}");
+    assert!(stderr.contains("more than your own settings allow; your own settings say true"), "{stderr}");
     assert!(kennel.is_gone());
 }
 

@@ -1,0 +1,186 @@
+//! Opening and replacing settings files.
+//!
+//! What runs in a sandbox can write to the project, so whatever lies where a project's settings file is expected may be
+//! hostile: a FIFO that never ends, a symlink to another project's trusted file or to a secret. Only regular files are
+//! read, none is waited for, and a symlink of the project is never followed.
+
+use crate::{KeyPath, Layer, Location, MAX_BYTES, Place, Problem, Source, What};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// Directories of a project that hold settings files.
+const HIDDEN: [&str; 2] = [".kennel", ".openagents"];
+
+/// The project that a settings file belongs to: its directory, or the parent of that if it is one for settings only.
+pub(crate) fn project_of(file: &Path) -> Option<&Path> {
+    let dir = file.parent()?;
+    let hidden = dir.file_name().is_some_and(|name| HIDDEN.iter().any(|hidden| name == *hidden));
+    if hidden { dir.parent() } else { Some(dir) }
+}
+
+/// Reads a settings file of bounded size.
+pub(crate) fn read(place: &Place) -> Result<String, Problem> {
+    let fail = |why: String| problem(&place.path, "read", why);
+    let mut bytes = Vec::new();
+    let file =
+        Found::at(place, Missing::Refused).and_then(|found| found.open()).map_err(|why| fail(why.to_string()))?;
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|error| fail(error.to_string()))?;
+    if bytes.len() > MAX_BYTES {
+        return Err(fail(format!("it is larger than {MAX_BYTES} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]).into_owned();
+        fail(format!("it is not UTF-8 on line {}", good.matches('\n').count() + 1))
+    })
+}
+
+/// Replaces a settings file in one step, or makes it: a reader sees the old or the new one. Its permissions stay. The
+/// symlinks that [`read`] refuses are refused here too; a symlink of the user's own to the user's file stays one.
+pub(crate) fn replace(place: &Place, text: &str) -> Result<(), Problem> {
+    let fail = |why: Why| problem(&place.path, "write", why.to_string());
+    let made = project_of(&place.path).filter(|_| place.layer == Layer::Project).or(place.path.parent());
+    if let Some(dir) = made {
+        std::fs::create_dir_all(dir).map_err(|error| fail(error.into()))?;
+    }
+    Found::at(place, Missing::Made).and_then(|found| found.replace(text)).map_err(fail)
+}
+
+/// A settings file's directory, open, and the file's name in it.
+struct Found {
+    dir: OwnedFd,
+    name: std::ffi::OsString,
+}
+
+/// What becomes of a directory of the project that is missing.
+#[derive(Clone, Copy, PartialEq)]
+enum Missing {
+    Refused,
+    Made,
+}
+
+/// Why a settings file cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum Why {
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+    #[error("{0}")]
+    Errno(#[from] Errno),
+    #[error("{} is a symlink, and those of a project's settings are not followed; put the file itself there", .0.display())]
+    Symlink(PathBuf),
+    #[error("it is {0}, not a regular file")]
+    Kind(&'static str),
+    #[error("it has no name")]
+    NoName,
+}
+
+impl Found {
+    /// Opens the directory. A symlink on the way from the project's directory to a project's file is an error.
+    fn at(place: &Place, missing: Missing) -> Result<Self, Why> {
+        // The user's own file may be a symlink, as managers of dotfiles make them.
+        let real = match place.layer {
+            Layer::User if place.path.is_symlink() => Some(place.path.canonicalize()?),
+            _ => None,
+        };
+        let path = real.as_deref().unwrap_or(&place.path);
+        let name = path.file_name().ok_or(Why::NoName)?.to_owned();
+        let to_dir = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let project = project_of(path).filter(|_| place.layer == Layer::Project).unwrap_or(parent);
+        let mut dir = rustix::fs::openat(CWD, project, to_dir, Mode::empty())?;
+        for part in parent.strip_prefix(project).into_iter().flat_map(Path::components) {
+            let part = part.as_os_str();
+            dir = match rustix::fs::openat(&dir, part, to_dir | OFlags::NOFOLLOW, Mode::empty()) {
+                Ok(dir) => dir,
+                Err(Errno::LOOP | Errno::NOTDIR) if kind(&dir, part)? == FileType::Symlink => {
+                    return Err(Why::Symlink(parent.to_owned()));
+                }
+                Err(Errno::NOENT) if missing == Missing::Made => {
+                    rustix::fs::mkdirat(&dir, part, Mode::from_raw_mode(0o777))?;
+                    rustix::fs::openat(&dir, part, to_dir | OFlags::NOFOLLOW, Mode::empty())?
+                }
+                Err(error) => return Err(error.into()),
+            };
+        }
+        match kind(&dir, &name) {
+            Ok(FileType::Symlink) => Err(Why::Symlink(path.to_owned())),
+            _ => Ok(Self { dir, name }),
+        }
+    }
+
+    /// Opens the file for reading. Its kind is checked before, since opening a device may do something, and after, since
+    /// it may be another one by then; one that is a FIFO by then is not waited for.
+    fn open(&self) -> Result<File, Why> {
+        regular(kind(&self.dir, &self.name)?)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty())?;
+        regular(FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode))?;
+        Ok(file.into())
+    }
+
+    fn replace(&self, text: &str) -> Result<(), Why> {
+        let old = match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => {
+                regular(FileType::from_raw_mode(stat.st_mode))?;
+                Some(Mode::from_raw_mode(stat.st_mode & 0o777))
+            }
+            Err(Errno::NOENT) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let (temporary, mut file) = self.temporary()?;
+        let written = (|| {
+            file.write_all(text.as_bytes())?;
+            if let Some(mode) = old {
+                rustix::fs::fchmod(&file, mode)?;
+            }
+            file.sync_all()?;
+            // A symlink that was put in the file's place meanwhile is replaced, not followed.
+            rustix::fs::renameat(&self.dir, &temporary, &self.dir, &self.name)?;
+            Ok(())
+        })();
+        if written.is_err() {
+            let _ = rustix::fs::unlinkat(&self.dir, &temporary, AtFlags::empty());
+        }
+        written
+    }
+
+    /// A new file beside it. The user's mask takes its part of the permissions, as for any new file.
+    fn temporary(&self) -> Result<(String, File), Why> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        for number in 0_u32..100 {
+            let name = format!(".kennel-{}-{number}", std::process::id());
+            match rustix::fs::openat(&self.dir, &name, flags, Mode::from_raw_mode(0o666)) {
+                Ok(file) => return Ok((name, file.into())),
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Errno::EXIST.into())
+    }
+}
+
+fn kind(dir: &OwnedFd, name: &OsStr) -> Result<FileType, Errno> {
+    let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(FileType::from_raw_mode(stat.st_mode))
+}
+
+fn regular(kind: FileType) -> Result<(), Why> {
+    Err(Why::Kind(match kind {
+        FileType::RegularFile => return Ok(()),
+        FileType::Directory => "a directory",
+        FileType::Fifo => "a named pipe",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        FileType::Symlink => "a symlink",
+        FileType::Unknown => "something else",
+    }))
+}
+
+fn problem(file: &Path, doing: &'static str, why: String) -> Problem {
+    let at = Location::whole(Source::File(file.to_owned()));
+    Problem { at, key: KeyPath::default(), what: What::File { doing, why } }
+}

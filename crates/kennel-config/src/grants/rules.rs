@@ -1,0 +1,218 @@
+//! The decision for each key of `sandbox`: what it opens up, and how it may differ from the user's own file.
+
+use super::read;
+use crate::{Cpus, KeyPath, OnUnavailable, Port, Provider, Setting, Time};
+use kennel_types::{NetworkMode, Pull};
+
+/// What a project's file may say at a key without trust.
+#[derive(Clone, Copy)]
+pub(super) struct Rule {
+    /// The key below `sandbox`; for a map, that of all its entries.
+    key: &'static str,
+    /// What it opens up, whatever the user's file says.
+    pub(super) opens: Opens,
+    /// How it may differ from the user's own file, where that sets the key.
+    pub(super) over: Over,
+}
+
+/// What a setting opens up beyond what a sandbox has by itself.
+#[derive(Clone, Copy)]
+pub(super) enum Opens {
+    Nothing,
+    Always(&'static str),
+    /// Something, for some of its values.
+    If(fn(&Setting) -> bool, &'static str),
+    /// Something, if one of its paths is not a plain place in the project.
+    Elsewhere(&'static str),
+}
+
+/// How a project's setting may differ from the user's own.
+#[derive(Clone, Copy)]
+pub(super) enum Over {
+    /// As it likes: it changes only what is inside, or `opens` says all there is to say.
+    Free,
+    /// Not at all.
+    Same,
+    /// To what has a smaller number, which is tighter. What has none is loosest.
+    AtMost(fn(&Setting) -> Option<u128>),
+}
+
+const DIRECTLY: &str = "commands run without a sandbox";
+const FILES: &str = "files of this machine";
+
+/// The rule for each key of `sandbox`. A test holds that no key is without one.
+pub(super) const RULES: &[Rule] = &[
+    rule("enabled", Opens::If(is_false, DIRECTLY), Over::Free),
+    rule("provider", Opens::If(is_local, DIRECTLY), Over::Same),
+    rule("onUnavailable", Opens::If(runs_directly, "commands may run without a sandbox"), Over::Free),
+    // What is inside is the project's own business.
+    rule("image", Opens::Nothing, Over::Free),
+    rule("pull", Opens::Nothing, Over::AtMost(pulls)),
+    rule("command", Opens::Nothing, Over::Free),
+    rule("imageCommand", Opens::Nothing, Over::Free),
+    rule("readOnly", Opens::Nothing, Over::AtMost(unless_true)),
+    // One may isolate less than the engine's usual.
+    rule("runtime", Opens::Always("what your engine runs containers with"), Over::Same),
+    rule("userns", Opens::Always("who root inside is outside"), Over::Same),
+    rule("workdir", Opens::Nothing, Over::Free),
+    rule("env", Opens::Nothing, Over::Free),
+    // The user's own tools go by these.
+    rule("labels", Opens::Nothing, Over::Same),
+    rule("user", Opens::Nothing, Over::Same),
+    rule("workspace", Opens::Elsewhere("a directory outside the project, to read and write"), Over::Same),
+    // A list replaces the user's: what it leaves out is not mounted, what it adds is in the project.
+    rule("volumes", Opens::Elsewhere("files outside the project"), Over::Free),
+    rule("data", Opens::Nothing, Over::AtMost(if_true)),
+    // Volumes of this project's own.
+    rule("caches", Opens::Nothing, Over::Free),
+    rule("network", Opens::If(is_host, "the network of this machine"), Over::AtMost(reach)),
+    // Whoever takes a port may be taken for someone else.
+    rule("ports", Opens::If(takes_a_port, "a port of this machine"), Over::Free),
+    rule("memory", Opens::Nothing, Over::AtMost(amount)),
+    rule("cpus", Opens::Nothing, Over::AtMost(amount)),
+    rule("pids", Opens::Nothing, Over::AtMost(amount)),
+    rule("disk", Opens::Nothing, Over::AtMost(amount)),
+    rule("toolchains", Opens::Nothing, Over::Same),
+    rule("extraToolchains", Opens::Always("directories of this machine, to read"), Over::Same),
+    rule("nesting", Opens::If(is_true, "more of the kernel"), Over::Free),
+    rule("timeout", Opens::Nothing, Over::AtMost(amount)),
+    rule("commandTimeout", Opens::Nothing, Over::AtMost(amount)),
+    rule("startupTimeout", Opens::Nothing, Over::AtMost(amount)),
+    // Sandboxes that stay take room, and those that go take what the user wanted to look at.
+    rule("autoRemove", Opens::Nothing, Over::Same),
+    rule("idleTimeout", Opens::Nothing, Over::AtMost(amount)),
+    // Containers are told apart by their names.
+    rule("namePrefix", Opens::Nothing, Over::Same),
+    rule("vm.dataDir", Opens::Always(FILES), Over::Same),
+    rule("vm.consoleLogDir", Opens::Always(FILES), Over::Same),
+    rule("vm.kernelPath", Opens::Always(FILES), Over::Same),
+    rule("vm.initrdPath", Opens::Always(FILES), Over::Same),
+    rule("vm.baseDiskPath", Opens::Always(FILES), Over::Same),
+    rule("vm.idleTimeout", Opens::Nothing, Over::AtMost(amount)),
+    rule("vm.cpus", Opens::Nothing, Over::AtMost(amount)),
+    rule("vm.memory", Opens::Nothing, Over::AtMost(amount)),
+];
+
+impl Rule {
+    /// The rule for a setting; `None` for sections that new sandboxes do not go by.
+    pub(super) fn of(key: &KeyPath) -> Option<Self> {
+        let (section, below) = key.segments().split_first()?;
+        match section.as_str() {
+            "sandbox" => Some(RULES.iter().find(|rule| rule.covers(below)).copied().unwrap_or(UNKNOWN)),
+            // With these, someone else's image comes under a name that the user trusts, or fills the disk.
+            "images" if below == ["maxSize"] => Some(rule("", Opens::Always("how much an image may take"), Over::Same)),
+            "images" => Some(rule("", Opens::Always("where your images come from"), Over::Same)),
+            _ => None,
+        }
+    }
+
+    fn covers(&self, below: &[String]) -> bool {
+        let mut names = below.iter();
+        self.key.split('.').all(|part| names.next().is_some_and(|name| name == part))
+    }
+}
+
+/// A key that was forgotten above is closed.
+const UNKNOWN: Rule = rule("", Opens::Always("a setting without a rule"), Over::Same);
+
+const fn rule(key: &'static str, opens: Opens, over: Over) -> Rule {
+    Rule { key, opens, over }
+}
+
+fn is_true(setting: &Setting) -> bool {
+    read(setting) != Some(false)
+}
+
+fn is_false(setting: &Setting) -> bool {
+    read(setting) != Some(true)
+}
+
+fn is_local(setting: &Setting) -> bool {
+    read(setting) == Some(Provider::Local)
+}
+
+fn runs_directly(setting: &Setting) -> bool {
+    read(setting) != Some(OnUnavailable::Error)
+}
+
+fn is_host(setting: &Setting) -> bool {
+    !matches!(read(setting), Some(NetworkMode::None | NetworkMode::Bridge))
+}
+
+fn takes_a_port(setting: &Setting) -> bool {
+    read(setting).is_none_or(|ports: Vec<Port>| ports.iter().any(|port| port.host.is_some()))
+}
+
+/// A switch that gives less when it is on.
+fn unless_true(setting: &Setting) -> Option<u128> {
+    read(setting).map(|on: bool| u128::from(!on))
+}
+
+/// A switch that gives more when it is on.
+fn if_true(setting: &Setting) -> Option<u128> {
+    read(setting).map(|on: bool| u128::from(on))
+}
+
+fn reach(setting: &Setting) -> Option<u128> {
+    Some(match read(setting)? {
+        NetworkMode::None => 0,
+        NetworkMode::Bridge => 1,
+        NetworkMode::Host => 2,
+    })
+}
+
+fn pulls(setting: &Setting) -> Option<u128> {
+    Some(match read(setting)? {
+        Pull::Never => 0,
+        Pull::Missing => 1,
+        Pull::Always => 2,
+    })
+}
+
+/// A size, a count, a number of CPUs or a time, each comparable to others of its key.
+fn amount(setting: &Setting) -> Option<u128> {
+    let number = read(setting).map(|number: u64| u128::from(number) * 1000);
+    let number = number.or_else(|| read(setting).map(|Cpus(thousandths)| u128::from(thousandths)));
+    number.or_else(|| read(setting).map(|Time(time)| time.as_micros()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::Shape;
+
+    /// Every key of a section, with those of sections in it.
+    fn keys(shape: &Shape, above: &str, all: &mut Vec<String>) {
+        let Shape::Section(fields) = shape else { unreachable!("it is a section") };
+        for field in fields {
+            let key = format!("{above}{}", field.name);
+            match &field.shape {
+                Shape::Section(_) => keys(&field.shape, &format!("{key}."), all),
+                _ => all.push(key),
+            }
+        }
+    }
+
+    #[test]
+    fn every_key_has_one_rule_and_every_rule_a_key() {
+        let (_, sandbox) = Shape::root().under("sandbox").unwrap();
+        let mut known = Vec::new();
+        keys(sandbox, "", &mut known);
+        let mut ruled: Vec<String> = RULES.iter().map(|rule| rule.key.to_owned()).collect();
+        known.sort();
+        ruled.sort();
+        assert_eq!(ruled, known, "decide in RULES what a project may say at a new key without trust");
+    }
+
+    #[test]
+    fn path_keys_are_never_free() {
+        for rule in RULES {
+            let key: KeyPath = std::iter::once("sandbox").chain(rule.key.split('.')).collect();
+            let (_, shape) = Shape::root().lookup(&key).unwrap();
+            let element = if let Shape::List(of) = shape { of } else { shape };
+            let path = matches!(element, Shape::HostPath | Shape::Volume);
+            let guarded = matches!(rule.opens, Opens::Always(_) | Opens::Elsewhere(_));
+            assert!(!path || guarded, "{}", rule.key);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Host paths as they are typed.
+//!
+//! What runs in a sandbox can replace a directory of the workspace by a symlink. So a relative path, which is meant to be
+//! a place around here, must not lead out of the directory it starts from. An absolute path is taken as the user's word:
+//! symlinks in it are followed.
+
+use kennel_core::{Error, Result};
+use kennel_types::ErrorCode;
+use std::path::{Component, Path, PathBuf};
+
+/// The path without symlinks of one that must exist. A relative path stays beneath the current directory, or beneath the
+/// directory above it that its leading `..` name.
+pub(crate) fn existing(path: &Path, option: &str) -> Result<PathBuf> {
+    existing_in(path, option, None)
+}
+
+/// The path without symlinks of one that must exist, as [`existing`] has it; a relative one that starts in the workspace
+/// also stays beneath that. `workspace` has no symlinks.
+pub(super) fn existing_in(path: &Path, option: &str, workspace: Option<&Path>) -> Result<PathBuf> {
+    let real = path.canonicalize().map_err(|error| not_there(path, option, error))?;
+    if path.is_absolute() {
+        return Ok(real);
+    }
+    let here = std::env::current_dir().map_err(|error| Error::io("find the current directory", error))?;
+    let mut parts = path.components().filter(|part| *part != Component::CurDir).peekable();
+    let mut base = here;
+    while parts.next_if_eq(&Component::ParentDir).is_some() {
+        base.pop();
+    }
+    let named = base.join(parts.collect::<PathBuf>());
+    let workspace = workspace.filter(|workspace| named.starts_with(workspace));
+    for outer in [Some(base.as_path()), workspace].into_iter().flatten() {
+        if !real.starts_with(outer) {
+            let message =
+                format!("{option} {}: it leads out of {} to {}", path.display(), outer.display(), real.display());
+            return Err(Error::new(ErrorCode::InvalidConfig, message)
+                .hint(format!("if that is what you mean, name it: {}", real.display())));
+        }
+    }
+    Ok(real)
+}
+
+/// The error for a path that cannot be resolved.
+pub(super) fn not_there(path: &Path, option: &str, error: std::io::Error) -> Error {
+    let hint = format!("mkdir -p {}", path.display());
+    let missing = error.kind() == std::io::ErrorKind::NotFound;
+    let error = Error::new(ErrorCode::InvalidConfig, format!("{option} {}: {error}", path.display())).caused_by(error);
+    if missing { error.hint(hint) } else { error }
+}

@@ -29,7 +29,7 @@ fn exchange(socket: &UdpSocket, message: &[u8]) -> std::io::Result<()> {
 }
 
 fn udp(address: SocketAddr) -> std::io::Result<()> {
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
     socket.connect(address)?;
     exchange(&socket, b"hello")
 }

@@ -73,6 +73,7 @@ macro_rules! contract_of_walls {
                 none_is_loopback_only,
                 host_is_the_hosts,
                 bridge_is_its_own_with_a_way_out,
+                bridge_reaches_neither_the_host_nor_sandboxes,
                 published_ports_are_reachable,
             }
             mounts {

@@ -7,6 +7,8 @@ use rustix::fd::AsFd;
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -24,6 +26,10 @@ impl Net {
     pub const NEAR: &str = "203.0.113.2";
     /// Another, further away.
     pub const FAR: &str = "198.51.100.9";
+    /// The host's address in a network that does not lead to the internet.
+    pub const HOST_BESIDE: &str = "192.0.2.1";
+    /// Another machine in that network.
+    pub const BESIDE: &str = "192.0.2.2";
 
     /// Moves this thread into a network of its own with nothing but loopback.
     pub fn alone() -> Self {
@@ -32,10 +38,11 @@ impl Net {
         Self { internet: None }
     }
 
-    /// The same, with an internet behind it.
+    /// The same, with an internet behind it, and connected to a second network.
     pub fn with_internet() -> Self {
         let mut net = Self::alone();
         net.connect_internet("up0");
+        net.connect("lan0", "lan", Self::HOST_BESIDE, Self::BESIDE);
         // Where clouds tell a machine who it is.
         net.add_address("169.254.169.254");
         net
@@ -58,16 +65,23 @@ impl Net {
         let network = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).ok();
         let moved = || network(&pid.to_string()) != network("thread-self");
         assert!(within_blocking(Duration::from_secs(10), moved), "a process moves into a network of its own");
-        let pid = pid.to_string();
-        ip(&["link", "add", interface, "type", "veth", "peer", "name", "wan", "netns", &pid]);
-        ip(&["address", "add", &format!("{}/24", Self::HOST), "dev", interface]);
-        ip(&["link", "set", interface, "up"]);
+        self.connect(interface, "wan", Self::HOST, Self::NEAR);
         ip(&["route", "add", "198.51.100.0/24", "via", Self::NEAR, "dev", interface]);
         self.there(|| {
             ip(&["link", "set", "lo", "up"]);
-            ip(&["address", "add", &format!("{}/24", Self::NEAR), "dev", "wan"]);
-            ip(&["link", "set", "wan", "up"]);
             ip(&["address", "add", &format!("{}/32", Self::FAR), "dev", "lo"]);
+        });
+    }
+
+    /// A wire between the host and the process that stands for the internet, with an address at each end.
+    fn connect(&self, interface: &str, peer: &str, here: &str, there: &str) {
+        let pid = self.internet.as_ref().expect("there is an internet").id().to_string();
+        ip(&["link", "add", interface, "type", "veth", "peer", "name", peer, "netns", &pid]);
+        ip(&["address", "add", &format!("{here}/24"), "dev", interface]);
+        ip(&["link", "set", interface, "up"]);
+        self.there(|| {
+            ip(&["address", "add", &format!("{there}/24"), "dev", peer]);
+            ip(&["link", "set", peer, "up"]);
         });
     }
 
@@ -134,6 +148,64 @@ pub fn program(name: &str, words: &[&str]) -> String {
     let output = output.unwrap_or_else(|error| panic!("run {name}: {error}"));
     assert!(output.status.success(), "{name} {words:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The addresses of the host that this thread is on, but for its loopback's and those that hold on one interface only.
+pub fn host_addresses() -> Vec<IpAddr> {
+    let table = program("ip", &["-oneline", "address", "show"]);
+    let words = table.lines().filter_map(|line| line.split_whitespace().nth(3));
+    let addresses = words.filter_map(|word| word.split('/').next()?.parse().ok());
+    let usable = |address: &IpAddr| match address {
+        IpAddr::V4(address) => !address.is_loopback(),
+        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+    };
+    addresses.filter(usable).collect()
+}
+
+/// Answers connections and datagrams at this place of the host that this thread is on, whatever they say. Returns where:
+/// the port may be 0.
+pub fn answer_at(place: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind(place).unwrap_or_else(|error| panic!("listen at {place}: {error}"));
+    let place = listener.local_addr().expect("where it listens");
+    let datagrams = UdpSocket::bind(place).unwrap_or_else(|error| panic!("take datagrams at {place}: {error}"));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                    if stream.write_all(&buffer[..count]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok((count, from)) = datagrams.recv_from(&mut buffer) {
+            let _ = datagrams.send_to(&buffer[..count], from);
+        }
+    });
+    place
+}
+
+/// Whether this place answers whoever is on this thread's host, by connections and by datagrams.
+pub fn answers(place: SocketAddr) -> bool {
+    let patience = Some(Duration::from_secs(5));
+    let ask = || {
+        let mut stream = TcpStream::connect_timeout(&place, Duration::from_secs(5))?;
+        stream.set_read_timeout(patience)?;
+        stream.write_all(b"hello")?;
+        stream.read_exact(&mut [0; 5])?;
+        let any = if place.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let datagrams = UdpSocket::bind(any)?;
+        datagrams.set_read_timeout(patience)?;
+        datagrams.connect(place)?;
+        datagrams.send(b"hello")?;
+        datagrams.recv(&mut [0; 5]).map(drop)
+    };
+    let asked: std::io::Result<()> = ask();
+    asked.is_ok()
 }
 
 /// The interfaces of sandboxes on the host that this thread is on.

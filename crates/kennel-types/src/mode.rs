@@ -20,6 +20,8 @@ pub enum Layer {
     UtsNamespace,
     /// Its own network stack.
     NetNamespace,
+    /// With network `bridge`, it connects neither to the host nor to another sandbox.
+    NetworkFilter,
     /// Its root is an ordinary user outside.
     UserNamespace,
     /// Its own view of control groups.
@@ -36,12 +38,13 @@ pub enum Layer {
 
 impl Layer {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::MountNamespace,
         Self::PidNamespace,
         Self::IpcNamespace,
         Self::UtsNamespace,
         Self::NetNamespace,
+        Self::NetworkFilter,
         Self::UserNamespace,
         Self::CgroupNamespace,
         Self::ReducedCapabilities,
@@ -58,6 +61,7 @@ impl Layer {
             Self::IpcNamespace => "ipc_namespace",
             Self::UtsNamespace => "uts_namespace",
             Self::NetNamespace => "net_namespace",
+            Self::NetworkFilter => "network_filter",
             Self::UserNamespace => "user_namespace",
             Self::CgroupNamespace => "cgroup_namespace",
             Self::ReducedCapabilities => "reduced_capabilities",
@@ -75,6 +79,7 @@ impl Layer {
             Self::IpcNamespace => "Its own shared memory and message queues.",
             Self::UtsNamespace => "Its own host name.",
             Self::NetNamespace => "Its own network stack (not with --network host).",
+            Self::NetworkFilter => "It reaches neither the host nor other sandboxes (not with --network host).",
             Self::UserNamespace => "Its root is an ordinary user outside.",
             Self::CgroupNamespace => "Its own view of control groups.",
             Self::ReducedCapabilities => "Root inside has few capabilities.",
@@ -143,7 +148,8 @@ pub struct Mode {
     pub workspace_files: &'static str,
     /// Who can own what is made in the workspace and other writable mounts.
     pub mount_owners: MountOwners,
-    /// Walls that every sandbox of this mode has, or creation fails. `NetNamespace` falls away with network `host`.
+    /// Walls that every sandbox of this mode has, or creation fails. With network `host` there is neither `NetNamespace`
+    /// nor `NetworkFilter`.
     pub layers: &'static [Layer],
     /// Networks that can be asked for; the first is the default. Where native cannot have `bridge` on a machine, its
     /// default there is `none`, and it says so.
@@ -176,8 +182,8 @@ pub struct Mode {
 }
 
 use Layer::{
-    CgroupNamespace, IpcNamespace, MountNamespace, NetNamespace, NoNewPrivileges, PidNamespace, ReducedCapabilities,
-    Seccomp, UserNamespace, UtsNamespace,
+    CgroupNamespace, IpcNamespace, MountNamespace, NetNamespace, NetworkFilter, NoNewPrivileges, PidNamespace,
+    ReducedCapabilities, Seccomp, UserNamespace, UtsNamespace,
 };
 
 /// What every native sandbox has. The rows of the other modes say what is different there.
@@ -194,6 +200,7 @@ const NATIVE: Mode = Mode {
         IpcNamespace,
         UtsNamespace,
         NetNamespace,
+        NetworkFilter,
         UserNamespace,
         CgroupNamespace,
         ReducedCapabilities,
@@ -427,7 +434,8 @@ impl Mode {
     /// The walls of a sandbox of this mode with that network.
     pub fn layers_with(&self, network: NetworkMode) -> Vec<Layer> {
         let host = network == NetworkMode::Host;
-        self.layers.iter().copied().filter(|layer| !(host && *layer == NetNamespace)).collect()
+        let of_network = |layer: &Layer| matches!(layer, NetNamespace | NetworkFilter);
+        self.layers.iter().copied().filter(|layer| !(host && of_network(layer))).collect()
     }
 }
 

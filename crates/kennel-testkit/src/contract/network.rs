@@ -2,11 +2,11 @@
 
 use crate::inside::{self, SOON, ok};
 use crate::programs::{self, REACH};
-use crate::{Stage, within};
+use crate::{Stage, net, within};
 use kennel_core::{Sandbox, WriteOptions};
-use kennel_types::{ErrorCode, NetworkMode, SandboxSpec, Support};
+use kennel_types::{ErrorCode, Layer, NetworkMode, SandboxSpec, Support};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// A sandbox with this network, if the row has it. If not, asking for it must be refused.
@@ -49,7 +49,7 @@ pub async fn host_is_the_hosts(stage: &Stage) {
     let Some(sandbox) = with(stage, NetworkMode::Host).await else { return };
     assert_eq!(ok(&sandbox, "readlink /proc/self/ns/net").await, own_namespace());
     let layers = sandbox.inspect().await.unwrap().enforcement.layers;
-    assert!(!layers.contains(&kennel_types::Layer::NetNamespace), "{layers:?}");
+    assert!(!layers.contains(&Layer::NetNamespace) && !layers.contains(&Layer::NetworkFilter), "{layers:?}");
 }
 
 /// A stack of its own with a default route.
@@ -60,6 +60,88 @@ pub async fn bridge_is_its_own_with_a_way_out(stage: &Stage) {
     let routes = ok(&sandbox, "tail -n +2 /proc/net/route").await;
     assert!(routes.lines().any(|line| line.split_whitespace().nth(1) == Some("00000000")), "{routes}");
     assert!(!ok(&sandbox, "cat /etc/resolv.conf").await.is_empty(), "names can be resolved");
+}
+
+/// Neither by connections nor by datagrams, at none of the addresses of the host that this thread is on. A row that does
+/// not hold that says so.
+pub async fn bridge_reaches_neither_the_host_nor_sandboxes(stage: &Stage) {
+    let Some(sandbox) = with(stage, NetworkMode::Bridge).await else { return };
+    let layers = sandbox.inspect().await.unwrap().enforcement.layers;
+    let holds = stage.mode().layers.contains(&Layer::NetworkFilter);
+    assert_eq!(layers.contains(&Layer::NetworkFilter), holds, "{layers:?}");
+    if !holds {
+        return;
+    }
+    put_reach(stage, &sandbox).await;
+    let port = net::answer_at("0.0.0.0:0".parse().unwrap()).port();
+    let port6 = net::answer_at("[::]:0".parse().unwrap()).port();
+    let addresses = net::host_addresses();
+    assert!(addresses.iter().any(IpAddr::is_ipv4), "the host has an address: {addresses:?}");
+    for address in addresses {
+        let place = SocketAddr::new(address, if address.is_ipv4() { port } else { port6 });
+        assert!(net::answers(place), "{place} answers the host itself");
+        for how in ["tcp", "udp"] {
+            held(&format!("{how} to the host at {place}"), &reach(&sandbox, how, place).await);
+        }
+    }
+    // Its loopback by any other name.
+    for address in ["127.0.0.1", "0.0.0.0"] {
+        held(address, &reach(&sandbox, "tcp", format!("{address}:{port}")).await);
+    }
+    let other = stage.started(&SandboxSpec { network: Some(NetworkMode::Bridge), ..stage.spec() }).await;
+    put_reach(stage, &other).await;
+    ok(&other, "/workspace/reach serve 0.0.0.0:7000 > /tmp/served 2>&1 & true").await;
+    let place = format!("{}:7000", own_address(&other).await);
+    let serves = within(SOON, async || reach(&other, "tcp", &place).await == "reached").await;
+    assert!(serves, "{place} answers the sandbox that it is in");
+    for how in ["tcp", "udp"] {
+        held(&format!("{how} to another sandbox at {place}"), &reach(&sandbox, how, &place).await);
+    }
+    // Nobody inside can change that.
+    let tried = inside::sh(&sandbox, "nft flush ruleset || ip route flush table main || ip link set lo down").await;
+    assert!(!tried.status.success(), "{}", tried.stdout_text());
+    if stage.mode().networks.contains(&NetworkMode::Host) {
+        let open = stage.started(&SandboxSpec { network: Some(NetworkMode::Host), ..stage.spec() }).await;
+        put_reach(stage, &open).await;
+        let place = format!("127.0.0.1:{port}");
+        assert_eq!(reach(&open, "tcp", &place).await, "reached", "with network host, everything is in reach");
+    }
+}
+
+#[track_caller]
+fn held(what: &str, outcome: &str) {
+    assert!(outcome.starts_with("not reached"), "{what}: {outcome}");
+}
+
+async fn reach(sandbox: &Sandbox, how: &str, to: impl std::fmt::Display) -> String {
+    ok(sandbox, &format!("/workspace/reach {how} {to}")).await
+}
+
+/// The address of its own interface.
+async fn own_address(sandbox: &Sandbox) -> String {
+    let trie = ok(sandbox, "cat /proc/net/fib_trie").await;
+    let mut last = "";
+    for line in trie.lines() {
+        if let Some(address) = line.trim().strip_prefix("|-- ") {
+            last = address;
+        } else if line.contains("host LOCAL") && !last.starts_with("127.") {
+            return last.to_owned();
+        }
+    }
+    panic!("it has no address: {trie}")
+}
+
+/// Puts the program that reaches into the sandbox's workspace.
+async fn put_reach(stage: &Stage, sandbox: &Sandbox) {
+    let reach = stage.home().workspace().join("reach");
+    if !reach.exists() {
+        programs::compile(REACH, &reach);
+    }
+    if stage.mode().workspace == Support::Refused {
+        let options = WriteOptions { mode: Some(0o755), parents: true };
+        let program = std::fs::read(&reach).unwrap();
+        inside::files(sandbox).await.write("/workspace/reach", &program, options).await.unwrap();
+    }
 }
 
 /// Reachable on loopback while the sandbox runs; where it cannot be had, refused.
@@ -73,16 +155,10 @@ pub async fn published_ports_are_reachable(stage: &Stage) {
         let refused = stage.try_create(&SandboxSpec { network: Some(*network), ..spec.clone() }).await;
         assert_eq!(refused.err().expect("ports come with a network").code(), ErrorCode::InvalidConfig);
     }
-    let reach = stage.home().workspace().join("reach");
-    programs::compile(REACH, &reach);
     let sandbox = stage.create(&SandboxSpec { network: Some(NetworkMode::Bridge), ..spec }).await;
     assert!(sandbox.inspect().await.unwrap().ports.is_empty(), "it does not run yet");
     sandbox.start().await.unwrap();
-    if stage.mode().workspace == Support::Refused {
-        let options = WriteOptions { mode: Some(0o755), parents: true };
-        let program = std::fs::read(&reach).unwrap();
-        inside::files(&sandbox).await.write("/workspace/reach", &program, options).await.unwrap();
-    }
+    put_reach(stage, &sandbox).await;
     ok(&sandbox, "/workspace/reach serve 0.0.0.0:7000 > /tmp/served 2>&1 & true").await;
     let ports = sandbox.inspect().await.unwrap().ports;
     let [port] = ports[..] else { panic!("one port is published: {ports:?}") };

@@ -320,7 +320,7 @@ fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<Layer> {
             !privileged && !options.iter().any(|option| option.starts_with("seccomp") && option.ends_with("unconfined"))
         }
         // Nothing in an inspection tells of these.
-        Layer::CgroupNamespace | Layer::Landlock => false,
+        Layer::CgroupNamespace | Layer::NetworkFilter | Layer::Landlock => false,
     };
     mode.layers.iter().copied().filter(|layer| has(*layer)).collect()
 }

@@ -5,12 +5,13 @@
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
-use kennel_testkit::net::{program, sandbox_interfaces};
+use kennel_testkit::net::{answers, program, sandbox_interfaces};
 use kennel_testkit::{Home, NOBODYS_IDS, Net, become_ordinary_user, programs, within};
 use kennel_types::{ErrorCode, ExecSpec, NetworkMode, Port, SandboxSpec};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -249,6 +250,56 @@ async fn names_that_the_host_resolves_itself_are_resolved_for_users_too() {
     let sandbox = Sandbox::create(native, &SandboxSpec { network, ..SandboxSpec::default() }).await.unwrap();
     sandbox.start().await.unwrap();
     assert_eq!(inside(&sandbox, "getent ahostsv4 kennel.test | head -1 | cut -d' ' -f1").await, "198.51.100.9");
+    sandbox.remove(REMOVE).await.unwrap();
+}
+
+/// Rules in the sandbox's own network hold an ordinary user's: by `pasta` it would reach whatever the user reaches.
+#[tokio::test]
+async fn an_ordinary_users_reaches_the_internet_and_not_the_host() {
+    programs::prepare();
+    let net = Net::for_users();
+    for address in [Net::NEAR, Net::FAR, Net::BESIDE, "169.254.169.254"] {
+        answer(net.there(|| sockets(&format!("{address}:7000"))));
+    }
+    answer(net.there(|| sockets("169.254.169.254:53")));
+    // At every address that the host has, now or later.
+    answer(sockets("0.0.0.0:7000"));
+    // Only root can give the host another address.
+    let later = "read _; ip address add 198.18.0.1/24 dev lan0";
+    let mut root = Command::new("sh").args(["-c", later]).stdin(Stdio::piped()).spawn().unwrap();
+    become_ordinary_user(NOBODYS_IDS);
+    let home = Home::new();
+    programs::compile(programs::REACH, &home.workspace().join("reach"));
+    let native: Arc<dyn Provider> = Arc::new(Native::new(home.state(), home.path().join("programs")));
+    let spec =
+        SandboxSpec { workspace: Some(home.workspace()), network: Some(NetworkMode::Bridge), ..SandboxSpec::default() };
+    let sandbox = Sandbox::create(native, &spec).await.unwrap();
+    sandbox.start().await.unwrap();
+    for how in ["tcp", "udp"] {
+        for address in [Net::NEAR, Net::FAR] {
+            assert_eq!(reach(&sandbox, how, format!("{address}:7000")).await, "reached", "{how} {address}");
+        }
+        // The host, a network that it is in beside its uplink's, and what tells a machine in a cloud who it is.
+        for address in [Net::HOST, Net::HOST_BESIDE, Net::BESIDE, "169.254.169.254"] {
+            held(&format!("{how} {address}"), &reach(&sandbox, how, format!("{address}:7000")).await);
+        }
+        assert_eq!(reach(&sandbox, how, "169.254.169.254:53").await, "reached", "names may be asked for there");
+    }
+    // All that was tried does answer the user.
+    for address in [Net::HOST, Net::HOST_BESIDE, Net::BESIDE, "169.254.169.254"] {
+        assert!(answers(format!("{address}:7000").parse().unwrap()), "{address}");
+    }
+    // An address that the host gets later counts as soon as the host has told of it.
+    root.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(root.wait().unwrap().success());
+    assert!(answers("198.18.0.1:7000".parse().unwrap()));
+    let follows = async || reach(&sandbox, "tcp", "198.18.0.1:7000").await.starts_with("not reached");
+    assert!(within(SOON, follows).await, "the rules follow the host's addresses");
+    held("an address that came later", &reach(&sandbox, "udp", "198.18.0.1:7000").await);
+    assert_eq!(reach(&sandbox, "tcp", format!("{}:7000", Net::FAR)).await, "reached");
+    // Root inside cannot take the rules away.
+    let tried = inside(&sandbox, "nft flush ruleset 2>&1").await;
+    assert!(tried.contains("Operation not permitted"), "{tried}");
     sandbox.remove(REMOVE).await.unwrap();
 }
 

@@ -26,4 +26,4 @@ impl Subject for Namespaces {
     }
 }
 
-kennel_testkit::contract_suite!(Namespaces { home: Home::new(), _net: Net::alone() });
+kennel_testkit::contract_suite!(Namespaces { home: Home::new(), _net: Net::with_internet() });

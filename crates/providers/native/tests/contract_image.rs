@@ -18,7 +18,7 @@ struct Images {
 impl Images {
     fn new() -> Self {
         let image = std::fs::read(busybox::archive()).unwrap();
-        let images = Self { home: Home::new(), _net: Net::alone() };
+        let images = Self { home: Home::new(), _net: Net::with_internet() };
         let archive = images.home.path().join("image.tar");
         std::fs::write(&archive, image).unwrap();
         let options = LoadOptions { name: Some(IMAGE.parse().unwrap()), ..LoadOptions::default() };

@@ -21,6 +21,7 @@ mod clear;
 mod disk;
 mod fence;
 mod forward;
+mod guard;
 mod handover;
 mod ids;
 mod netlink;
@@ -35,12 +36,14 @@ mod sys;
 mod syscalls;
 mod walls;
 
+use guard::Guard;
 use handover::{Handover, Root};
 use kennel_jail::{CLEAR, FORWARD, Ids, Network, Plan, Rights, TRY};
 use kennel_keeper::place::{self, Place};
+use kennel_netlink::FirewallSocket;
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, PidfdFlags, WaitOptions};
 
 /// Called by the C library itself: what Rust does before its own `main` (a guard page, a signal stack, a look through
 /// `/proc/self/maps`) is time on the way to every sandbox, and nothing of it is used.
@@ -102,8 +105,8 @@ struct Watch {
     place: Place,
     group: Option<cgroup::Group>,
     plan: Plan,
-    /// What passes bytes between its network and the host's.
-    helpers: Vec<network::Helper>,
+    /// What connects its network to the host's.
+    network: network::Joined,
     /// What the ids of its mounts are shown by.
     namespaces: ids::Namespaces,
 }
@@ -136,16 +139,20 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     if network == Network::Joined {
         namespaces |= libc::CLONE_NEWNET;
     }
+    // An ordinary user's has a firewall of its own; root's is the host's.
+    let firewall = network == Network::Joined && !rustix::process::geteuid().is_root();
     let inside = match sys::fork_into(namespaces) {
         Ok(Some(pid)) => Inside(pid),
-        Ok(None) => walls::raise(network, &hand_out, &up_in),
+        Ok(None) => walls::raise(network, firewall, &hand_out, &up_in),
         Err(error) => return Err(format!("make namespaces: {error}")),
     };
     // It goes first. A process that is forked often waits behind its parent, though another processor has nothing to do;
     // one that is woken does not.
-    let mut up = [0];
+    let mut up = [0; 4];
     rustix::io::retry_on_intr(|| rustix::io::read(&up_out, &mut up))
         .map_err(|error| format!("wait for the one inside: {error}"))?;
+    // In the table of descriptors that both share.
+    let firewall = kennel_keeper::sys::inherited(i32::from_ne_bytes(up)).map(FirewallSocket::from);
 
     let namespaces = ids::Namespaces::default();
     if rustix::process::geteuid().is_root() {
@@ -162,14 +169,21 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
         Rights::Root => ids::map(inside.0, &plan.ids)?,
         Rights::User => ids::map_as_user(inside.0, &plan.ids)?,
     }
-    let helpers =
-        plan.link.as_ref().map(|link| network::join(link, inside.0, &plan.ids)).transpose()?.unwrap_or_default();
-    let watch = Watch { inside, place, group, plan, helpers, namespaces };
+    let network = match &plan.link {
+        Some(link) => network::join(link, inside.0, &plan.ids, firewall)?,
+        None => network::Joined::default(),
+    };
+    let watch = Watch { inside, place, group, plan, network, namespaces };
     watch.help_up(&hand_in, up_in, &up_out)?;
     Ok(watch)
 }
 
 impl Inside {
+    /// Readable when it has ended.
+    fn descriptor(&self) -> Option<OwnedFd> {
+        rustix::process::pidfd_open(Pid::from_raw(self.0)?, PidfdFlags::empty()).ok()
+    }
+
     fn wait(&self) -> i32 {
         match rustix::process::waitpid(Pid::from_raw(self.0), WaitOptions::empty()) {
             Ok(Some((_, status))) => {
@@ -235,18 +249,24 @@ impl Watch {
     }
 
     /// Waits for the sandbox to end and clears away what only we can.
-    fn until_the_end(self) {
+    fn until_the_end(mut self) {
         drop(self.namespaces);
-        // Only what the lock and the exit code need stays open: no mount is held by us.
+        // Only what the lock, the exit code and the firewall need stays open: no mount is held by us.
         let exit = self.place.exit.as_ref();
-        let keep: Vec<i32> = [Some(&self.place.lock), exit].into_iter().flatten().map(AsRawFd::as_raw_fd).collect();
+        let mut keep: Vec<i32> = [Some(&self.place.lock), exit].into_iter().flatten().map(AsRawFd::as_raw_fd).collect();
+        keep.extend(self.network.guard.iter().flat_map(Guard::descriptors));
         kennel_keeper::sys::close_all_but(&keep);
+        if let Some(guard) = &mut self.network.guard
+            && let Some(process) = self.inside.descriptor()
+        {
+            guard.until_ended(&process);
+        }
         let code = self.inside.wait();
         if let Some(exit) = exit {
             let _ = rustix::io::write(exit, code.to_string().as_bytes());
         }
         // They may be in the group.
-        drop(self.helpers);
+        drop(self.network.helpers);
         drop(self.group);
         overlay::let_go(&self.plan.dir);
         if self.plan.remove_dir {

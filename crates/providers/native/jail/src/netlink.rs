@@ -1,8 +1,7 @@
-//! Network interfaces, addresses and routes: the few things that the kernel has to be told for a sandbox's network.
-//!
-//! Written by hand: it is five kinds of message, sent one at a time, and the crate that knows all of them would weigh on
-//! a program that is mapped into every sandbox.
+//! Network interfaces, addresses and routes: the few things that the kernel has to be told for a sandbox's network. Five
+//! kinds of message, sent one at a time.
 
+use kennel_netlink::{Message, text};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice};
@@ -14,7 +13,8 @@ pub(crate) struct Netlink(OwnedFd);
 /// An address of a network card.
 pub(crate) type Mac = [u8; 6];
 
-const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+const CHANGE: u16 = libc::NLM_F_ACK as u16;
+const CREATE: u16 = CHANGE | (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
 const INET: u8 = libc::AF_INET as u8;
 const INET6: u8 = libc::AF_INET6 as u8;
 
@@ -48,7 +48,7 @@ impl Netlink {
                     })
                 })
             });
-        self.ask(&message)
+        self.ask(message)
     }
 
     /// The number of an interface.
@@ -61,15 +61,16 @@ impl Netlink {
     pub(crate) fn turn_on(&self, index: u32) -> Result<(), Errno> {
         const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
         const NONE: u8 = 1;
-        let plain = Message::new(libc::RTM_NEWLINK, 0, &interface(index, 0)).nest(libc::IFLA_AF_SPEC, |families| {
-            families.nest(INET6.into(), |inet6| inet6.put(IFLA_INET6_ADDR_GEN_MODE, &[NONE]))
-        });
-        match self.ask(&plain) {
+        let plain = Message::new(libc::RTM_NEWLINK, CHANGE, &interface(index, 0))
+            .nest(libc::IFLA_AF_SPEC, |families| {
+                families.nest(INET6.into(), |inet6| inet6.put(IFLA_INET6_ADDR_GEN_MODE, &[NONE]))
+            });
+        match self.ask(plain) {
             // This kernel does without IPv6.
             Ok(()) | Err(Errno::AFNOSUPPORT | Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error),
         }
-        self.ask(&Message::new(libc::RTM_NEWLINK, 0, &interface(index, libc::IFF_UP as u32)))
+        self.ask(Message::new(libc::RTM_NEWLINK, CHANGE, &interface(index, libc::IFF_UP as u32)))
     }
 
     /// Gives an interface an address, with nobody beside it.
@@ -79,7 +80,7 @@ impl Netlink {
         let message = Message::new(libc::RTM_NEWADDR, CREATE, &body)
             .put(libc::IFA_LOCAL, &address.octets())
             .put(libc::IFA_ADDRESS, &address.octets());
-        self.ask(&message)
+        self.ask(message)
     }
 
     /// What goes to this address leaves by that interface.
@@ -87,7 +88,7 @@ impl Netlink {
         let message = Message::new(libc::RTM_NEWROUTE, CREATE, &route(32, libc::RT_SCOPE_LINK, 0))
             .put(libc::RTA_DST, &to.octets())
             .put(libc::RTA_OIF, &index.to_ne_bytes());
-        self.ask(&message)
+        self.ask(message)
     }
 
     /// Everything else leaves by way of that address, which is at the other end of the interface.
@@ -96,7 +97,7 @@ impl Netlink {
         let message = Message::new(libc::RTM_NEWROUTE, CREATE, &route(0, libc::RT_SCOPE_UNIVERSE, RTNH_F_ONLINK))
             .put(libc::RTA_GATEWAY, &by.octets())
             .put(libc::RTA_OIF, &index.to_ne_bytes());
-        self.ask(&message)
+        self.ask(message)
     }
 
     /// Says once and for all which card has an address, so that nobody has to ask, and nobody can answer wrongly.
@@ -108,12 +109,14 @@ impl Netlink {
         let message = Message::new(libc::RTM_NEWNEIGH, CREATE, &body)
             .put(libc::NDA_DST, &address.octets())
             .put(libc::NDA_LLADDR, &mac);
-        self.ask(&message)
+        self.ask(message)
     }
 
     /// Sends a request and waits for what becomes of it.
-    fn ask(&self, message: &Message) -> Result<(), Errno> {
-        rustix::io::retry_on_intr(|| rustix::net::send(&self.0, &message.finished(), SendFlags::empty()))?;
+    fn ask(&self, message: Message) -> Result<(), Errno> {
+        // No sequence number: whoever waits for each answer needs none.
+        let bytes = message.finished(0);
+        rustix::io::retry_on_intr(|| rustix::net::send(&self.0, &bytes, SendFlags::empty()))?;
         let mut answer = [0; 4096];
         let (_, count) = rustix::io::retry_on_intr(|| rustix::net::recv(&self.0, &mut answer[..], RecvFlags::empty()))?;
         // A header of 16 bytes, then the error: 0, or a negative number.
@@ -135,70 +138,4 @@ fn route(length: u8, scope: u8, flags: u32) -> Vec<u8> {
     let mut body = vec![INET, length, 0, 0, libc::RT_TABLE_MAIN, libc::RTPROT_STATIC, scope, libc::RTN_UNICAST];
     body.extend(flags.to_ne_bytes());
     body
-}
-
-fn text(name: &str) -> Vec<u8> {
-    [name.as_bytes(), &[0]].concat()
-}
-
-/// A request as the kernel reads it: a header, a body of fixed size, and attributes. Everything begins at a multiple of
-/// four bytes.
-struct Message(Vec<u8>);
-
-impl Message {
-    fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
-        let flags = flags | (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-        let mut bytes = vec![0; 4];
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(flags.to_ne_bytes());
-        bytes.extend([0; 8]); // a number of its own, and who asks: of no use to one who waits for each answer
-        Self(bytes).raw(body)
-    }
-
-    fn raw(mut self, bytes: &[u8]) -> Self {
-        self.0.extend(bytes);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
-        self
-    }
-
-    fn put(mut self, kind: u16, value: &[u8]) -> Self {
-        self.0.extend(((value.len() + 4) as u16).to_ne_bytes());
-        self.0.extend(kind.to_ne_bytes());
-        self.raw(value)
-    }
-
-    fn nest(mut self, kind: u16, fill: impl FnOnce(Self) -> Self) -> Self {
-        let at = self.0.len();
-        self.0.extend([0; 2]);
-        self.0.extend((kind | libc::NLA_F_NESTED as u16).to_ne_bytes());
-        let mut filled = fill(self);
-        let length = (filled.0.len() - at) as u16;
-        filled.0[at..at + 2].copy_from_slice(&length.to_ne_bytes());
-        filled
-    }
-
-    fn finished(&self) -> Vec<u8> {
-        let mut bytes = self.0.clone();
-        let length = bytes.len() as u32;
-        bytes[..4].copy_from_slice(&length.to_ne_bytes());
-        bytes
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lengths_count_what_is_in_them_and_everything_is_aligned() {
-        let message =
-            Message::new(16, 0, &interface(7, 1)).nest(18, |info| info.put(1, b"veth").put(2, b"abcde")).finished();
-        assert_eq!(message[..4], (message.len() as u32).to_ne_bytes());
-        assert_eq!(message.len() % 4, 0);
-        let nest = &message[32..];
-        assert_eq!(nest[..2], 24u16.to_ne_bytes());
-        assert_eq!(nest[2..4], (0x12u16 | 0x8000).to_ne_bytes());
-        assert_eq!((&nest[4..6], &nest[8..12]), (&8u16.to_ne_bytes()[..], &b"veth"[..]));
-        assert_eq!((&nest[12..14], &nest[16..24]), (&9u16.to_ne_bytes()[..], &b"abcde\0\0\0"[..]));
-    }
 }

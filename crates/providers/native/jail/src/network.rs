@@ -5,11 +5,13 @@
 //! say, which the provider has seen to. All of it goes with the sandbox's network namespace.
 
 use crate::forward::{Direction, Order, Rule};
+use crate::guard::Guard;
 use crate::netlink::{Mac, Netlink};
 use crate::pasta::Pasta;
 use crate::sys;
 use kennel_jail::{FORWARD, Ids, Link, NAMES, PORTS, PREFIX, Publish};
 use kennel_keeper::place;
+use kennel_netlink::FirewallSocket;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -30,14 +32,27 @@ pub(crate) enum Helper {
     Pasta(Pasta),
 }
 
-/// Gives the sandbox whose first process is `pid` its way out. The working directory is the sandbox's.
-pub(crate) fn join(link: &Link, pid: i32, ids: &Ids) -> Result<Vec<Helper>, String> {
+/// What a sandbox's network needs for as long as the sandbox lives.
+#[derive(Default)]
+pub(crate) struct Joined {
+    pub(crate) helpers: Vec<Helper>,
+    /// Keeps it away from the host, where the host's own firewall does not.
+    pub(crate) guard: Option<Guard>,
+}
+
+/// Gives the sandbox whose first process is `pid` its way out. The working directory is the sandbox's. `firewall` is a
+/// socket for the sandbox's own firewall, where the sandbox is an ordinary user's.
+pub(crate) fn join(link: &Link, pid: i32, ids: &Ids, firewall: Option<FirewallSocket>) -> Result<Joined, String> {
     if let Some(program) = &link.pasta {
         let ports = choose(&link.ports)?;
         let pasta = Pasta::start(program, pid, &ports, !link.names.is_empty())?;
+        // Meanwhile: it takes a while to come up.
+        let firewall = firewall.ok_or("network bridge: no socket for the sandbox's firewall")?;
+        let guard = Guard::put_up(firewall, &link.resolvers)?;
+        pasta.wait(program, pid)?;
         let places: Vec<SocketAddr> = ports.iter().map(|port| (Ipv4Addr::LOCALHOST, port.host).into()).collect();
         write_down(&ports, &places)?;
-        return Ok(vec![Helper::Pasta(pasta)]);
+        return Ok(Joined { helpers: vec![Helper::Pasta(pasta)], guard: Some(guard) });
     }
     let own = namespace("self").map_err(|error| format!("open the host's network: {error}"))?;
     let inside = namespace(&pid.to_string()).map_err(|error| format!("open the sandbox's network: {error}"))?;
@@ -49,7 +64,7 @@ pub(crate) fn join(link: &Link, pid: i32, ids: &Ids) -> Result<Vec<Helper>, Stri
     if !link.names.is_empty() {
         helpers.push(Helper::Forwarder(answer_names(link, pid)?));
     }
-    Ok(helpers)
+    Ok(Joined { helpers, guard: None })
 }
 
 fn namespace(of: &str) -> Result<OwnedFd, Errno> {

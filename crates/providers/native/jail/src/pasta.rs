@@ -1,8 +1,8 @@
 //! A way out for the sandbox of an ordinary user, who may make no interfaces on the host: `pasta`, a program that makes one
 //! inside and speaks for it outside, as this user.
 //!
-//! It is the user who connects then, so what the user can reach is in reach: not the host's loopback, nor what listens at
-//! the address that the sandbox shares with the host, but other addresses of the host, and no firewall says otherwise.
+//! It is the user who connects then, and no rule of the host's firewall tells the sandbox from the user. What must not be
+//! reached is up to the rules in the sandbox's own network namespace: see `guard.rs`.
 
 use crate::sys;
 use kennel_jail::{NAMES_BY_PASTA, Publish};
@@ -19,7 +19,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 pub(crate) struct Pasta(i32);
 
 impl Pasta {
-    /// Starts it on the namespaces of a process that this user has made, and waits until there is a way out.
+    /// Starts it on the namespaces of a process that this user has made.
     pub(crate) fn start(program: &str, pid: i32, ports: &[Publish], names: bool) -> Result<Self, String> {
         let failed = |why: &dyn std::fmt::Display| format!("start {program}: {why}");
         let namespaces = ["user", "net"].map(|name| format!("/proc/{pid}/ns/{name}"));
@@ -68,16 +68,22 @@ impl Pasta {
         let pasta = Self(child.map_err(|error| failed(&error))?);
         // It was nobody else: what is in `/proc` about us, and about those we fork, is still this user's to write.
         let _ = kennel_keeper::sys::dumpable();
+        Ok(pasta)
+    }
+
+    /// Waits until there is a way out of the network of that process.
+    pub(crate) fn wait(&self, program: &str, pid: i32) -> Result<(), String> {
+        let failed = |why: &dyn std::fmt::Display| format!("start {program}: {why}");
         let began = Instant::now();
         while !has_way_out(pid) {
-            match rustix::process::waitpid(Pid::from_raw(pasta.0), WaitOptions::NOHANG) {
+            match rustix::process::waitpid(Pid::from_raw(self.0), WaitOptions::NOHANG) {
                 Ok(None) if began.elapsed() < WITHIN => {}
                 Ok(None) => return Err(failed(&format!("there was no way out within {WITHIN:?}"))),
                 _ => return Err(failed(&"it ended at once; is /dev/net/tun there for this user to open?")),
             }
             std::thread::sleep(Duration::from_millis(1)); // it tells nobody when it is ready
         }
-        Ok(pasta)
+        Ok(())
     }
 }
 
@@ -141,9 +147,11 @@ mod tests {
             assert!(began.elapsed() < WITHIN);
             std::thread::yield_now();
         }
-        let refused = Pasta::start("/usr/bin/false", pid, &[], false).err().unwrap();
+        let failed = Pasta::start("/usr/bin/false", pid, &[], false).unwrap();
+        let refused = failed.wait("/usr/bin/false", pid).unwrap_err();
         assert!(refused.contains("/usr/bin/false: it ended at once"), "{refused}");
         let pasta = Pasta::start("/usr/bin/pasta", pid, &[], true).unwrap();
+        pasta.wait("/usr/bin/pasta", pid).unwrap();
         assert!(has_way_out(pid));
         let number = pasta.0;
         drop(pasta);

@@ -8,8 +8,9 @@ use crate::handover::{Handover, Root};
 use crate::rootfs::{self, filesystem};
 use crate::{fence, parts, sys};
 use kennel_jail::Network;
+use kennel_netlink::FirewallSocket;
 use kennel_proto::{KeeperConfig, LogSink};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -26,10 +27,14 @@ const MASKED: [&str; 4] = ["proc/kcore", "proc/keys", "proc/sysrq-trigger", "pro
 /// Parts of it that can be read, not changed.
 const READ_ONLY: [&str; 4] = ["proc/sys", "proc/irq", "proc/bus", "proc/fs"];
 
-/// Is the process inside. Never returns.
-pub(crate) fn raise(network: Network, hand: &OwnedFd, up: &OwnedFd) -> ! {
+/// Is the process inside. Never returns. With `firewall`, the parent gets a socket for the firewall of this network
+/// namespace: one that is opened here, where every capability in it still holds.
+pub(crate) fn raise(network: Network, firewall: bool, hand: &OwnedFd, up: &OwnedFd) -> ! {
     sys::die_with_parent();
-    tell(up, b".");
+    // It is closed with the parent's other descriptors, in whose table it is.
+    let socket =
+        firewall.then(FirewallSocket::open).and_then(Result::ok).map(|socket| OwnedFd::from(socket).into_raw_fd());
+    tell(up, &socket.unwrap_or(-1).to_ne_bytes());
     // While the parent waits for the plan.
     let own = Own::make(network);
     let Some(told) = Handover::receive(hand) else { kennel_keeper::sys::exit_now(125) };

@@ -33,10 +33,12 @@ pub struct Link {
     /// Who answers for names, if only the host can reach them: at most three.
     #[n(3)]
     pub names: Vec<String>,
-    /// The program `pasta`, for an ordinary user: it is the way out then, and there is neither an address of the range nor
-    /// a published port.
+    /// The program `pasta`, for an ordinary user: it is the way out then, and no address of the range is used.
     #[n(4)]
     pub pasta: Option<String>,
+    /// Addresses of the name servers in the sandbox's `/etc/resolv.conf`. With `pasta`, they can be asked wherever they are.
+    #[n(5)]
+    pub resolvers: Vec<String>,
 }
 
 /// A port inside, and where it is to be reached on 127.0.0.1.

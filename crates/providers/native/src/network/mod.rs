@@ -101,7 +101,15 @@ pub(crate) async fn link(id: &SandboxId, spec: &SandboxSpec, rights: Rights) -> 
         Rights::Root => None,
         Rights::User => Some(pasta()?),
     };
-    Ok((Link { range: range.octets(), first: hash as u16, ports: ports.collect(), names: servers, pasta }, names))
+    let link = Link {
+        range: range.octets(),
+        first: hash as u16,
+        ports: ports.collect(),
+        names: servers,
+        pasta,
+        resolvers: names.servers(),
+    };
+    Ok((link, names))
 }
 
 /// The program that is the way out of an ordinary user's sandboxes.

@@ -40,6 +40,11 @@ impl Names {
         self
     }
 
+    /// The addresses that are asked inside.
+    pub(crate) fn servers(&self) -> Vec<String> {
+        servers(&self.text).iter().map(ToString::to_string).collect()
+    }
+
     /// From the host's own file, the one of those whom systemd-resolved asks, and whether an address is the host's own.
     fn of(text: &str, upstream: impl FnOnce() -> String, own: impl Fn(Ipv4Addr) -> bool) -> Self {
         let mut servers = servers(text);

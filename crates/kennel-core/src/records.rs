@@ -71,6 +71,9 @@ pub struct Record {
     /// The image it was made of, as it was then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<TakenImage>,
+    /// The first of the host ids that its users have, if the provider gave it a range of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_id: Option<u32>,
 }
 
 /// The image of a sandbox, as it was when the sandbox was made. What the name stands for later does not matter.
@@ -116,6 +119,7 @@ impl Records {
         network: NetworkMode,
         enforcement: Enforcement,
         image: Option<TakenImage>,
+        first_id: Option<u32>,
     ) -> Result<Record> {
         let id = crate::new_id()?;
         let dir = self.dir(&id);
@@ -131,6 +135,7 @@ impl Records {
             network,
             enforcement,
             image,
+            first_id,
         };
         let written = self.write(&record).and_then(|file| match &spec.name {
             Some(name) => self.take_name(name, &record.id).map(|()| file),
@@ -405,7 +410,7 @@ mod tests {
     fn create(records: &Records, name: Option<&str>) -> Result<Record> {
         let spec = SandboxSpec { name: name.map(Into::into), ..SandboxSpec::default() };
         let enforcement = Enforcement { mode: "test".into(), layers: Vec::new(), limits: spec.limits };
-        records.create(&spec, "/".into(), NetworkMode::None, enforcement, None)
+        records.create(&spec, "/".into(), NetworkMode::None, enforcement, None, None)
     }
 
     #[test]
@@ -437,7 +442,7 @@ mod tests {
         let maker = records(root.path());
         let spec = SandboxSpec { tied: true, ..SandboxSpec::default() };
         let enforcement = Enforcement { mode: "test".into(), layers: Vec::new(), limits: spec.limits };
-        let record = maker.create(&spec, "/".into(), NetworkMode::None, enforcement, None).unwrap();
+        let record = maker.create(&spec, "/".into(), NetworkMode::None, enforcement, None, None).unwrap();
         let kept = create(&maker, None).unwrap();
         // Half a sandbox: its maker was killed before it could write the record.
         let half = root.path().join("halfasandbox");

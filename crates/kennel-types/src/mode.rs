@@ -191,7 +191,7 @@ const NATIVE: Mode = Mode {
     name: "native, root, host",
     provider: "native",
     backing: Backing::HostOverlay,
-    ids: "user namespace on a high range; root file system and workspace through idmapped mounts",
+    ids: "user namespace on a range of its own; root file system and mounts through idmapped mounts; what the kernel counts per user is charged to that range",
     workspace_files: "the owner of the mount",
     mount_owners: MountOwners::Mount,
     layers: &[
@@ -226,7 +226,7 @@ const NATIVE: Mode = Mode {
 const NATIVE_USER: Mode = Mode {
     name: "native, user, host",
     backing: Backing::HostParts,
-    ids: "root inside is the user, others are of the range given to it (subuid)",
+    ids: "root inside is the user, others are of the range given to it (subuid); what the kernel counts per user is charged to the user",
     workspace_files: BY_RANGE,
     mount_owners: MountOwners::Range,
     disk: Support::Refused,
@@ -239,7 +239,7 @@ const BY_RANGE: &str = "the user; those that others inside made, to the user's s
 /// The same by one who has no range.
 const NATIVE_ONE_ID: Mode = Mode {
     name: "native, user, host, one id",
-    ids: "root inside is the user, and there is nobody else",
+    ids: "root inside is the user, and there is nobody else; what the kernel counts per user is charged to the user",
     workspace_files: "the user",
     mount_owners: MountOwners::Caller,
     users: Support::Refused,
@@ -378,7 +378,7 @@ pub const MODES: &[Mode] = &[
     Mode {
         name: "native, root, image",
         backing: Backing::Image,
-        ids: "user namespace on a high range; layers and workspace through idmapped mounts",
+        ids: "user namespace on a range of its own; layers and mounts through idmapped mounts; what the kernel counts per user is charged to that range",
         ..NATIVE
     },
     NATIVE_USER_IMAGE,

@@ -5,7 +5,7 @@ use crate::{Stage, host};
 use kennel_core::Sandbox;
 use kennel_types::{ExecSpec, Mount, MountOwners, SandboxSpec, Support};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The owners of the workspace, of another mount and of a single file, where root can give them away.
 const OWNERS: [(u32, u32); 3] = [(12_345, 12_346), (23_456, 23_457), (34_567, 34_568)];
@@ -54,7 +54,7 @@ pub async fn what_is_made_in_a_mount_has_the_owners_of_the_row(stage: &Stage) {
         if before.is_dir() {
             in_a_directory(stage, &sandbox, outside, inside, owner).await;
         } else {
-            let file = format!("{inside}");
+            let file = inside;
             let changed = as_root(stage, &sandbox, &format!("echo x >> {file} && chown 1:1 {file}")).await;
             assert_eq!(changed, gives_away(row.mount_owners, root), "{file}");
             assert_allowed(row.mount_owners, outside, owner);
@@ -139,7 +139,7 @@ async fn as_root(stage: &Stage, sandbox: &Sandbox, script: &str) -> bool {
     run(sandbox, &ExecSpec { user: Some("0".into()), ..ExecSpec::shell(script) }).await.status.success()
 }
 
-fn assert_allowed(owners: MountOwners, path: &PathBuf, (user, group): (u32, u32)) {
+fn assert_allowed(owners: MountOwners, path: &Path, (user, group): (u32, u32)) {
     let found = std::fs::symlink_metadata(path).unwrap();
     let is = (found.uid(), found.gid());
     let allowed = match owners {

@@ -123,7 +123,7 @@ impl Provider for Local {
             layers: mode.layers_with(NetworkMode::Host),
             limits: spec.limits,
         };
-        let record = self.records.create(spec, workdir, network, enforcement, None)?;
+        let record = self.records.create(spec, workdir, network, enforcement, None, None)?;
         Ok(self.records.info(&record))
     }
 

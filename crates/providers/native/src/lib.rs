@@ -15,6 +15,7 @@ mod image;
 mod limits;
 mod network;
 mod plan;
+mod range;
 mod rights;
 mod toolchains;
 mod trial;
@@ -35,6 +36,7 @@ use kennel_types::{
     Availability, Enforcement, ErrorCode, Layer, Mode, NetworkMode, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats,
     Status, Support,
 };
+use range::{CLAIMS, Claim, Claims};
 use rights::Maker;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -49,11 +51,20 @@ pub struct Native {
     maker: Maker,
     volumes: Volumes,
     images: Option<(Store, PullOptions)>,
-    /// A jail that was started ahead, and the network that it has.
-    ahead: Mutex<Option<(Network, Helper)>>,
+    claims: Claims,
+    ahead: Mutex<Option<Ahead>>,
     /// What else no sandbox may see.
     more: Vec<PathBuf>,
     ours: OnceLock<Vec<PathBuf>>,
+}
+
+/// A jail that was started ahead.
+struct Ahead {
+    network: Network,
+    first_id: Option<u32>,
+    /// Until a sandbox has its ids.
+    claim: Option<Claim>,
+    jail: Helper,
 }
 
 impl Native {
@@ -63,8 +74,8 @@ impl Native {
         let (ids, jail) = (maker.ids.clone(), programs.clone());
         let records = Records::new("native", state).cleared_by(move |dir| clear::remove(dir, &jail, &ids));
         let volumes = Volumes::new(records.root().with_file_name("volumes"));
-        let (images, ahead) = (None, Mutex::new(None));
-        Self { records, programs, maker, volumes, images, ahead, more: Vec::new(), ours: OnceLock::new() }
+        let (images, ahead, claims) = (None, Mutex::new(None), Claims::new(CLAIMS));
+        Self { records, programs, maker, volumes, images, claims, ahead, more: Vec::new(), ours: OnceLock::new() }
     }
 
     /// With directories of the caller's that no sandbox may see, as it sees none of ours.
@@ -79,20 +90,46 @@ impl Native {
     pub fn prepare(&self, network: Option<NetworkMode>) {
         if missing().is_none() {
             let network = plan::network(network.unwrap_or(self.mode().default_network()));
-            *self.ahead.lock().expect(NO_PANIC) = self.jail(network).ok().map(|jail| (network, jail));
+            let ahead = || {
+                let claim = self.claim()?;
+                let first_id = self.charged_to(claim.as_ref().map(Claim::first));
+                Ok::<_, Error>(Ahead { network, first_id, claim, jail: self.jail(network, first_id)? })
+            };
+            *self.ahead.lock().expect(NO_PANIC) = ahead().ok();
         }
+    }
+
+    /// Host ids for a new sandbox. An ordinary user's has those that the user was given, and one in a container that has too
+    /// few ids shares them with others.
+    fn claim(&self) -> Result<Option<Claim>> {
+        (self.maker.rights == Rights::Root && range::are_mapped()).then(|| self.claims.take()).transpose()
+    }
+
+    /// Whom namespaces of a sandbox with that range are charged to: its own root, if the host's root makes it.
+    fn charged_to(&self, first_id: Option<u32>) -> Option<u32> {
+        (self.maker.rights == Rights::Root).then(|| first_id.unwrap_or(range::SHARED))
+    }
+
+    /// Host ids for a new sandbox, those of the jail that was started ahead if there is one.
+    fn claim_ahead(&self) -> Result<Option<Claim>> {
+        let claim = self.ahead.lock().expect(NO_PANIC).as_mut().and_then(|ahead| ahead.claim.take());
+        claim.map_or_else(|| self.claim(), |claim| Ok(Some(claim)))
     }
 
     /// Where Kennel keeps what no sandbox may see: sandboxes and their sockets, the programs, volumes of others. Without
     /// links: whoever sees the host's files would find it where it really is.
     fn ours(&self) -> &[PathBuf] {
         let own = || [self.records.root(), &self.programs, self.volumes.root()].into_iter();
-        self.ours.get_or_init(|| own().chain(self.more.iter().map(PathBuf::as_path)).map(plan::real).collect())
+        let claims = (self.maker.rights == Rights::Root).then(|| PathBuf::from(CLAIMS));
+        let all = || own().chain(self.more.iter().map(PathBuf::as_path)).map(plan::real).chain(claims);
+        self.ours.get_or_init(|| all().collect())
     }
 
     /// A jail that makes its namespaces and waits to be told the rest.
-    fn jail(&self, network: Network) -> Result<Helper> {
-        Helper::start(&self.program()?, &[OsStr::new(network.argument())])
+    fn jail(&self, network: Network, first_id: Option<u32>) -> Result<Helper> {
+        let first_id = first_id.map(|id| id.to_string());
+        let arguments = [Some(network.argument()), first_id.as_deref()].map(|argument| argument.map(OsStr::new));
+        Helper::start(&self.program()?, &arguments.into_iter().flatten().collect::<Vec<_>>())
     }
 
     /// The jail's program.
@@ -108,20 +145,25 @@ impl Native {
             limits::sweep(&self.maker.groups, &record.id).await;
         }
         let network = plan::network(record.network);
-        let ahead = self.ahead.lock().expect(NO_PANIC).take();
-        let jail = match ahead.filter(|(has, _)| *has == network || (*has, network) == (Network::Joined, Network::None))
-        {
-            Some((_, jail)) => jail,
-            None => self.jail(network)?,
-        };
         let dir = self.records.dir(&record.id);
+        // A tied one that we have made was given its ids a moment ago.
+        if let Some(first) = record.first_id.filter(|_| !self.records.is_owned(&record.id)) {
+            self.claims.check(first, &dir)?;
+        }
+        let first_id = self.charged_to(record.first_id);
+        let ahead = self.ahead.lock().expect(NO_PANIC).take();
+        let fits = |has: Network| has == network || (has, network) == (Network::Joined, Network::None);
+        let jail = match ahead.filter(|ahead| fits(ahead.network) && ahead.first_id == first_id) {
+            Some(ahead) => ahead.jail,
+            None => self.jail(network, first_id)?,
+        };
         make_layers(&dir)?;
         let base = match (self.maker.rights, &record.image) {
             (_, Some(image)) => Base::Image(plan::layers(image)?),
             (Rights::Root, None) => cover::host(self.ours()),
             (Rights::User, None) => Base::Parts(cover::parts(self.ours())),
         };
-        let mut plan = plan::of(record, &self.maker, &dir, &self.hidden(), base, &self.volumes)?;
+        let mut plan = plan::of(record, &self.maker, &dir, &self.hidden(), base, &self.volumes, &self.claims)?;
         if record.network == NetworkMode::Bridge {
             let (link, names) = network::link(&record.id, &record.spec, self.maker.rights).await?;
             plan.etc.push(EtcFile {
@@ -135,6 +177,13 @@ impl Native {
         let plan = minicbor::to_vec(&plan)
             .map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))?;
         jail.tell(&plan).await
+    }
+
+    /// Its host ids are free again.
+    fn give_back(&self, record: &Record) {
+        if let Some(first) = record.first_id {
+            self.claims.free(first, &self.records.dir(&record.id));
+        }
     }
 
     /// The sandbox as it is now.
@@ -248,14 +297,20 @@ impl Provider for Native {
             layers.push(Layer::Landlock);
         }
         let enforcement = Enforcement { mode: mode.name.to_owned(), layers, limits: spec.limits };
-        let record = self.records.create(spec, workdir, network, enforcement, image)?;
+        let claim = self.claim_ahead()?;
+        let first_id = claim.as_ref().map(Claim::first);
+        let record = self.records.create(spec, workdir, network, enforcement, image, first_id)?;
         let dir = self.records.dir(&record.id);
-        let mut made = held.map_or(Ok(()), |held| held.note(&dir).map_err(image::from_image));
+        let mut made = claim.map_or(Ok(()), |claim| claim.give_to(&dir));
+        if let (Ok(()), Some(held)) = (&made, held) {
+            made = held.note(&dir).map_err(image::from_image);
+        }
         if let (Ok(()), Some(size)) = (&made, spec.limits.disk) {
             made = disk::make(&dir, size).await;
         }
         if let Err(error) = made {
             let _ = self.records.remove(&record);
+            self.give_back(&record);
             return Err(error);
         }
         Ok(self.records.info(&record))
@@ -312,7 +367,9 @@ impl Provider for Native {
         if options.volumes {
             self.volumes.remove_own(&record, &self.records.sort_out()?.0, &self.maker, &self.programs)?;
         }
-        self.records.remove(&record)
+        self.records.remove(&record)?;
+        self.give_back(&record);
+        Ok(())
     }
 
     async fn pause(&self, id: &SandboxId) -> Result<()> {
@@ -376,6 +433,7 @@ impl Provider for Native {
         let mut swept: Vec<String> = gone.iter().map(|id| format!("sandbox {id}")).collect();
         let known: Vec<String> = records.iter().map(|record| record.id.to_string()).collect();
         swept.extend(limits::sweep_all(&self.maker.groups, &known));
+        self.claims.sweep();
         swept.extend(clear::old_programs(&self.programs, &self.program()?));
         Ok(swept)
     }

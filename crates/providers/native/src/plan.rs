@@ -1,6 +1,7 @@
 //! From what was asked for to what the jail will do. No I/O but looking at what is there.
 
 use crate::groups::MOUNT;
+use crate::range::Claims;
 use crate::rights::Maker;
 use crate::volumes::Volumes;
 use crate::{cover, image, toolchains};
@@ -115,6 +116,7 @@ pub(crate) fn of(
     hidden: &[PathBuf],
     mut base: Base,
     volumes: &Volumes,
+    claims: &Claims,
 ) -> Result<Plan> {
     let spec = &record.spec;
     let dir = dir
@@ -128,7 +130,8 @@ pub(crate) fn of(
         target: WORKSPACE.to_owned(),
         read_only: false,
     });
-    let owners = match (maker.rights, maker.ids.outside(user, group)) {
+    let ids = maker.ids_of(record);
+    let owners = match (maker.rights, ids.outside(user, group)) {
         (Rights::Root, Some((user, group))) => Owners::Top { user, group },
         (Rights::Root, None) => {
             let message = format!("there can be no user {user} with group {group} inside");
@@ -150,7 +153,7 @@ pub(crate) fn of(
     Ok(Plan {
         dir,
         base,
-        ids: maker.ids.clone(),
+        ids,
         rights: maker.rights,
         binds,
         cgroup: limits.on_processes().then(|| Cgroup {
@@ -168,6 +171,7 @@ pub(crate) fn of(
         landlock: record.enforcement.layers.contains(&Layer::Landlock),
         nesting: spec.nesting,
         remove_dir: spec.tied,
+        claim: record.first_id.filter(|_| spec.tied).map(|first| claims.path(first).to_string_lossy().into_owned()),
         etc: etc(record),
         link: None,
     })

@@ -1,14 +1,11 @@
 //! Whose rights sandboxes are made with: the host's root's, or an ordinary user's.
 
 use crate::groups::Groups;
+use crate::range::{IDS, SHARED};
+use kennel_core::Record;
 use kennel_jail::{IdMap, Ids, Rights};
 use kennel_types::Mode;
 use std::path::Path;
-
-/// The first of the ids outside that users inside have, as root. High, so that they are nobody's.
-pub(crate) const FIRST_ID: u32 = 100_000;
-/// How many.
-const IDS: u32 = 65_536;
 
 /// Whoever makes the sandboxes, and the users there can be inside.
 #[derive(Clone, Debug)]
@@ -24,7 +21,7 @@ impl Maker {
     pub(crate) fn myself() -> Self {
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
         if user.is_root() {
-            return Self { rights: Rights::Root, ids: Ids::range(0, FIRST_ID, IDS), groups: Groups::of_root() };
+            return Self { rights: Rights::Root, ids: Ids::range(0, SHARED, IDS), groups: Groups::of_root() };
         }
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let programs = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"].iter().all(|program| Path::new(program).exists());
@@ -63,6 +60,14 @@ impl Maker {
             Rights::Root => "as root",
             Rights::User if self.ids.users.len() > 1 => "as an ordinary user with a range of ids",
             Rights::User => "as an ordinary user with one id",
+        }
+    }
+
+    /// The users of one sandbox.
+    pub(crate) fn ids_of(&self, record: &Record) -> Ids {
+        match (self.rights, record.first_id) {
+            (Rights::Root, Some(first)) => Ids::range(0, first, IDS),
+            _ => self.ids.clone(),
         }
     }
 

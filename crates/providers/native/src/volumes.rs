@@ -1,9 +1,10 @@
 //! Volumes: directories that outlive sandboxes. One is a sandbox's own, others are shared.
 
 use crate::clear;
-use crate::rights::{FIRST_ID, Maker};
+use crate::range::{IDS, SHARED};
+use crate::rights::Maker;
 use kennel_core::{Error, Record, Result};
-use kennel_jail::{Bind, Owners, Rights};
+use kennel_jail::{Bind, Ids, Owners, Rights};
 use kennel_types::{ErrorCode, SandboxSpec};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -34,6 +35,11 @@ impl Volumes {
         let spec = &record.spec;
         let own = spec.data.then(|| (own_name(record), DATA.to_owned()));
         let shared = spec.caches.iter().map(|cache| (format!("cache-{}", cache.name), cache.target.clone()));
+        // On disk they have the same ids for all sandboxes, each of which has other ones.
+        let owners = match (maker.rights, record.first_id) {
+            (Rights::Root, Some(first)) => Owners::As(Ids::range(SHARED, first, IDS)),
+            _ => Owners::Kept,
+        };
         let bind = |(name, target): (String, String)| {
             let dir = self.root.join(&name);
             self.make(&dir, maker, user).map_err(|error| Error::io(format!("make {}", dir.display()), error))?;
@@ -41,7 +47,7 @@ impl Volumes {
                 host: dir.as_os_str().as_bytes().to_vec().into(),
                 target: target.into_bytes().into(),
                 read_only: false,
-                owners: Owners::Kept,
+                owners: owners.clone(),
                 hide: Vec::new(),
             })
         };
@@ -56,7 +62,7 @@ impl Volumes {
         }
         let given = match maker.rights {
             Rights::Root => {
-                let owner = FIRST_ID + user;
+                let owner = SHARED + user;
                 std::os::unix::fs::chown(dir, Some(owner), Some(owner))
             }
             // Root inside is who makes it; another one only gets in if everyone does.

@@ -49,17 +49,28 @@ pub(crate) fn namespace_of(pid: i32) -> Result<OwnedFd, String> {
 }
 
 /// User namespaces with nobody in them, to show the ids of mounts by.
-#[derive(Default)]
 pub(crate) struct Namespaces {
+    /// Whom they are charged to, if not the host's root.
+    charged_to: Option<u32>,
     /// The process that left one without maps: see [`sys::leave_namespaces`].
     spare: Cell<Option<i32>>,
     made: RefCell<Vec<(Ids, Rc<OwnedFd>)>>,
 }
 
 impl Namespaces {
+    pub(crate) fn charged_to(user: Option<u32>) -> Self {
+        Self { charged_to: user, spare: Cell::default(), made: RefCell::default() }
+    }
+
     /// Makes the first one, which nearly every sandbox needs, before it is known what it will map.
     pub(crate) fn prepare(&self) {
-        self.spare.set(sys::leave_namespaces(libc::CLONE_NEWUSER).ok());
+        self.spare.set(self.leave().ok());
+    }
+
+    fn leave(&self) -> Result<i32, String> {
+        let failed = |error| format!("make a user namespace: {error}");
+        let _charged = self.charged_to.map(sys::ChargedTo::user).transpose().map_err(failed)?;
+        sys::leave_namespaces(libc::CLONE_NEWUSER).map_err(failed)
     }
 
     /// One with these maps. Mounts with the same owner share it.
@@ -67,8 +78,7 @@ impl Namespaces {
         if let Some((_, namespace)) = self.made.borrow().iter().find(|(has, _)| has == ids) {
             return Ok(namespace.clone());
         }
-        let made = |error| format!("make a user namespace: {error}");
-        let pid = self.spare.take().map_or_else(|| sys::leave_namespaces(libc::CLONE_NEWUSER).map_err(made), Ok)?;
+        let pid = self.spare.take().map_or_else(|| self.leave(), Ok)?;
         let namespace = map(pid, ids).and_then(|()| namespace_of(pid));
         reap(pid);
         let namespace = Rc::new(namespace?);
@@ -87,4 +97,14 @@ impl Drop for Namespaces {
 
 fn reap(pid: i32) {
     let _ = rustix::process::waitpid(rustix::process::Pid::from_raw(pid), rustix::process::WaitOptions::empty());
+}
+
+/// Gives the host ids of a sandbox back, whose directory is gone: removes the claim, unless it is another's by now.
+pub(crate) fn give_back(claim: &str, dir: &str) {
+    let Ok(file) = fs::File::open(claim) else { return };
+    // Whoever takes it over holds the lock.
+    let is_ours = |text: Vec<u8>| text.strip_prefix(dir.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
+    if file.try_lock().is_ok() && fs::read(claim).is_ok_and(is_ours) {
+        let _ = fs::remove_file(claim);
+    }
 }

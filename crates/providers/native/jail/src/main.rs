@@ -84,6 +84,8 @@ struct Heard {
     goes_on: bool,
     /// The directory, if it goes with the sandbox, and whose it is.
     dir: Option<(String, Rights, Ids)>,
+    /// The claim on its host ids.
+    claim: Option<String>,
 }
 
 impl Heard {
@@ -95,6 +97,7 @@ impl Heard {
         {
             overlay::let_go(dir);
             let _ = clear::remove(dir, *rights, ids);
+            self.claim.iter().for_each(|claim| ids::give_back(claim, dir));
         }
     }
 }
@@ -122,9 +125,10 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     let _ = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::empty());
     let argument = std::env::args().nth(1);
+    let first_id: Option<u32> = std::env::args().nth(2).and_then(|id| id.parse().ok());
     let network = Network::ALL.into_iter().find(|network| argument.as_deref() == Some(network.argument()));
     let network = network.ok_or(
-        "usage: kennel-jail none|joined|host|forward|clear, told what to do on standard input; or kennel-jail try",
+        "usage: kennel-jail none|joined|host [FIRST-ID], or kennel-jail forward|clear, told what to do on standard input; or kennel-jail try",
     )?;
 
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("make a pipe: {error}"));
@@ -141,11 +145,15 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     }
     // An ordinary user's has a firewall of its own; root's is the host's.
     let firewall = network == Network::Joined && !rustix::process::geteuid().is_root();
+    // The kernel counts what is made in a user namespace for whoever made that: not for the host's root.
+    let charged = first_id.map(sys::ChargedTo::user).transpose();
+    let charged = charged.map_err(|error| format!("become the user whom namespaces are charged to: {error}"))?;
     let inside = match sys::fork_into(namespaces) {
         Ok(Some(pid)) => Inside(pid),
         Ok(None) => walls::raise(network, firewall, &hand_out, &up_in),
         Err(error) => return Err(format!("make namespaces: {error}")),
     };
+    drop(charged);
     // It goes first. A process that is forked often waits behind its parent, though another processor has nothing to do;
     // one that is woken does not.
     let mut up = [0; 4];
@@ -154,13 +162,13 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     // In the table of descriptors that both share.
     let firewall = kennel_keeper::sys::inherited(i32::from_ne_bytes(up)).map(FirewallSocket::from);
 
-    let namespaces = ids::Namespaces::default();
-    if rustix::process::geteuid().is_root() {
+    let namespaces = ids::Namespaces::charged_to(first_id);
+    if first_id.is_some() {
         namespaces.prepare();
     }
     let mut plan: Plan = minicbor::decode(&place::hear()?).map_err(|error| format!("read the plan: {error}"))?;
     let dir = plan.remove_dir.then(|| (plan.dir.clone(), plan.rights, plan.ids.clone()));
-    *heard = Heard { goes_on: plan.keeper.host_fd.is_some(), dir };
+    *heard = Heard { goes_on: plan.keeper.host_fd.is_some(), dir, claim: plan.claim.clone() };
     place::keep_host(&mut plan.keeper)?;
     let place = Place::take(&plan.dir, &mut plan.keeper)?;
     let group = plan.cgroup.as_ref().map(cgroup::Group::make).transpose()?;
@@ -272,6 +280,7 @@ impl Watch {
         if self.plan.remove_dir {
             let _ = rustix::process::chdir("/");
             let _ = clear::remove(&self.plan.dir, self.plan.rights, &self.plan.ids);
+            self.plan.claim.iter().for_each(|claim| ids::give_back(claim, &self.plan.dir));
         }
         // The descriptors that were closed by number must not be closed again by their owners.
         kennel_keeper::sys::exit_now(0)

@@ -53,6 +53,9 @@ pub struct Plan {
     /// Other sandboxes can be made inside.
     #[n(14)]
     pub nesting: bool,
+    /// The file by which its host ids are claimed, if that goes with it. It names the sandbox's directory.
+    #[n(30)]
+    pub claim: Option<String>,
     /// A way out of its network, where it has one of its own.
     #[n(20)]
     pub link: Option<Link>,
@@ -253,7 +256,8 @@ pub enum Owners {
     },
 }
 
-/// The network. Not part of the plan but the jail's one argument: namespaces are made before there is a plan.
+/// The network. Not part of the plan but the jail's first argument: namespaces are made before there is a plan. The second is
+/// the first of the sandbox's host ids, if the host's root makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     /// Loopback only.

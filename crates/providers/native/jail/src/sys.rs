@@ -21,6 +21,35 @@ pub(crate) fn fork_into(namespaces: libc::c_int) -> Result<Option<i32>, Errno> {
     Ok((pid != 0).then_some(pid as i32))
 }
 
+/// Makes this process another user's in the eyes of the kernel's counts while it lives. Namespaces that are made meanwhile,
+/// and what is counted in them, are charged to that user and not to the host's root. Only for the host's root.
+pub(crate) struct ChargedTo;
+
+impl ChargedTo {
+    /// The capabilities stay: some systems let nobody else make user namespaces.
+    pub(crate) fn user(id: u32) -> Result<Self, Errno> {
+        use rustix::thread::{capabilities, set_capabilities};
+        effective_user(id)?;
+        let charged = Self;
+        let mut sets = capabilities(None)?;
+        sets.effective = sets.permitted;
+        set_capabilities(None, sets).map(|()| charged)
+    }
+}
+
+impl Drop for ChargedTo {
+    fn drop(&mut self) {
+        // The real user is still root, who may go back.
+        let _ = effective_user(0);
+    }
+}
+
+fn effective_user(id: u32) -> Result<(), Errno> {
+    const SAME: libc::c_long = -1;
+    // SAFETY: plain numbers.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, SAME, libc::c_long::from(id), SAME) }).map(drop)
+}
+
 /// Makes new namespaces with nobody in them. The child has ended when this returns, and is not reaped: its entries in
 /// `/proc` are those of its namespaces until it is waited for. Cheaper than a fork, because nothing is copied.
 pub(crate) fn leave_namespaces(namespaces: libc::c_int) -> Result<i32, Errno> {

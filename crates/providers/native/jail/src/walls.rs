@@ -11,7 +11,7 @@ use kennel_jail::Network;
 use kennel_netlink::FirewallSocket;
 use kennel_proto::{KeeperConfig, LogSink};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_change, move_mount,
@@ -111,6 +111,7 @@ impl Own {
         if nesting {
             return Ok(());
         }
+        self.refuse_user_namespaces()?;
         for file in MASKED {
             if rustix::fs::statat(root, file, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
                 attach(copy(root, "dev/null")?.as_fd(), root, file)?;
@@ -135,6 +136,18 @@ impl Own {
     }
 }
 
+impl Own {
+    /// No user namespace can be made in this one from here on: the filter on system calls says so too.
+    fn refuse_user_namespaces(&self) -> Result<(), String> {
+        const SETTING: &str = "sys/user/max_user_namespaces";
+        let write = |file: OwnedFd| rustix::io::write(&file, b"0");
+        rustix::fs::openat(&self.proc, SETTING, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+            .and_then(write)
+            .map(drop)
+            .map_err(|error| format!("set {SETTING}: {error}"))
+    }
+}
+
 fn mount_all(dir: &str, root: &Root, read_only: bool, nesting: bool, own: &Own) -> Result<(), String> {
     let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -144,8 +157,8 @@ fn mount_all(dir: &str, root: &Root, read_only: bool, nesting: bool, own: &Own) 
         Root::Made(numbers) => {
             let [root, dev, binds @ ..] = &numbers[..] else { return Err("too few mounts".into()) };
             let (root, dev) = (kennel_keeper::sys::borrow(*root), kennel_keeper::sys::borrow(*dev));
-            // Any place would do, and nobody looks here.
-            attach(root, CWD, dir)?;
+            // Any place would do that this user, who is nobody to the host's files, can get to.
+            attach(root, CWD, "/proc")?;
             attach(dev, root, "dev")?;
             own.attach(root, nesting)?;
             for pair in binds.as_chunks::<2>().0 {

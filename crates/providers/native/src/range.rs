@@ -1,0 +1,294 @@
+//! Ranges of host ids for root's sandboxes: each sandbox has one of its own.
+//!
+//! A range is claimed with a file in a directory that all of root's state directories on this machine share. The file is
+//! locked while its sandbox is being made, and names the sandbox's directory afterwards. A claim whose file is not locked
+//! and whose directory does not exist is free, so a crash takes no range away for good.
+
+use kennel_core::{Error, Result};
+use kennel_types::ErrorCode;
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{ErrorKind, Read};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// How many ids a sandbox has.
+pub(crate) const IDS: u32 = 65_536;
+/// The first id of sandboxes that were made before each had a range of its own, and of files in volumes.
+pub(crate) const SHARED: u32 = 100_000;
+
+/// Where the ranges are: above the ids that `useradd` (to 600100000), systemd (to 1879048191) and directory services (SSSD
+/// and FreeIPA, to 2000200000) give out, and below those that systemd keeps for foreign images (from 2147352576).
+const ZONE: Range<u32> = 0x7739_0000..0x7ffe_0000;
+/// How many of the ranges are looked at first. Few, so that few files are made.
+const FIRST_LOOK: u32 = 16;
+/// How often one is looked for before there is none.
+const TRIES: u32 = 4096;
+
+/// Where claims are kept.
+pub(crate) const CLAIMS: &str = "/var/lib/kennel/ids";
+
+/// The claims on ranges.
+#[derive(Clone, Debug)]
+pub(crate) struct Claims {
+    dir: PathBuf,
+}
+
+/// A range that is being given to a sandbox. It is free again if it never is.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    first: u32,
+    path: PathBuf,
+    file: File,
+    given: bool,
+}
+
+impl Claims {
+    pub(crate) fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// Takes a range that is nobody's: no sandbox's, and no user's or group's of this machine.
+    pub(crate) fn take(&self) -> Result<Claim> {
+        let taken = Taken::read();
+        let random = RandomState::new();
+        for attempt in 0..TRIES {
+            let look = FIRST_LOOK.checked_shl(attempt / 2).unwrap_or(u32::MAX).clamp(FIRST_LOOK, RANGES);
+            let first = ZONE.start + (random.hash_one(attempt) % u64::from(look)) as u32 * IDS;
+            if taken.overlaps(&(first..first + IDS)) {
+                continue;
+            }
+            if let Some(claim) = self.try_take(first, None)? {
+                return Ok(claim);
+            }
+        }
+        let message = format!("no range of {IDS} user ids between {} and {} is free", ZONE.start, ZONE.end);
+        Err(Error::new(ErrorCode::LimitExceeded, message).hint("kennel gc, or kennel rm a sandbox"))
+    }
+
+    /// Makes sure that a range is the sandbox's whose directory this is, before it is started again.
+    pub(crate) fn check(&self, first: u32, dir: &Path) -> Result<()> {
+        let path = self.path(first);
+        if std::fs::read(&path).is_ok_and(|text| owner(&text).is_some_and(|owner| owner == dir)) {
+            return Ok(());
+        }
+        if let Some(claim) = self.try_take(first, Some(dir))? {
+            return claim.give_to(dir);
+        }
+        let message = format!("the user ids from {first} are those of another sandbox: see {}", path.display());
+        Err(Error::new(ErrorCode::AlreadyExists, message).hint("remove one of the two sandboxes"))
+    }
+
+    /// Gives a range back, if it is the sandbox's whose directory this was.
+    pub(crate) fn free(&self, first: u32, dir: &Path) {
+        if let Ok(Some(claim)) = self.try_take(first, Some(dir)) {
+            drop(claim);
+        }
+    }
+
+    /// Removes the claims of sandboxes that are gone.
+    pub(crate) fn sweep(&self) {
+        for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            if let Some(first) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+                drop(self.try_take(first, None));
+            }
+        }
+    }
+
+    pub(crate) fn path(&self, first: u32) -> PathBuf {
+        self.dir.join(first.to_string())
+    }
+
+    /// Takes one range, unless it is another's than `own`, who may be there.
+    fn try_take(&self, first: u32, own: Option<&Path>) -> Result<Option<Claim>> {
+        let path = self.path(first);
+        let failed = |error| Error::io(format!("claim user ids with {}", path.display()), error);
+        loop {
+            let file = self.open(&path).map_err(failed)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+            }
+            // Whoever gave it back has removed the file meanwhile: another may be in its place.
+            if file.metadata().map_err(failed)?.nlink() == 0 {
+                continue;
+            }
+            let mut claim = Claim { first, path, file, given: true };
+            let mut text = Vec::new();
+            claim.file.read_to_end(&mut text).map_err(|error| Error::io("read a claim on user ids", error))?;
+            let is_free = owner(&text).is_none_or(|owner| Some(owner) == own || !owner.exists());
+            claim.given = !is_free;
+            return Ok(is_free.then_some(claim));
+        }
+    }
+
+    fn open(&self, path: &Path) -> std::io::Result<File> {
+        let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+        match open() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+                open()
+            }
+            opened => opened,
+        }
+    }
+}
+
+impl Claim {
+    /// The first id of the range.
+    pub(crate) fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// It is that sandbox's from now on, for as long as its directory exists.
+    pub(crate) fn give_to(mut self, dir: &Path) -> Result<()> {
+        // Written over what was there: the file systems that wait for a disk when a file is emptied would do so here.
+        let text = [dir.as_os_str().as_bytes(), b"\0"].concat();
+        self.file.write_all_at(&text, 0).map_err(|error| Error::io(format!("write {}", self.path.display()), error))?;
+        self.given = true;
+        Ok(())
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if !self.given {
+            // Still locked: nobody can have taken it over.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The sandbox's directory that a claim names, up to a zero byte. One that is not written to the end names none.
+fn owner(text: &[u8]) -> Option<&Path> {
+    let end = text.iter().position(|byte| *byte == 0)?;
+    Some(Path::new(OsStr::from_bytes(&text[..end])))
+}
+
+/// How many ranges there are.
+const RANGES: u32 = (ZONE.end - ZONE.start) / IDS;
+
+/// Whether the ranges can be used here. In a container that has fewer ids they cannot.
+pub(crate) fn are_mapped() -> bool {
+    // The host's own user namespace has all ids, and always this number.
+    const HOST: &str = "user:[4026531837]";
+    if std::fs::read_link("/proc/self/ns/user").is_ok_and(|namespace| namespace == Path::new(HOST)) {
+        return true;
+    }
+    let covers = |path: &str| std::fs::read_to_string(path).is_ok_and(|map| covers(&map, &ZONE));
+    covers("/proc/self/uid_map") && covers("/proc/self/gid_map")
+}
+
+fn covers(map: &str, zone: &Range<u32>) -> bool {
+    map.lines().any(|line| {
+        let fields: Vec<u64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        let [first, _, count] = fields[..] else { return false };
+        first <= u64::from(zone.start) && u64::from(zone.end) <= first + count
+    })
+}
+
+/// Ids that are users', groups' or given to users.
+struct Taken(Vec<Range<u64>>);
+
+impl Taken {
+    /// By the files of this machine. Directory services are not asked: that takes long, and none lists all its ids.
+    fn read() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let given = ["/etc/subuid", "/etc/subgid"].map(read);
+        let accounts = ["/etc/passwd", "/etc/group"].map(read);
+        Self::parse(given.iter().map(|text| &**text), accounts.iter().map(|text| &**text))
+    }
+
+    fn parse<'a>(given: impl Iterator<Item = &'a str>, accounts: impl Iterator<Item = &'a str>) -> Self {
+        let number = |line: &str, field| line.split(':').nth(field).and_then(|text| text.trim().parse::<u64>().ok());
+        let given = given.flat_map(str::lines).filter_map(|line| {
+            let (first, count) = (number(line, 1)?, number(line, 2)?);
+            Some(first..first.saturating_add(count))
+        });
+        let accounts = accounts.flat_map(str::lines).filter_map(|line| number(line, 2).map(|id| id..id + 1));
+        Self(given.chain(accounts).collect())
+    }
+
+    fn overlaps(&self, range: &Range<u32>) -> bool {
+        self.0.iter().any(|taken| taken.start < u64::from(range.end) && u64::from(range.start) < taken.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_one_sandboxs_until_that_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let claims = Claims::new(dir.path().join("ids"));
+        let sandboxes: Vec<PathBuf> = (0..40).map(|number| dir.path().join(format!("box{number}"))).collect();
+        let mut firsts = Vec::new();
+        for sandbox in &sandboxes {
+            let claim = claims.take().unwrap();
+            firsts.push(claim.first());
+            std::fs::create_dir(sandbox).unwrap();
+            claim.give_to(sandbox).unwrap();
+        }
+        let mut distinct = firsts.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), sandboxes.len(), "no two have the same");
+        claims.check(firsts[0], &sandboxes[0]).unwrap();
+        assert_eq!(claims.check(firsts[0], &sandboxes[1]).unwrap_err().code(), ErrorCode::AlreadyExists);
+        std::fs::remove_dir(&sandboxes[0]).unwrap();
+        claims.check(firsts[0], &sandboxes[1]).unwrap();
+        claims.free(firsts[0], &sandboxes[2]);
+        assert!(claims.path(firsts[0]).exists(), "another's is not given back");
+        for (first, sandbox) in firsts.iter().zip(&sandboxes).skip(2) {
+            claims.free(*first, sandbox);
+        }
+        claims.free(firsts[0], &sandboxes[1]);
+        std::fs::remove_dir(&sandboxes[1]).unwrap();
+        claims.sweep();
+        assert_eq!(std::fs::read_dir(dir.path().join("ids")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_being_made_is_nobody_elses() {
+        let dir = tempfile::tempdir().unwrap();
+        let claims = Claims::new(dir.path());
+        let taking = || claims.take().unwrap();
+        let held: Vec<Claim> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| [(); 8].map(|()| taking()))).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        let mut firsts: Vec<u32> = held.iter().map(Claim::first).collect();
+        firsts.sort_unstable();
+        firsts.dedup();
+        assert_eq!(firsts.len(), held.len());
+        claims.sweep();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), held.len());
+        drop(held);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "what is given to nobody is free");
+    }
+
+    #[test]
+    fn ids_of_users_and_given_ranges_are_left_alone() {
+        let taken = Taken::parse(
+            ["ann:100000:65536\nbroken\nbob:2000224256:1\n"].into_iter(),
+            ["root:x:0:0:root:/root:/bin/sh\neve:x:2000300000:100::/:/bin/sh\n"].into_iter(),
+        );
+        assert!(taken.overlaps(&(SHARED..SHARED + IDS)));
+        assert!(taken.overlaps(&(ZONE.start..ZONE.start + IDS)));
+        assert!(taken.overlaps(&(ZONE.start + IDS..ZONE.start + 2 * IDS)));
+        assert!(!taken.overlaps(&(ZONE.start + 2 * IDS..ZONE.start + 3 * IDS)));
+        assert_eq!(ZONE.start % IDS, 0);
+    }
+
+    #[test]
+    fn a_container_may_have_too_few_ids() {
+        assert!(covers("         0          0 4294967295\n", &ZONE));
+        assert!(!covers("0 1000000 1000000000\n", &ZONE));
+        assert!(!covers("0 1000 1\n1 100000 65536\n", &ZONE));
+    }
+}

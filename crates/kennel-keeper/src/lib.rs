@@ -8,6 +8,7 @@
 
 mod connection;
 mod files;
+mod holes;
 mod hosts;
 mod keeper;
 mod launch;

@@ -21,6 +21,9 @@ pub(crate) enum Report {
     /// The request is done.
     #[n(3)]
     Done(#[n(0)] Outcome),
+    /// Segments of a file with holes may flow.
+    #[n(4)]
+    ReadySparse,
 }
 
 impl Report {

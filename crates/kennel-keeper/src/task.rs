@@ -253,7 +253,9 @@ impl Task {
         }
         if over {
             self.status = None;
-            if self.end.is_none() && !reports.iter().any(|report| !matches!(report, Report::Ready)) {
+            if self.end.is_none()
+                && !reports.iter().any(|report| !matches!(report, Report::Ready | Report::ReadySparse))
+            {
                 // It was killed before it could say how things ended.
                 reports.push(match self.kind {
                     Kind::Command { .. } => {

@@ -5,6 +5,7 @@
 
 use crate::connection::Connection;
 use crate::log::Log;
+use crate::notices::{Listener, UnderWay};
 use crate::output::start_failure_code;
 use crate::shim::Order;
 use crate::task::Task;
@@ -37,6 +38,10 @@ pub(crate) struct Keeper {
     pub(crate) connections: HashMap<u64, Connection>,
     pub(crate) tasks: BTreeMap<u64, Task>,
     pub(crate) sinks: HashMap<u64, OwnedFd>,
+    /// Where calls of commands arrive that the keeper carries out.
+    pub(crate) listeners: HashMap<u64, Listener>,
+    /// Those that are being carried out, by the fork that does it.
+    pub(crate) under_way: HashMap<i32, UnderWay>,
     pub(crate) last_id: u64,
     pub(crate) main: Option<u64>,
     /// Bytes in all rings.
@@ -67,6 +72,7 @@ pub(crate) enum Token {
     Input(u64),
     Status(u64),
     Sink(u64),
+    Notices(u64),
 }
 
 impl Token {
@@ -80,6 +86,7 @@ impl Token {
             Self::Input(id) => (6, id),
             Self::Status(id) => (7, id),
             Self::Sink(id) => (8, id),
+            Self::Notices(id) => (9, id),
         };
         epoll::EventData::new_u64(kind << 56 | id)
     }
@@ -95,7 +102,8 @@ impl Token {
             5 => Self::Output(id, 1),
             6 => Self::Input(id),
             7 => Self::Status(id),
-            _ => Self::Sink(id),
+            8 => Self::Sink(id),
+            _ => Self::Notices(id),
         }
     }
 }
@@ -125,6 +133,8 @@ impl Keeper {
             connections: HashMap::new(),
             tasks: BTreeMap::new(),
             sinks: HashMap::new(),
+            listeners: HashMap::new(),
+            under_way: HashMap::new(),
             last_id: 0,
             main: None,
             held: 0,
@@ -197,6 +207,7 @@ impl Keeper {
             Token::Input(id) => self.feed(id),
             Token::Status(id) => self.take_reports(id),
             Token::Sink(id) => self.drain_sink(id),
+            Token::Notices(id) => self.take_notices(id, flags),
         }
     }
 
@@ -209,7 +220,7 @@ impl Keeper {
         // Orphans and shims alike. Shims say by their pipe how their command ended.
         loop {
             match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
-                Ok(Some(_)) => {}
+                Ok(Some((pid, _))) => self.end_notice(pid.as_raw_nonzero().get()),
                 Ok(None) => break,
                 Err(_) => {
                     if self.stopping.is_some() {

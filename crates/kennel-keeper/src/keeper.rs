@@ -42,6 +42,8 @@ pub(crate) struct Keeper {
     pub(crate) listeners: HashMap<u64, Listener>,
     /// Those that are being carried out, by the fork that does it.
     pub(crate) under_way: HashMap<i32, UnderWay>,
+    /// When connections are accepted again, after one could not be.
+    pub(crate) accept_at: Option<Instant>,
     pub(crate) last_id: u64,
     pub(crate) main: Option<u64>,
     /// Bytes in all rings.
@@ -135,6 +137,7 @@ impl Keeper {
             sinks: HashMap::new(),
             listeners: HashMap::new(),
             under_way: HashMap::new(),
+            accept_at: None,
             last_id: 0,
             main: None,
             held: 0,
@@ -277,6 +280,7 @@ impl Keeper {
             consider(task.deadline);
         }
         consider(self.stopping);
+        consider(self.accept_at);
         if self.is_idle() {
             consider(self.config.idle_ms.map(|ms| self.idle_since + Duration::from_millis(ms)));
         }
@@ -297,6 +301,9 @@ impl Keeper {
 
     fn check_time(&mut self) {
         let now = Instant::now();
+        if self.accept_at.take_if(|at| *at <= now).is_some() {
+            self.listen();
+        }
         for task in self.tasks.values_mut() {
             if !task.timed_out && task.deadline.is_some_and(|at| at <= now) {
                 task.timed_out = true;

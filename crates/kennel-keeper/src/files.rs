@@ -15,6 +15,9 @@ pub(crate) const CHUNK: usize = 256 * 1024;
 /// Directories within directories that `remove` goes into.
 const DEPTH: usize = 256;
 
+/// Bits of a mode that files get: neither set-user-id nor set-group-id.
+const FILE_BITS: u32 = 0o1777;
+
 pub(crate) type Done = Result<Outcome, Failure>;
 
 pub(crate) fn read(path: &[u8], offset: u64, limit: Option<u64>, pipes: &Pipes) -> Done {
@@ -51,7 +54,7 @@ pub(crate) fn write(path: &[u8], mode: Option<u32>, parents: bool, sparse: bool,
     if rustix::io::retry_on_intr(|| rustix::io::read(&pipes.control, &mut [0; 1])) != Ok(1) {
         return Err(Failure { kind: FailureKind::Other, message: "the write was given up".into() });
     }
-    let bits = mode.or(before.map(|stat| stat.st_mode)).unwrap_or(0o644) & 0o7777;
+    let bits = mode.or(before.map(|stat| stat.st_mode)).unwrap_or(0o644) & FILE_BITS;
     if let Some(stat) = before {
         // Only root can, and only root changes whose file it is.
         let owner = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
@@ -264,7 +267,7 @@ pub(crate) fn rename(from: &[u8], to: &[u8], replace: bool) -> Done {
 /// Moves a file to another file system: a copy under another name, renamed, then the old one removed.
 fn move_across(from: &[u8], to: &[u8], replace: bool) -> Done {
     let source = paths::open_file(from, OFlags::RDONLY)?;
-    let bits = rustix::fs::fstat(&source).map_err(|error| failure(from, error))?.st_mode & 0o7777;
+    let bits = rustix::fs::fstat(&source).map_err(|error| failure(from, error))?.st_mode & FILE_BITS;
     let (to_dir, to_name) = paths::parent(to)?;
     if !replace && rustix::fs::statat(&to_dir, to_name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
         return Err(failure(to, Errno::EXIST));

@@ -9,14 +9,27 @@ use crate::sys;
 use kennel_proto::{Body, Channel, Failure, Frame, GENERATION, Hello, Outcome, Reply, Welcome, caps};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::time::{Duration, Instant};
+
+/// How long a connection waits that could not be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 impl Keeper {
     pub(crate) fn accept(&mut self) {
         let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
-        while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
-            self.meet(socket);
+        loop {
+            match rustix::net::accept_with(&self.listener, flags) {
+                Ok(socket) => self.meet(socket),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(_) => break,
+            }
         }
+        // There is no descriptor or no memory for it, and it goes on waiting: asking again at once would keep a processor
+        // busy.
+        let _ = epoll::delete(&self.epoll, &self.listener);
+        self.accept_at = Some(Instant::now() + ACCEPT_AGAIN);
     }
 
     /// Takes a connection, if it is one to be taken. One that is not reads end of file.

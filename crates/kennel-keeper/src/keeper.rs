@@ -5,6 +5,7 @@
 
 use crate::connection::Connection;
 use crate::log::Log;
+use crate::notices::{Listener, UnderWay};
 use crate::output::start_failure_code;
 use crate::shim::Order;
 use crate::task::Task;
@@ -37,6 +38,12 @@ pub(crate) struct Keeper {
     pub(crate) connections: HashMap<u64, Connection>,
     pub(crate) tasks: BTreeMap<u64, Task>,
     pub(crate) sinks: HashMap<u64, OwnedFd>,
+    /// Where calls of commands arrive that the keeper carries out.
+    pub(crate) listeners: HashMap<u64, Listener>,
+    /// Those that are being carried out, by the fork that does it.
+    pub(crate) under_way: HashMap<i32, UnderWay>,
+    /// When connections are accepted again, after one could not be.
+    pub(crate) accept_at: Option<Instant>,
     pub(crate) last_id: u64,
     pub(crate) main: Option<u64>,
     /// Bytes in all rings.
@@ -67,6 +74,7 @@ pub(crate) enum Token {
     Input(u64),
     Status(u64),
     Sink(u64),
+    Notices(u64),
 }
 
 impl Token {
@@ -80,6 +88,7 @@ impl Token {
             Self::Input(id) => (6, id),
             Self::Status(id) => (7, id),
             Self::Sink(id) => (8, id),
+            Self::Notices(id) => (9, id),
         };
         epoll::EventData::new_u64(kind << 56 | id)
     }
@@ -95,7 +104,8 @@ impl Token {
             5 => Self::Output(id, 1),
             6 => Self::Input(id),
             7 => Self::Status(id),
-            _ => Self::Sink(id),
+            8 => Self::Sink(id),
+            _ => Self::Notices(id),
         }
     }
 }
@@ -125,6 +135,9 @@ impl Keeper {
             connections: HashMap::new(),
             tasks: BTreeMap::new(),
             sinks: HashMap::new(),
+            listeners: HashMap::new(),
+            under_way: HashMap::new(),
+            accept_at: None,
             last_id: 0,
             main: None,
             held: 0,
@@ -197,6 +210,7 @@ impl Keeper {
             Token::Input(id) => self.feed(id),
             Token::Status(id) => self.take_reports(id),
             Token::Sink(id) => self.drain_sink(id),
+            Token::Notices(id) => self.take_notices(id, flags),
         }
     }
 
@@ -209,7 +223,7 @@ impl Keeper {
         // Orphans and shims alike. Shims say by their pipe how their command ended.
         loop {
             match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
-                Ok(Some(_)) => {}
+                Ok(Some((pid, _))) => self.end_notice(pid.as_raw_nonzero().get()),
                 Ok(None) => break,
                 Err(_) => {
                     if self.stopping.is_some() {
@@ -266,6 +280,7 @@ impl Keeper {
             consider(task.deadline);
         }
         consider(self.stopping);
+        consider(self.accept_at);
         if self.is_idle() {
             consider(self.config.idle_ms.map(|ms| self.idle_since + Duration::from_millis(ms)));
         }
@@ -286,6 +301,9 @@ impl Keeper {
 
     fn check_time(&mut self) {
         let now = Instant::now();
+        if self.accept_at.take_if(|at| *at <= now).is_some() {
+            self.listen();
+        }
         for task in self.tasks.values_mut() {
             if !task.timed_out && task.deadline.is_some_and(|at| at <= now) {
                 task.timed_out = true;

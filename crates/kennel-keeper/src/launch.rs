@@ -1,10 +1,11 @@
 //! From a forked child to the command: terminal, user, rights, directory, environment, and at last the program.
 
 use crate::paths::reason;
-use crate::sys;
+use crate::report::Report;
 use crate::users::{self, User};
+use crate::{filter, sys};
 use kennel_proto::{Failure, FailureKind, KeeperConfig, Spawn, SpawnCommand};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Access, CWD};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -21,15 +22,16 @@ pub(crate) struct Stdio {
     pub(crate) tty: bool,
 }
 
-/// Becomes the command. Called in a new process; comes back only with why it could not.
-pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio) -> Failure {
-    match prepare(config, spawn, stdio) {
+/// Becomes the command. Called in a new process; comes back only with why it could not. The keeper is told on `status`
+/// where the command's calls arrive that it has to carry out.
+pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio, status: &OwnedFd) -> Failure {
+    match prepare(config, spawn, stdio, status) {
         Ok(program) => program.exec(),
         Err(failure) => failure,
     }
 }
 
-fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio) -> Result<Program, Failure> {
+fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio, status: &OwnedFd) -> Result<Program, Failure> {
     let step = |what: &'static str| move |error: Errno| other(format!("{what}: {}", reason(error)));
     // All that the keeper itself changed.
     sys::default_signal(libc::SIGPIPE);
@@ -70,6 +72,12 @@ fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio) -> Result<Progra
     })?;
     let env = environment(config, spawn, user.or_else(|| users::find(&me.to_string()).ok()).as_ref(), stdio.tty);
     let program = Program::find(spawn, env)?;
+    if config.filter_commands
+        && let Some(listener) = filter::load().map_err(step("load the command's system call filter"))?
+    {
+        // From here on `openat2` is gone, and calls that the keeper carries out wait for it.
+        Report::Listening.send_with(status, listener.as_fd()).map_err(step("tell the keeper of the filter"))?;
+    }
     sys::close_on_exec_from(3);
     Ok(program)
 }

@@ -7,12 +7,15 @@
 //! Only the program and the native provider's jail use this crate. What a host needs is in `kennel-proto`.
 
 mod connection;
+mod emulate;
 mod files;
+mod filter;
 mod holes;
 mod hosts;
 mod keeper;
 mod launch;
 mod log;
+mod notices;
 mod output;
 mod paths;
 pub mod place;

@@ -241,7 +241,7 @@ impl Keeper {
                     }
                     listen = self.main == Some(id);
                 }
-                Report::Ready | Report::ReadySparse => {}
+                Report::Ready | Report::ReadySparse | Report::Listening => {}
                 Report::Exited(mut exit) => {
                     let oom_after = stats::oom_kills(self.oom_fd.as_ref(), self.config.inherit_env);
                     exit.timed_out = task.timed_out;
@@ -264,6 +264,9 @@ impl Keeper {
         if task.end.is_some() {
             task.stdin.discard();
             task.deadline = None;
+        }
+        if let Some(listener) = task.listener.take() {
+            self.listen_to(listener);
         }
         if listen {
             self.listen();

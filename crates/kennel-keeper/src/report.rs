@@ -1,8 +1,15 @@
-//! What a child of the keeper tells it, over a pipe of its own: length and message, as in the protocol.
+//! What a child of the keeper tells it, over a socket of its own: length and message, as in the protocol.
 
 use kennel_proto::{ExitReport, Failure, Outcome};
 use minicbor::{Decode, Encode};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 
 /// Longest message.
 const CAP: usize = 64 * 1024;
@@ -24,16 +31,34 @@ pub(crate) enum Report {
     /// Segments of a file with holes may flow.
     #[n(4)]
     ReadySparse,
+    /// With it comes the descriptor on which calls of the command arrive.
+    #[n(5)]
+    Listening,
 }
 
 impl Report {
     /// Writes it to a blocking pipe. If the keeper is gone nobody wants it.
     pub(crate) fn send(&self, pipe: impl AsFd) {
+        write_all(pipe, &self.to_bytes());
+    }
+
+    /// Writes it to a socket, and with it a descriptor.
+    pub(crate) fn send_with(&self, socket: impl AsFd, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut passed = SendAncillaryBuffer::new(&mut space);
+        let fds = [fd];
+        passed.push(SendAncillaryMessage::ScmRights(&fds));
+        let bytes = self.to_bytes();
+        let sent = sendmsg(socket, &[IoSlice::new(&bytes)], &mut passed, SendFlags::NOSIGNAL)?;
+        if sent == bytes.len() { Ok(()) } else { Err(Errno::IO) }
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; 4];
         minicbor::encode(self, &mut bytes).expect("writing to a Vec cannot fail");
         let length = (bytes.len() - 4) as u32;
         bytes[..4].copy_from_slice(&length.to_le_bytes());
-        write_all(pipe, &bytes);
+        bytes
     }
 
     /// Takes the first whole message out of what was read.
@@ -47,6 +72,18 @@ impl Report {
         bytes.drain(..4 + length);
         Some(report)
     }
+}
+
+/// Reads what a child has sent: how many bytes, and the descriptor that came with them.
+pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut passed = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut passed, RecvFlags::CMSG_CLOEXEC)?;
+    let fd = passed.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    Ok((received.bytes, fd))
 }
 
 /// Writes everything, or as much as the other side takes.

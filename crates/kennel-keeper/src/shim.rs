@@ -20,7 +20,8 @@ use crate::report::Report;
 use crate::{sys, tree};
 use kennel_proto::{ExitReport, Failure, KeeperConfig, Spawn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::net::RecvFlags;
 use rustix::process::WaitOptions;
 use std::time::{Duration, Instant};
 
@@ -62,14 +63,14 @@ impl Order {
 const KILL_WITHIN: Duration = Duration::from_secs(30);
 
 /// Is the shim. Called in a fresh fork of the keeper; never returns.
-pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio, status: &OwnedFd, control: &OwnedFd) -> ! {
-    let keep = [&stdio.stdin, &stdio.stdout, &stdio.stderr, status, control].map(AsRawFd::as_raw_fd);
+pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio, status: &OwnedFd) -> ! {
+    let keep = [&stdio.stdin, &stdio.stdout, &stdio.stderr, status].map(AsRawFd::as_raw_fd);
     sys::close_all_but(&keep);
-    match start(config, spawn, stdio) {
+    match start(config, spawn, stdio, status) {
         Ok((command, signals)) => {
             Report::Ready.send(status);
             let stop = spawn.stop_signal.filter(|signal| (1..=64).contains(signal)).unwrap_or(libc::SIGTERM);
-            let report = attend(command, stop, &signals, control);
+            let report = attend(command, stop, &signals, status);
             Report::Exited(report).send(status);
         }
         Err(failure) => Report::Failed(failure).send(status),
@@ -78,7 +79,7 @@ pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio, status: &O
 }
 
 /// Starts the command; answers once its program runs.
-fn start(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio) -> Result<(i32, OwnedFd), Failure> {
+fn start(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio, status: &OwnedFd) -> Result<(i32, OwnedFd), Failure> {
     let failed = |error: rustix::io::Errno| Failure {
         kind: kennel_proto::FailureKind::Limit,
         message: format!("start a process: {}", crate::paths::reason(error)),
@@ -86,7 +87,8 @@ fn start(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio) -> Result<(i32, Own
     sys::become_subreaper().map_err(failed)?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP]).map_err(failed)?;
     let mut failure = None;
-    let command = sys::fork_until_exec(|| failure = Some(launch::run(config, spawn, &stdio))).map_err(failed)?;
+    let command =
+        sys::fork_until_exec(|| failure = Some(launch::run(config, spawn, &stdio, status))).map_err(failed)?;
     // The shim holds nothing of the command's streams: their end is the command's own.
     drop(stdio);
     sys::forget_standard_streams();
@@ -97,7 +99,7 @@ fn start(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio) -> Result<(i32, Own
 }
 
 /// Waits for the command to end, or ends it.
-fn attend(command: i32, stop: i32, signals: &OwnedFd, control: &OwnedFd) -> ExitReport {
+fn attend(command: i32, stop: i32, signals: &OwnedFd, keeper: &OwnedFd) -> ExitReport {
     let mut ended = None;
     let mut kill_at: Option<Instant> = None;
     let mut orders = Vec::new();
@@ -113,9 +115,9 @@ fn attend(command: i32, stop: i32, signals: &OwnedFd, control: &OwnedFd) -> Exit
             }
             _ => {}
         }
-        wait(signals, control, kill_at);
+        wait(signals, keeper, kill_at);
         sys::read_signals(signals);
-        match read_orders(control, &mut orders) {
+        match read_orders(keeper, &mut orders) {
             Some(received) => {
                 for order in received {
                     match order {
@@ -161,22 +163,22 @@ fn reap(command: i32, ended: &mut Option<ExitReport>) -> bool {
     }
 }
 
-fn wait(signals: &OwnedFd, control: &OwnedFd, until: Option<Instant>) {
+fn wait(signals: &OwnedFd, keeper: &OwnedFd, until: Option<Instant>) {
     let timeout = until.map(|at| {
         let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
     });
-    let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(control, PollFlags::IN)];
+    let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(keeper, PollFlags::IN)];
     let _ = poll(&mut fds, timeout.as_ref());
 }
 
 /// Orders that have come in; `None` if the keeper is gone.
-fn read_orders(control: &OwnedFd, pending: &mut Vec<u8>) -> Option<Vec<Order>> {
+fn read_orders(keeper: &OwnedFd, pending: &mut Vec<u8>) -> Option<Vec<Order>> {
     let mut buffer = [0; 64];
     loop {
-        match rustix::io::read(control.as_fd(), &mut buffer) {
-            Ok(0) => return None,
-            Ok(count) => pending.extend_from_slice(&buffer[..count]),
+        match rustix::net::recv(keeper, &mut buffer, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return None,
+            Ok((count, _)) => pending.extend_from_slice(&buffer[..count]),
             Err(rustix::io::Errno::INTR) => {}
             Err(_) => break,
         }

@@ -1,6 +1,8 @@
-//! The few calls that rustix has no safe words for. All `unsafe` of the keeper is here.
+//! The few calls that rustix has no safe words for. All `unsafe` of the keeper is here and in the modules below.
 //!
 //! The keeper is single-threaded by design: a forked child may run any code.
+
+pub mod seccomp;
 
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;

@@ -1,6 +1,6 @@
 //! A task: a child of the keeper (the shim of a command, or a worker on files) and the bytes to and from it.
 
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::ring::Ring;
 use crate::shim::{self, Order};
 use crate::worker::{self, Pipes};
@@ -9,6 +9,7 @@ use kennel_proto::{ExitReport, Failure, FailureKind, KeeperConfig, Outcome, Requ
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
@@ -23,10 +24,13 @@ pub(crate) struct Task {
     pub(crate) kind: Kind,
     /// The shim or worker.
     pub(crate) pid: i32,
-    /// Orders for the shim; for a worker that writes a file, the word that all of it has come.
+    /// For a worker that writes a file, the word that all of it has come.
     control: Option<OwnedFd>,
+    /// What the child reports, and orders for the shim.
     pub(crate) status: Option<OwnedFd>,
     reports: Vec<u8>,
+    /// On which its calls arrive, until the keeper takes it.
+    pub(crate) listener: Option<OwnedFd>,
     pub(crate) stdin: Input,
     /// Standard output and standard error.
     pub(crate) outputs: [Output; 2],
@@ -105,6 +109,15 @@ fn pipe(keeper_reads: bool) -> Result<(OwnedFd, OwnedFd), Failure> {
     Ok((read, write))
 }
 
+/// The keeper's and the child's end of what they speak on.
+fn status() -> Result<(OwnedFd, OwnedFd), Failure> {
+    let failed = |error| system("make a socket", error);
+    let (mine, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(failed)?;
+    rustix::io::ioctl_fionbio(&mine, true).map_err(failed)?;
+    Ok((mine, theirs))
+}
+
 fn dev_null() -> Result<OwnedFd, Failure> {
     rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| system("open /dev/null", error))
@@ -113,9 +126,7 @@ fn dev_null() -> Result<OwnedFd, Failure> {
 impl Task {
     /// Starts a command under its shim.
     pub(crate) fn command(id: u64, config: &KeeperConfig, spawn: &Spawn) -> Result<Self, Failure> {
-        let (status, their_status) = pipe(true)?;
-        let (their_control, control) = pipe(false)?;
-        rustix::io::ioctl_fionbio(&their_control, true).map_err(|error| system("make a pipe", error))?;
+        let (status, their_status) = status()?;
         let mut stdin = Input { window: caps::STDIN_WINDOW, tty: spawn.tty.is_some(), ..Input::default() };
         let mut outputs = [Output::default(), Output::default()];
         let mut terminal = None;
@@ -155,14 +166,14 @@ impl Task {
             terminal,
         };
         match sys::fork().map_err(|error| system("start a process", error))? {
-            sys::Fork::Child => shim::run(config, spawn, stdio, &their_status, &their_control),
-            sys::Fork::Parent(pid) => Ok(Self::new(id, kind, pid, Some(control), status, stdin, outputs)),
+            sys::Fork::Child => shim::run(config, spawn, stdio, &their_status),
+            sys::Fork::Parent(pid) => Ok(Self::new(id, kind, pid, None, status, stdin, outputs)),
         }
     }
 
     /// Starts a worker for a request on files.
     pub(crate) fn worker(id: u64, config: &KeeperConfig, request: &Request) -> Result<Self, Failure> {
-        let (status, their_status) = pipe(true)?;
+        let (status, their_status) = status()?;
         let (out, their_output) = pipe(true)?;
         let mut stdin = Input { window: FILE_WINDOW, ..Input::default() };
         let (their_control, control) = pipe(false)?;
@@ -209,6 +220,7 @@ impl Task {
             control,
             status: Some(status),
             reports: Vec::new(),
+            listener: None,
             stdin,
             outputs,
             ready: false,
@@ -237,9 +249,12 @@ impl Task {
         let Some(status) = &self.status else { return reports };
         let mut buffer = [0; 4096];
         let over = loop {
-            match rustix::io::read(status, &mut buffer) {
-                Ok(0) => break true,
-                Ok(count) => self.reports.extend_from_slice(&buffer[..count]),
+            match report::receive(status, &mut buffer) {
+                Ok((0, _)) => break true,
+                Ok((count, fd)) => {
+                    self.reports.extend_from_slice(&buffer[..count]);
+                    self.listener = fd.or(self.listener.take());
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break false,
                 Err(_) => break true,
@@ -253,9 +268,8 @@ impl Task {
         }
         if over {
             self.status = None;
-            if self.end.is_none()
-                && !reports.iter().any(|report| !matches!(report, Report::Ready | Report::ReadySparse))
-            {
+            let opened = |report: &Report| matches!(report, Report::Ready | Report::ReadySparse | Report::Listening);
+            if self.end.is_none() && reports.iter().all(opened) {
                 // It was killed before it could say how things ended.
                 reports.push(match self.kind {
                     Kind::Command { .. } => {
@@ -273,8 +287,8 @@ impl Task {
 
     /// Tells the shim something.
     pub(crate) fn order(&mut self, order: Order) {
-        if let (Kind::Command { .. }, Some(control)) = (&self.kind, &self.control) {
-            let _ = rustix::io::write(control, &order.to_bytes());
+        if let (Kind::Command { .. }, Some(status)) = (&self.kind, &self.status) {
+            let _ = rustix::io::write(status, &order.to_bytes());
         }
     }
 

@@ -31,6 +31,8 @@ fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outco
     if let Some(name) = request.user().or(config.user.as_deref()) {
         let user = users::find(name).map_err(|message| Failure { kind: FailureKind::Invalid, message })?;
         launch::become_user(&user)?;
+        // No filter holds this process, so nobody of that user may take it over.
+        let _ = sys::not_dumpable();
     }
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let full = |path: &[u8]| absolute(config, path);

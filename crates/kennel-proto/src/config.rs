@@ -72,6 +72,11 @@ pub struct KeeperConfig {
     #[n(20)]
     #[cbor(default)]
     pub give: Vec<ByteVec>,
+    /// Whether commands get a system call filter of their own: no file becomes set-user-id or set-group-id, and process 1
+    /// keeps its limits and its scheduling. The keeper needs `CAP_SYS_PTRACE` for it, which `bounding` keeps from commands.
+    #[n(21)]
+    #[cbor(default)]
+    pub filter_commands: bool,
 }
 
 /// Where the main process's output is kept.

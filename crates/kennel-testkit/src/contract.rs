@@ -8,6 +8,7 @@ pub mod leftovers;
 pub mod lifecycle;
 pub mod limits;
 pub mod logs;
+pub mod modes;
 pub mod mounts;
 pub mod network;
 pub mod owners;
@@ -87,6 +88,16 @@ macro_rules! contract_of_walls {
             }
             owners {
                 what_is_made_in_a_mount_has_the_owners_of_the_row,
+            }
+            modes {
+                no_file_becomes_set_id,
+                no_file_becomes_set_id_for_another_user,
+                no_file_becomes_set_id_in_a_mount,
+                no_file_that_is_written_becomes_set_id,
+                what_outlives_its_command_sets_modes,
+                many_modes_at_once_stop_nobody,
+                a_fence_inside_is_not_climbed,
+                the_keeper_is_not_meddled_with,
             }
             volumes {
                 its_own_is_found_again,

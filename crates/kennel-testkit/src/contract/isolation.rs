@@ -1,8 +1,8 @@
 //! The walls: those of the row are really there. A row without any must say so.
 
-use crate::inside::{ok, run, sh};
+use crate::inside::{code, ok, run, sh};
 use crate::{Stage, host};
-use kennel_types::{Backing, ExecSpec, Layer, SandboxSpec, Support};
+use kennel_types::{Backing, ErrorCode, ExecSpec, Layer, SandboxSpec, Support};
 
 /// Whether there are walls. If not, the sandbox must not claim any.
 async fn has_walls(stage: &Stage) -> bool {
@@ -184,9 +184,16 @@ pub async fn no_other_sandbox_is_in_reach(stage: &Stage) {
 
 /// They need more of the kernel than a sandbox has by itself.
 pub async fn sandboxes_inside_are_asked_for(stage: &Stage) {
-    let spec = SandboxSpec { nesting: true, ..stage.spec() };
+    let spec = SandboxSpec { nesting: true, workspace: None, ..stage.spec() };
     if stage.mode().nesting == Support::Refused {
         return stage.refuses(&spec).await;
+    }
+    // Files get capabilities there, which would be good outside if they were root's.
+    let shared = SandboxSpec { nesting: true, ..stage.spec() };
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(code(stage.try_create(&shared).await), ErrorCode::InvalidConfig);
+    } else {
+        stage.create(&shared).await;
     }
     const MADE: &str = "unshare -r -m -p -f sh -c 'mount -t proc proc /proc && mount -t tmpfs t /tmp && echo $$'";
     let plain = stage.running().await;

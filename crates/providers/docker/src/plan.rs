@@ -21,8 +21,19 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// What the keeper needs to switch users, signal their processes and write files for them; nothing more is left.
-pub(crate) const CAPABILITIES: [&str; 7] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETPCAP", "SETUID"];
+/// What the keeper needs to switch users, signal their processes, write files for them and read the arguments of calls that
+/// it carries out for them; nothing more is left.
+pub(crate) const CAPABILITIES: [&str; 8] =
+    ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETPCAP", "SETUID", "SYS_PTRACE"];
+
+/// Those that commands can have: all but `SYS_PTRACE`.
+const COMMANDS: u64 = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8;
+
+/// Those of a container without a keeper: what the keeper alone needs is not given to its commands.
+fn capabilities(way: &Way<'_>) -> Vec<String> {
+    let without = matches!(way, Way::Plain).then_some("SYS_PTRACE");
+    CAPABILITIES.iter().filter(|name| Some(**name) != without).map(|&name| name.into()).collect()
+}
 
 /// The keeper's socket in its run directory.
 pub(crate) const SOCKET: &str = "sock";
@@ -209,7 +220,7 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
         userns_mode: spec.userns.clone().map(|mode| if mode == "auto" { "auto:size=65536".into() } else { mode }),
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
-        cap_add: Some(CAPABILITIES.iter().map(|&name| name.into()).collect()),
+        cap_add: Some(capabilities(&facts.way)),
         security_opt: Some(vec!["no-new-privileges".into()]),
         init: Some(false),
         auto_remove: Some(spec.tied),
@@ -332,6 +343,8 @@ fn keeper_config(
         }),
         // The engine keeps it, so that `docker logs` works too.
         log: LogSink::Passthrough,
+        bounding: Some(COMMANDS),
+        filter_commands: true,
         ..KeeperConfig::default()
     }
 }

@@ -123,6 +123,9 @@ async fn files(sandbox: &Sandbox) {
     assert_eq!(files.read("/made/file", 100).await.unwrap(), b"content");
     let stat = files.stat("/made/file", false).await.unwrap();
     assert_eq!((stat.kind, stat.size, stat.mode), (FileKind::File, 7, 0o644));
+    let set_id = WriteOptions { mode: Some(0o6755), ..with_parents };
+    files.write("/made/set-id", b"x", set_id).await.unwrap();
+    assert_eq!(files.stat("/made/set-id", false).await.unwrap().mode, 0o755);
     inside::ok(sandbox, "head -c 3000000 /dev/urandom > /made/large; chmod 600 /made/large").await;
     let large = files.read("/made/large", 4_000_000).await.unwrap();
     files.write("/made/copy", &large, WriteOptions::default()).await.unwrap();

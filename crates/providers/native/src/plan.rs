@@ -11,24 +11,30 @@ use kennel_proto::{KeeperConfig, LogSink, Spawn};
 use kennel_types::{ErrorCode, Layer, Mount, NetworkMode, SandboxSpec, Support};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Where the workspace is inside.
 pub(crate) const WORKSPACE: &str = "/workspace";
 
-/// What root inside may do to what is inside: what packages need to be installed, and servers to be run.
+/// What root inside may do to what is inside: what packages need to be installed, and servers to be run. Not among them are
+/// `FSETID` and `SETFCAP`: what they mark in a mount is a program with rights for the host.
 const CAPABILITIES: u64 = 1 << 0 // CHOWN
     | 1 << 1 // DAC_OVERRIDE
     | 1 << 3 // FOWNER
-    | 1 << 4 // FSETID
     | 1 << 5 // KILL
     | 1 << 6 // SETGID
     | 1 << 7 // SETUID
     | 1 << 8 // SETPCAP
     | 1 << 10 // NET_BIND_SERVICE
     | 1 << 18 // SYS_CHROOT
-    | 1 << 29 // AUDIT_WRITE
-    | 1 << 31; // SETFCAP
+    | 1 << 29; // AUDIT_WRITE
+
+/// `SETFCAP`: without it the kernel lets nobody map root into a new user namespace.
+const NESTING: u64 = 1 << 31;
+
+/// `SYS_PTRACE`: the keeper reads the arguments of calls that it carries out for commands. Commands do not have it.
+const KEEPER: u64 = 1 << 19;
 
 /// Places that mounts must not cover: the walls are made of them.
 const TAKEN: [&str; 4] = ["/", "/dev", "/proc", "/sys"];
@@ -75,6 +81,7 @@ pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Make
         }
         check_target(&mount.target, &format!("mount {}", mount.host.display()))?;
     }
+    check_owners(spec, maker)?;
     for cache in &spec.caches {
         check_target(&cache.target, &format!("cache {}", cache.name))?;
     }
@@ -95,6 +102,27 @@ pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Make
 fn is_overlay(path: &Path) -> bool {
     const OVERLAYFS_SUPER_MAGIC: u64 = 0x794c_7630;
     rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 == OVERLAYFS_SUPER_MAGIC)
+}
+
+/// Refuses to share root's own directories, to be written, with a sandbox in which files can get capabilities: those would
+/// hold outside too. In files of other users they do not.
+fn check_owners(spec: &SandboxSpec, maker: &Maker) -> Result<()> {
+    if !spec.nesting || maker.rights == Rights::User {
+        return Ok(());
+    }
+    let writable = spec.mounts.iter().filter(|mount| !mount.read_only).map(|mount| &mount.host);
+    for host in spec.workspace.iter().chain(writable) {
+        if host.metadata().is_ok_and(|metadata| metadata.uid() == 0) {
+            let message = format!(
+                "mount {}: it belongs to root, and with --nesting a sandbox could make programs there that have root's \
+                 rights outside",
+                host.display()
+            );
+            let hint = "use a directory of another user, -v HOST:TARGET:ro, or --no-workspace";
+            return Err(Error::new(ErrorCode::InvalidConfig, message).hint(hint));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses places that the walls are made of.
@@ -119,6 +147,8 @@ pub(crate) fn of(
     claims: &Claims,
 ) -> Result<Plan> {
     let spec = &record.spec;
+    // It may have got another owner since it was asked for.
+    check_owners(spec, maker)?;
     let dir = dir
         .to_str()
         .map(ToOwned::to_owned)
@@ -164,7 +194,7 @@ pub(crate) fn of(
             pids: limits.pids,
         }),
         hostname: record.name.clone(),
-        capabilities: CAPABILITIES,
+        capabilities: capabilities(spec) | KEEPER,
         keeper: keeper_config(record, maker, &shown.env),
         read_only: spec.read_only,
         disk: limits.disk.is_some(),
@@ -175,6 +205,11 @@ pub(crate) fn of(
         etc: etc(record),
         link: None,
     })
+}
+
+/// The capabilities that commands can have.
+fn capabilities(spec: &SandboxSpec) -> u64 {
+    if spec.nesting { CAPABILITIES | NESTING } else { CAPABILITIES }
 }
 
 /// The layers of an image, topmost first.
@@ -232,6 +267,8 @@ fn keeper_config(record: &Record, maker: &Maker, below: &BTreeMap<String, String
         log: LogSink::Nowhere,
         one_user: maker.mode(image.is_some()).users == Support::Refused,
         memory_limit: spec.limits.memory.map(|size| size.0),
+        bounding: Some(capabilities(spec)),
+        filter_commands: true,
         ..KeeperConfig::default()
     }
 }

@@ -41,6 +41,12 @@ async fn attacked_as(spec: SandboxSpec, made_by: Maker) -> Vec<String> {
     let home = Home::new();
     std::fs::write(home.workspace().join("escape"), program).unwrap();
     std::fs::set_permissions(home.workspace().join("escape"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    if let (true, Maker::Root) = (spec.nesting, made_by) {
+        // Root's own is not shared with such a sandbox.
+        for path in [home.workspace(), home.workspace().join("escape")] {
+            std::os::unix::fs::chown(path, Some(NOBODYS_IDS.0), Some(NOBODYS_IDS.1)).unwrap();
+        }
+    }
     let programs = match made_by {
         Maker::Root => home.programs(),
         Maker::User => home.path().join("programs"),

@@ -73,7 +73,8 @@ impl StandIn {
             }
             link.send(Body::Consumed { channel: Channel::Stdin, offset: bytes.len() as u64 }).await;
         }
-        let mode = mode.or(old.as_ref().map(|old| old.mode)).unwrap_or(0o644);
+        // Never set-user-id or set-group-id, as with a keeper.
+        let mode = mode.or(old.as_ref().map(|old| old.mode)).unwrap_or(0o644) & 0o1777;
         let owner = old.map_or((0, 0), |old| (old.uid, old.gid));
         self.put(&path, tar::EntryType::Regular, mode, owner, &bytes).await?;
         link.send(Body::Reply(Reply::Done(Outcome::Nothing))).await;

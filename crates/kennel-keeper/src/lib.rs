@@ -10,6 +10,7 @@ mod connection;
 mod emulate;
 mod files;
 mod filter;
+pub mod firewall;
 mod holes;
 mod hosts;
 mod keeper;

@@ -77,6 +77,10 @@ pub struct KeeperConfig {
     #[n(21)]
     #[cbor(default)]
     pub filter_commands: bool,
+    /// A file with the addresses that the sandbox must not connect to. Before anything runs, the keeper loads firewall rules
+    /// for them in its network namespace, removes the file, and gives up `CAP_NET_ADMIN` for good. If it cannot, it ends.
+    #[n(22)]
+    pub firewall: Option<ByteVec>,
 }
 
 /// Where the main process's output is kept.

@@ -29,11 +29,18 @@ pub(crate) const CAPABILITIES: [&str; 8] =
 /// Those that commands can have: all but `SYS_PTRACE`.
 const COMMANDS: u64 = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8;
 
-/// Those of a container without a keeper: what the keeper alone needs is not given to its commands.
-fn capabilities(way: &Way<'_>) -> Vec<String> {
-    let without = matches!(way, Way::Plain).then_some("SYS_PTRACE");
-    CAPABILITIES.iter().filter(|name| Some(**name) != without).map(|&name| name.into()).collect()
+/// Those of a container. Without a keeper, what the keeper alone needs is not given to its commands.
+fn capabilities(facts: &Facts<'_>) -> Vec<String> {
+    let without = matches!(facts.way, Way::Plain).then_some("SYS_PTRACE");
+    let always = CAPABILITIES.into_iter().filter(|name| Some(*name) != without);
+    always.chain(facts.filter.then_some(FILTERS)).map(Into::into).collect()
 }
+
+/// What the keeper needs to load firewall rules, and gives up before anything else runs.
+pub(crate) const FILTERS: &str = "NET_ADMIN";
+
+/// What the sandbox must not connect to, in its run directory until the keeper has read it.
+pub(crate) const FILTER: &str = "filter";
 
 /// The keeper's socket in its run directory.
 pub(crate) const SOCKET: &str = "sock";
@@ -64,6 +71,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) way: Way<'a>,
     /// Whether the engine holds limits.
     pub(crate) limits: bool,
+    /// Whether the keeper loads firewall rules in the container's network.
+    pub(crate) filter: bool,
     /// Who people outside are inside.
     pub(crate) ids: Ids,
     /// The workspace and the other mounts asked for.
@@ -221,6 +230,7 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
         cap_add: Some(capabilities(&facts.way)),
+        cap_add: Some(CAPABILITIES.into_iter().chain(facts.filter.then_some(FILTERS)).map(Into::into).collect()),
         security_opt: Some(vec!["no-new-privileges".into()]),
         init: Some(false),
         auto_remove: Some(spec.tied),
@@ -343,8 +353,7 @@ fn keeper_config(
         }),
         // The engine keeps it, so that `docker logs` works too.
         log: LogSink::Passthrough,
-        bounding: Some(COMMANDS),
-        filter_commands: true,
+        cap_add: Some(capabilities(facts)),
         ..KeeperConfig::default()
     }
 }
@@ -444,6 +453,7 @@ mod tests {
             kind: Kind::Docker,
             way: Way::Mounted { program: Some(Path::new("/programs/keeper")), run_dir: Path::new("/state/abc") },
             limits: true,
+            filter: false,
             ids: Ids::Same,
             mounts: Vec::new(),
             volumes: Vec::new(),
@@ -484,6 +494,18 @@ mod tests {
         let shape: Vec<_> = mounts.iter().map(|mount| (mount.target.as_deref().unwrap(), mount.read_only)).collect();
         assert_eq!(shape, [("/.kennel/keeper", Some(true)), ("/.kennel/run", Some(false))]);
         assert_eq!(plan.container, "kennel-abc");
+    }
+
+    #[test]
+    fn the_keeper_filters_the_network_where_it_can() {
+        let (id, image) = (SandboxId::new("abc").unwrap(), ImageConfig::default());
+        let with = |filter| {
+            let plan = plan(&SandboxSpec::default(), Facts { filter, ..facts(&id, &image, 0) }).unwrap();
+            let added = plan.body.host_config.as_ref().unwrap().cap_add.clone().unwrap();
+            (added.contains(&FILTERS.to_owned()), config(&plan).filter.map(|path| path.to_vec()))
+        };
+        assert_eq!(with(true), (true, Some(b"/.kennel/run/filter".to_vec())));
+        assert_eq!(with(false), (false, None));
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod leftovers;
 pub mod lifecycle;
 pub mod limits;
 pub mod logs;
+pub mod masks;
 pub mod mounts;
 pub mod network;
 pub mod owners;
@@ -87,6 +88,12 @@ macro_rules! contract_of_walls {
             }
             owners {
                 what_is_made_in_a_mount_has_the_owners_of_the_row,
+            }
+            masks {
+                kennels_own_directories_are_masked,
+                a_missing_directory_of_kennels_cannot_be_made,
+                a_mount_of_kennels_own_is_refused,
+                engines_sockets_are_masked,
             }
             volumes {
                 its_own_is_found_again,

@@ -8,6 +8,7 @@ pub mod leftovers;
 pub mod lifecycle;
 pub mod limits;
 pub mod logs;
+pub mod masks;
 pub mod modes;
 pub mod mounts;
 pub mod network;
@@ -100,6 +101,12 @@ macro_rules! contract_of_walls {
                 a_fence_inside_is_not_climbed,
                 the_keeper_is_not_meddled_with,
             }
+            masks {
+                kennels_own_directories_are_masked,
+                a_missing_directory_of_kennels_cannot_be_made,
+                a_mount_of_kennels_own_is_refused,
+                engines_sockets_are_masked,
+            }
             volumes {
                 its_own_is_found_again,
                 one_that_nobody_would_find_is_refused,
@@ -113,6 +120,7 @@ macro_rules! contract_of_walls {
                 the_hosts_files_stay_as_they_are,
                 kernel_settings_cannot_be_changed,
                 mounting_is_refused,
+                system_calls_are_filtered,
                 sandboxes_inside_are_asked_for,
                 no_other_sandbox_is_in_reach,
             }

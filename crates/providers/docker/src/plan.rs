@@ -30,10 +30,10 @@ pub(crate) const CAPABILITIES: [&str; 8] =
 const COMMANDS: u64 = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8;
 
 /// Those of a container. Without a keeper, what the keeper alone needs is not given to its commands.
-fn capabilities(facts: &Facts<'_>) -> Vec<String> {
-    let without = matches!(facts.way, Way::Plain).then_some("SYS_PTRACE");
+fn capabilities(way: &Way<'_>, firewall: bool) -> Vec<String> {
+    let without = matches!(way, Way::Plain).then_some("SYS_PTRACE");
     let always = CAPABILITIES.into_iter().filter(|name| Some(*name) != without);
-    always.chain(facts.filter.then_some(FILTERS)).map(Into::into).collect()
+    always.chain(firewall.then_some(FILTERS)).map(Into::into).collect()
 }
 
 /// What the keeper needs to load firewall rules, and gives up before anything else runs.
@@ -75,6 +75,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) filter: bool,
     /// Who people outside are inside.
     pub(crate) ids: Ids,
+    /// The option that names the system call filter, where the engine takes ours.
+    pub(crate) seccomp: Option<String>,
     /// The workspace and the other mounts asked for.
     pub(crate) mounts: Vec<Mount>,
     pub(crate) volumes: Vec<Volume>,
@@ -229,9 +231,8 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
         userns_mode: spec.userns.clone().map(|mode| if mode == "auto" { "auto:size=65536".into() } else { mode }),
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
-        cap_add: Some(capabilities(&facts.way)),
-        cap_add: Some(CAPABILITIES.into_iter().chain(facts.filter.then_some(FILTERS)).map(Into::into).collect()),
-        security_opt: Some(vec!["no-new-privileges".into()]),
+        cap_add: Some(capabilities(&facts.way, facts.filter)),
+        security_opt: Some(std::iter::once("no-new-privileges".into()).chain(facts.seccomp).collect()),
         init: Some(false),
         auto_remove: Some(spec.tied),
         restart_policy: Some(RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }),
@@ -353,7 +354,9 @@ fn keeper_config(
         }),
         // The engine keeps it, so that `docker logs` works too.
         log: LogSink::Passthrough,
-        cap_add: Some(capabilities(facts)),
+        bounding: Some(COMMANDS),
+        filter_commands: true,
+        firewall: facts.filter.then(|| format!("{OURS}/run/{FILTER}").into_bytes().into()),
         ..KeeperConfig::default()
     }
 }
@@ -454,6 +457,7 @@ mod tests {
             way: Way::Mounted { program: Some(Path::new("/programs/keeper")), run_dir: Path::new("/state/abc") },
             limits: true,
             filter: false,
+            seccomp: Some("seccomp={}".into()),
             ids: Ids::Same,
             mounts: Vec::new(),
             volumes: Vec::new(),
@@ -487,7 +491,7 @@ mod tests {
         let host = plan.body.host_config.unwrap();
         assert_eq!(host.cap_drop.unwrap(), ["ALL"]);
         assert_eq!(host.cap_add.unwrap(), CAPABILITIES);
-        assert_eq!(host.security_opt.unwrap(), ["no-new-privileges"]);
+        assert_eq!(host.security_opt.unwrap(), ["no-new-privileges", "seccomp={}"]);
         assert_eq!((host.privileged, host.init, host.auto_remove), (Some(false), Some(false), Some(true)));
         assert_eq!((host.network_mode.as_deref(), host.ipc_mode.as_deref()), (Some("none"), Some("private")));
         let mounts = host.mounts.unwrap();

@@ -2,6 +2,7 @@
 
 pub mod exec;
 pub mod files;
+pub mod git;
 pub mod hostile;
 pub mod isolation;
 pub mod leftovers;
@@ -87,6 +88,15 @@ macro_rules! contract_of_walls {
             }
             owners {
                 what_is_made_in_a_mount_has_the_owners_of_the_row,
+            }
+            git {
+                hooks_cannot_be_changed,
+                settings_can_be_protected,
+                symlinks_in_a_repository_are_refused,
+                what_is_missing_cannot_be_put_there,
+                a_file_that_leads_to_a_repository_stays,
+                a_part_of_a_repository_is_a_workspace,
+                repositories_in_other_mounts,
             }
             volumes {
                 its_own_is_found_again,

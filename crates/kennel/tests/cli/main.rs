@@ -6,6 +6,7 @@ mod doctor;
 mod engines;
 mod escapes;
 mod failures;
+mod git;
 mod images;
 mod life;
 mod run;

@@ -2,7 +2,7 @@
 //! [`Guard`](kennel_core::Guard) says of each.
 
 use bollard::models::{Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountTmpfsOptions, MountType};
-use kennel_core::{Error, Guard, Result};
+use kennel_core::{Error, Guard, Pin, Result};
 use kennel_types::{ErrorCode, SandboxSpec};
 use std::path::{Component, Path, PathBuf};
 
@@ -49,6 +49,9 @@ pub(crate) async fn mounts(
     for ((source, target, read_only), screen) in asked.iter().zip(guard.screens(spec).await?) {
         let options = || read_only.then(|| read_only_options(read_only_goes_deep));
         mounts.push(bind(source, target, *read_only, options())?);
+        if !read_only {
+            mounts.extend(pinned(spec, guard, source, target, read_only_goes_deep)?);
+        }
         let top = Path::new(target);
         // What another mount lies over is not seen, and the engine takes one mount for a place.
         let others = || asked.iter().map(|(_, other, _)| Path::new(other)).filter(|other| *other != top);
@@ -79,6 +82,19 @@ pub(crate) fn unchanged(paths: &[PathBuf], name: &str) -> Result<()> {
         path.display()
     );
     Err(Error::new(ErrorCode::StartFailed, message).hint("put the directory back, or make the sandbox anew"))
+}
+
+/// What of a git repository at the top of a writable mount is mounted over itself, so that it can be neither changed nor
+/// replaced. The engine resolves these paths again when the container starts; a symlink found now is refused.
+fn pinned(spec: &SandboxSpec, guard: &Guard, source: &Path, target: &str, deep: bool) -> Result<Vec<Mount>> {
+    let pins = kennel_core::pins(spec, source, target)?.into_iter();
+    pins.map(|Pin { path, read_only }| (source.join(&path), Path::new(target).join(path), read_only))
+        .filter(|(host, ..)| !guard.masked().any(|masked| host.starts_with(masked)))
+        .map(|(host, place, read_only)| {
+            let options = read_only.then(|| read_only_options(deep));
+            bind(&host, &place.to_string_lossy(), read_only, options)
+        })
+        .collect()
 }
 
 /// A place in memory that anyone inside may write to.
@@ -167,7 +183,7 @@ pub(crate) fn clean_target(target: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_types::Mount as Asked;
+    use kennel_types::{GitProtection, Mount as Asked};
 
     fn spec(host: &Path, target: &str) -> SandboxSpec {
         let mount = Asked { host: host.to_owned(), target: target.into(), read_only: true };
@@ -230,6 +246,32 @@ mod tests {
         let mounts = made(&spec, &guard, true).await.unwrap();
         let at: Vec<&str> = shape(&mounts).into_iter().map(|(at, _)| at).collect();
         assert_eq!(at.iter().filter(|at| at.starts_with("/workspace/.config")).count(), 1, "{at:?}");
+    }
+
+    #[tokio::test]
+    async fn a_repository_is_mounted_over_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let project = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(project.join(".git/hooks")).unwrap();
+        let guard = Guard::default();
+        let shape = async |spec: &SandboxSpec, guard: &Guard| -> Vec<(String, String, bool)> {
+            let made = made(spec, guard, true).await.unwrap().into_iter();
+            made.map(|mount| (mount.source.unwrap_or_default(), mount.target.unwrap(), mount.read_only.unwrap()))
+                .collect()
+        };
+        let at = |path: &str| project.join(path).to_str().unwrap().trim_end_matches('/').to_owned();
+        let spec = SandboxSpec { workspace: Some(project.clone()), ..SandboxSpec::default() };
+        let whole = (at(""), "/workspace".to_owned(), false);
+        let git = (at(".git"), "/workspace/.git".to_owned(), false);
+        let hooks = (at(".git/hooks"), "/workspace/.git/hooks".to_owned(), true);
+        assert_eq!(shape(&spec, &guard).await, [whole.clone(), git, hooks]);
+        let off = SandboxSpec { protect_git: GitProtection::None, ..spec.clone() };
+        assert_eq!(shape(&off, &guard).await, [whole]);
+        // What is only read needs no more.
+        assert_eq!(made(&self::spec(&project, "/x"), &guard, true).await.unwrap().len(), 1);
+        // What is hidden stays so.
+        let hiding = Guard::new([project.join(".git").as_path()]);
+        assert!(shape(&spec, &hiding).await.iter().all(|(source, ..)| !source.contains(".git")));
     }
 
     #[tokio::test]

@@ -197,7 +197,7 @@ async fn the_filter_is_ours_and_lets_32_bit_programs_run() {
     use kennel_testkit::contract::isolation::{FILTERED, is_refusal};
     let fixture = Fixture::new();
     let program = fixture.home.workspace().join("calls");
-    programs::compile(programs::CALLS, &program);
+    programs::compile(programs::SYSCALLS, &program);
     let plain = |words: &[&str]| {
         let mount = format!("{}:/workspace", fixture.home.workspace().display());
         let free = ["run", "--rm", "--network", "none", "--security-opt", "seccomp=unconfined", "-v", &mount];

@@ -6,7 +6,7 @@ use crate::rights::Maker;
 use crate::volumes::Volumes;
 use crate::{cover, image, toolchains};
 use kennel_core::{Error, Guard, Record, Result, Screen, TakenImage};
-use kennel_jail::{Base, Bind, Cgroup, EtcFile, IdMap, Ids, Network, Owners, Plan, Rights};
+use kennel_jail::{Base, Bind, Cgroup, EtcFile, IdMap, Ids, Network, Owners, Pin, Plan, Rights};
 use kennel_proto::{KeeperConfig, LogSink, Spawn};
 use kennel_types::{ErrorCode, Layer, Mount, NetworkMode, SandboxSpec, Support};
 use std::collections::BTreeMap;
@@ -185,8 +185,10 @@ pub(crate) fn of(
     }
     let mut binds = shown.binds;
     binds.extend(volumes.of(record, maker, user)?);
-    let mounts = workspace.iter().chain(&spec.mounts).zip(&masks.screens);
-    binds.extend(mounts.flat_map(|(mount, screen)| screened(mount, &owners, screen)));
+    for (mount, screen) in workspace.iter().chain(&spec.mounts).zip(&masks.screens) {
+        let pins = if mount.read_only { Vec::new() } else { pins(spec, mount, &masks.hidden)? };
+        binds.extend(screened(mount, &owners, screen, pins));
+    }
     let limits = spec.limits;
     Ok(Plan {
         dir,
@@ -282,7 +284,7 @@ fn keeper_config(record: &Record, maker: &Maker, below: &BTreeMap<String, String
 }
 
 /// A mount, and what keeps from it what nobody inside may see. A pinned directory is a mount of its own.
-fn screened(mount: &Mount, owners: &Owners, screen: &Screen) -> Vec<Bind> {
+fn screened(mount: &Mount, owners: &Owners, screen: &Screen, pins: Vec<Pin>) -> Vec<Bind> {
     let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec().into();
     let top = Path::new("");
     let dirs = || std::iter::once(top).chain(screen.pins.iter().map(PathBuf::as_path));
@@ -304,6 +306,7 @@ fn screened(mount: &Mount, owners: &Owners, screen: &Screen) -> Vec<Bind> {
         },
         read_only: mount.read_only,
         owners: if dir == top { owners.clone() } else { owners_below(&mount.host, owners) },
+        pins: if dir == top { pins.clone() } else { Vec::new() },
     };
     dirs().map(bind).collect()
 }
@@ -317,6 +320,16 @@ fn owners_below(top: &Path, owners: &Owners) -> Owners {
         }
         _ => owners.clone(),
     }
+}
+
+/// What of a git repository in a mount is read-only inside. What is hidden stays so.
+fn pins(spec: &SandboxSpec, mount: &Mount, hidden: &[PathBuf]) -> Result<Vec<Pin>> {
+    let mut pins = kennel_core::pins(spec, &mount.host, &mount.target)?;
+    let below = |dir: &Path| dir.strip_prefix(&mount.host).is_ok_and(|below| below != Path::new(""));
+    let hidden: Vec<_> = hidden.iter().filter(|dir| below(dir)).collect();
+    pins.retain(|pin| !hidden.iter().any(|dir| mount.host.join(&pin.path).starts_with(dir)));
+    let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec().into();
+    Ok(pins.iter().map(|pin| Pin { path: bytes(&pin.path), read_only: pin.read_only }).collect())
 }
 
 /// The path without links, as far as it exists.

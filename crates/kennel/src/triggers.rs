@@ -225,10 +225,9 @@ fn at(dir: BorrowedFd<'_>, name: &str) -> Result<Stat, Errno> {
 fn entries(dir: BorrowedFd<'_>, name: &str) -> State {
     let path = if name.is_empty() { "." } else { name };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let opened = match rustix::fs::openat(dir, path, flags, Mode::empty()) {
-        Ok(opened) => opened,
+    let Ok(opened) = rustix::fs::openat(dir, path, flags, Mode::empty()) else {
         // A symlink, say.
-        Err(_) => return State::of(at(dir, path)),
+        return State::of(at(dir, path));
     };
     let Ok(listed) = rustix::fs::Dir::read_from(&opened) else { return State::of(rustix::fs::fstat(&opened)) };
     let mut sum = 0u64;

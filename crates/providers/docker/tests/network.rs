@@ -2,7 +2,7 @@
 
 mod engines;
 
-use engines::{ALL, Fixture, Kind, on_every_engine};
+use engines::{ALL, Fixture, on_every_engine};
 use kennel_core::Sandbox;
 use kennel_testkit::net::{answer_at, answers};
 use kennel_testkit::{Net, inside, programs};

@@ -289,7 +289,7 @@ fn screened(mount: &Mount, owners: &Owners, screen: &Screen, pins: Vec<Pin>) -> 
     let top = Path::new("");
     let dirs = || std::iter::once(top).chain(screen.pins.iter().map(PathBuf::as_path));
     // Each mask is in the innermost of the mounts that contain it.
-    let home = |masked: &Path| dirs().filter(|dir| masked.starts_with(dir)).last().unwrap_or(top);
+    let home = |masked: &Path| dirs().rfind(|dir| masked.starts_with(dir)).unwrap_or(top);
     let bind = |dir: &Path| Bind {
         hide: screen
             .dirs

@@ -121,7 +121,7 @@ mod tests {
         let ours = |paths: Vec<PathBuf>| -> Vec<PathBuf> {
             paths.into_iter().filter(|path| path.starts_with(dir.path())).collect()
         };
-        assert_eq!(ours(by_netlink().expect("this kernel tells")), [path.clone()]);
+        assert_eq!(ours(by_netlink().expect("this kernel tells")), std::slice::from_ref(&path));
         assert_eq!(ours(parse_table(&std::fs::read("/proc/net/unix").unwrap())), [path]);
     }
 

@@ -80,6 +80,7 @@ macro_rules! contract_of_walls {
                 a_read_only_root_is_not_written,
                 the_workspace_is_shared,
                 a_directory_is_mounted,
+                a_start_follows_no_symlink_to_a_mount,
                 a_read_only_mount_is_not_written,
                 a_missing_source_is_an_error,
                 files_belong_to_the_owner,

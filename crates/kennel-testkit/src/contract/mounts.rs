@@ -96,6 +96,32 @@ pub async fn a_read_only_mount_is_not_written(stage: &Stage) {
     assert_eq!(std::fs::read_dir(host).unwrap().count(), 1);
 }
 
+/// What runs inside can put a symlink in place of a directory that is mounted too. The next start does not follow it.
+pub async fn a_start_follows_no_symlink_to_a_mount(stage: &Stage) {
+    let (mut spec, _) = mounting(stage, "/mounted", false);
+    if stage.mode().mounts == Support::Refused {
+        return stage.refuses(&spec).await;
+    }
+    let (host, victim) = (stage.home().workspace().join("data"), stage.home().path().join("victim"));
+    for (dir, file) in [(&host, "file"), (&victim, "secret")] {
+        std::fs::create_dir(dir).unwrap();
+        std::fs::write(dir.join(file), file).unwrap();
+    }
+    spec.mounts[0].host.clone_from(&host);
+    let sandbox = stage.started(&spec).await;
+    assert_eq!(ok(&sandbox, "cat /mounted/file").await, "file");
+    ok(&sandbox, &format!("mv data .old && ln -s {} data", victim.display())).await;
+    sandbox.stop(std::time::Duration::ZERO).await.unwrap();
+    let error = sandbox.start().await.expect_err("the mount is a symlink now");
+    assert!(error.to_string().contains(host.to_str().unwrap()), "{error}");
+    // The controls: any process of the host follows it, and without it the sandbox starts.
+    assert_eq!(std::fs::read(host.join("secret")).unwrap(), b"secret");
+    std::fs::remove_file(&host).unwrap();
+    std::fs::rename(host.with_file_name(".old"), &host).unwrap();
+    sandbox.start().await.unwrap();
+    assert_eq!(ok(&sandbox, "cat /mounted/file; ls /mounted").await, "filefile");
+}
+
 /// It is not made up.
 pub async fn a_missing_source_is_an_error(stage: &Stage) {
     let (mut spec, host) = mounting(stage, "/fixed", false);

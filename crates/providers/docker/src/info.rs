@@ -14,7 +14,7 @@ use kennel_types::{
 };
 use serde::Deserialize;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What an engine says of a container, and which engine that is.
@@ -145,6 +145,8 @@ pub(crate) struct Container {
     pub(crate) startup: Duration,
     /// What its name begins with.
     pub(crate) prefix: NamePrefix,
+    /// The host paths of its bind mounts that are not Kennel's own.
+    pub(crate) host_paths: Vec<PathBuf>,
     /// Where its keeper puts its socket, if that is on this machine. Else it is spoken to through the engine.
     pub(crate) run_dir: Option<PathBuf>,
     /// Whether its keeper's program has to be put into it before each start.
@@ -207,6 +209,7 @@ impl Container {
             copied: mounts.iter().any(|mount| mount.kind == "volume" && mount.destination == OURS),
             plain: mode.keeper == Support::Refused,
             run_dir: mounted_at(&mounts, &format!("{OURS}/run")),
+            host_paths: host_paths(&mounts),
             info,
         })
     }
@@ -277,6 +280,11 @@ fn published(ports: HashMap<String, Option<Vec<PortBinding>>>) -> Vec<Published>
 /// The path of this machine that is mounted there.
 fn mounted_at(mounts: &[MountPoint], target: &str) -> Option<PathBuf> {
     mounts.iter().find(|mount| mount.kind == "bind" && mount.destination == target).map(|it| it.source.clone().into())
+}
+
+fn host_paths(mounts: &[MountPoint]) -> Vec<PathBuf> {
+    let of_user = |mount: &&MountPoint| mount.kind == "bind" && !Path::new(&mount.destination).starts_with(OURS);
+    mounts.iter().filter(of_user).map(|mount| mount.source.clone().into()).collect()
 }
 
 fn image_command(labels: &HashMap<String, String>) -> Option<Vec<String>> {

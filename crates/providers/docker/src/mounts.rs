@@ -32,12 +32,31 @@ pub(crate) fn mounts(spec: &SandboxSpec, guard: &Guard, read_only_goes_deep: boo
         let target = clean_target(target)?;
         let source = real_path(host)?;
         guard.refuse(host, &source)?;
+        if source != *host {
+            let message = format!(
+                "mount {}: the path contains a symlink, which could change before it is mounted",
+                host.display()
+            );
+            return Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("name {}", source.display())));
+        }
         let covers = guard.below(&source).map(|rest| cover(&target, rest)).collect::<Vec<_>>();
         let options = read_only.then(|| read_only_options(read_only_goes_deep));
         mounts.push(bind(&source, &target, read_only, options)?);
         mounts.extend(covers);
     }
     Ok(mounts)
+}
+
+/// Refuses to start a container if the engine would follow a symlink to one of its mounts. The paths had none when the
+/// container was made; since then the inside may have put one there. The engine looks again, a moment later.
+pub(crate) fn unchanged(paths: &[PathBuf], name: &str) -> Result<()> {
+    let symlink = |path: &&PathBuf| path.canonicalize().map_or_else(|_| path.is_symlink(), |real| real != **path);
+    let Some(path) = paths.iter().find(symlink) else { return Ok(()) };
+    let message = format!(
+        "start sandbox {name}: mount {}: the path contains a symlink that was not there when the sandbox was made",
+        path.display()
+    );
+    Err(Error::new(ErrorCode::StartFailed, message).hint("put the directory back, or make the sandbox anew"))
 }
 
 /// A place in memory that anyone inside may write to.

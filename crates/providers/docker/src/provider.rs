@@ -3,7 +3,7 @@
 use crate::engine::{Kind, status};
 use crate::info::Container;
 use crate::keeper::{Missed, SocketMark, back_off, greet_starting, shut_down, socket_mark};
-use crate::{Docker, create, plan, streams, watch};
+use crate::{Docker, create, mounts, plan, streams, watch};
 use bollard::query_parameters::{
     RemoveContainerOptionsBuilder, RenameContainerOptionsBuilder, StopContainerOptionsBuilder,
     WaitContainerOptionsBuilder,
@@ -268,6 +268,9 @@ impl Docker {
     async fn begin(&self, container: &Container) -> Result<()> {
         if container.is_running() {
             return Ok(());
+        }
+        if self.engine.dialer().is_here() {
+            mounts::unchanged(&container.host_paths, &container.info.name)?;
         }
         self.run_dirs.make(container.id())?;
         if container.copied {

@@ -141,7 +141,9 @@ pub(crate) fn of(
         (Rights::User, _) => Owners::Kept,
     };
     let asked = spec.toolchains.as_ref().filter(|_| image.is_none());
-    let shown = asked.map(|asked| toolchains::of(asked, hidden)).unwrap_or_default();
+    let writable = workspace.iter().chain(&spec.mounts).filter(|mount| !mount.read_only);
+    let writable: Vec<&Path> = writable.map(|mount| mount.host.as_path()).collect();
+    let shown = asked.map(|asked| toolchains::of(asked, hidden, &writable)).transpose()?.unwrap_or_default();
     if let Base::Host { cover, .. } = &mut base {
         let targets = shown.binds.iter().filter_map(|bind| std::str::from_utf8(&bind.target).ok());
         cover::add_places(cover, targets);

@@ -1,8 +1,9 @@
 //! Programs that people keep in their home directory: compilers, interpreters and what manages them. The home itself is
 //! not there inside; these parts of it are, to be read, without what gives access to anything.
 
+use kennel_core::{Error, Result};
 use kennel_jail::{Bind, Owners};
-use kennel_types::Toolchains;
+use kennel_types::{ErrorCode, Toolchains};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -77,14 +78,25 @@ pub(crate) struct Shown {
     pub(crate) env: BTreeMap<String, String>,
 }
 
-/// What there is in that home. `ours` is Kennel's own, without links, and is not shown.
-pub(crate) fn of(asked: &Toolchains, ours: &[PathBuf]) -> Shown {
+/// What there is in that home. `ours` is Kennel's own, without links, and is not shown. Nor is a directory to which a
+/// symlink leads out of one of `writable`, the mounts that the sandbox can write to: it may have put the symlink there.
+pub(crate) fn of(asked: &Toolchains, ours: &[PathBuf], writable: &[&Path]) -> Result<Shown> {
     let mut shown = Shown::default();
     let mut search: Vec<PathBuf> = Vec::new();
-    let Ok(home) = asked.home.canonicalize() else { return shown };
+    let Ok(home) = asked.home.canonicalize() else { return Ok(shown) };
     let more = asked.more.iter().map(|dir| (asked.home.join(dir), None));
     for (at, known) in KNOWN.iter().map(|known| (asked.home.join(known.at), Some(known))).chain(more) {
         let Some(bind) = bind(&at, known, &home, ours) else { continue };
+        let real = Path::new(OsStr::from_bytes(&bind.host));
+        // Most often there is no symlink.
+        let plain = real == at || known.is_some_and(|known| real == home.join(known.at));
+        if !plain && writable.iter().any(|dir| !real.starts_with(dir) && passes_symlink_in(&at, dir)) {
+            if known.is_some() {
+                continue;
+            }
+            let message = format!("extraToolchains {}: a symlink in a mount of the sandbox leads there", at.display());
+            return Err(Error::new(ErrorCode::InvalidConfig, message).hint("name the directory that it leads to"));
+        }
         let programs = known.map_or(&[""][..], |known| known.programs);
         search.extend(programs.iter().map(|dir| if dir.is_empty() { at.clone() } else { at.join(dir) }));
         if let (Some(variable), Some(at)) = (known.and_then(|known| known.variable), at.to_str()) {
@@ -99,7 +111,31 @@ pub(crate) fn of(asked: &Toolchains, ours: &[PathBuf]) -> Shown {
     if !search.is_empty() {
         shown.env.insert("PATH".to_owned(), format!("{}:{USUAL_PATH}", search.join(":")));
     }
-    shown
+    Ok(shown)
+}
+
+/// Whether a symlink that lies in `dir` is on the way of an absolute path. `dir` has none in its own path.
+fn passes_symlink_in(path: &Path, dir: &Path) -> bool {
+    let mut left: Vec<PathBuf> = path.components().rev().map(|part| part.as_os_str().into()).collect();
+    let mut here = PathBuf::new();
+    let mut followed = 0;
+    while let Some(part) = left.pop() {
+        if part == Path::new("..") {
+            here.pop();
+            continue;
+        }
+        let next = here.join(&part);
+        let Ok(target) = next.read_link() else {
+            here = next;
+            continue;
+        };
+        followed += 1;
+        if here.starts_with(dir) || followed > 40 {
+            return true;
+        }
+        left.extend(target.components().rev().map(|part| PathBuf::from(part.as_os_str())));
+    }
+    false
 }
 
 /// Each once, those of the caller first, as the caller has them.
@@ -181,7 +217,7 @@ mod tests {
     #[test]
     fn programs_are_shown_and_what_gives_access_is_not() {
         let home = home();
-        let shown = of(&asked(home.path()), &[]);
+        let shown = of(&asked(home.path()), &[], &[]).unwrap();
         let targets: Vec<_> = shown.binds.iter().map(|bind| String::from_utf8_lossy(&bind.target)).collect();
         let at = |name: &str| home.path().join(name).display().to_string();
         assert_eq!(targets, [at(".cargo/bin"), at(".pyenv"), at(".nvm")]);
@@ -197,7 +233,7 @@ mod tests {
         let node = home.path().join(".nvm/versions/node/v20/bin");
         let search =
             vec![node.clone(), "/usr/bin".into(), home.path().join(".pyenv/shims"), home.path().join("private")];
-        let shown = of(&Toolchains { search, ..asked(home.path()) }, &[]);
+        let shown = of(&Toolchains { search, ..asked(home.path()) }, &[], &[]).unwrap();
         let at = |name: &str| home.path().join(name).display().to_string();
         let path = format!("{}:{}:{}:{USUAL_PATH}", node.display(), at(".pyenv/shims"), at(".cargo/bin"));
         assert_eq!(shown.env["PATH"], path);
@@ -211,9 +247,38 @@ mod tests {
         fs::create_dir(home.path().join("kept")).unwrap();
         let ours = home.path().join("kept/state");
         fs::create_dir(&ours).unwrap();
-        let shown = of(&Toolchains { more, ..asked(home.path()) }, &[ours.canonicalize().unwrap()]);
+        let shown = of(&Toolchains { more, ..asked(home.path()) }, &[ours.canonicalize().unwrap()], &[]).unwrap();
         let hosts: Vec<_> = shown.binds.iter().map(|bind| String::from_utf8_lossy(&bind.host).into_owned()).collect();
         assert_eq!(hosts.len(), 4, "{hosts:?}");
         assert!(hosts[3].ends_with("tools/bin"));
+    }
+
+    #[test]
+    fn what_a_symlink_of_a_writable_mount_leads_to_is_not_shown() {
+        let (home, outside) = (home(), tempfile::tempdir().unwrap());
+        let real = home.path().canonicalize().unwrap();
+        let link = |name: &str, target: &Path| std::os::unix::fs::symlink(target, real.join(name)).unwrap();
+        fs::create_dir_all(real.join("work/in")).unwrap();
+        link(".bun", &real.join("work/bun"));
+        link(".deno", Path::new("work/in"));
+        link("work/bun", outside.path());
+        link("work/tools", outside.path());
+        link("mine", outside.path());
+        for dir in [outside.path().join("bin"), real.join("work/in/bin")] {
+            fs::create_dir(dir).unwrap();
+        }
+        let shown = |writable: &[&Path], more: &str| {
+            let more = if more.is_empty() { Vec::new() } else { vec![PathBuf::from(more)] };
+            let shown = of(&Toolchains { more, ..asked(&real) }, &[], writable)?;
+            let targets = shown.binds.iter().map(|bind| PathBuf::from(OsStr::from_bytes(&bind.target)));
+            Ok::<Vec<PathBuf>, Error>(targets.map(|at| at.strip_prefix(&real).unwrap().to_owned()).collect())
+        };
+        let has = |shown: &[PathBuf], name: &str| shown.iter().any(|at| at == Path::new(name));
+        let all = shown(&[], "work/tools").unwrap();
+        assert!(has(&all, ".bun/bin") && has(&all, ".deno/bin") && has(&all, "work/tools"), "{all:?}");
+        let work = real.join("work");
+        let some = shown(&[&work], "mine").unwrap();
+        assert!(!has(&some, ".bun/bin") && has(&some, ".deno/bin") && has(&some, "mine"), "{some:?}");
+        assert!(shown(&[&work], "work/tools").is_err());
     }
 }

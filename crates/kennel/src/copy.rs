@@ -1,8 +1,8 @@
 //! Files in and out of a sandbox.
 //!
-//! The inside is hostile, and may be at work in the same host directory while we copy. So nothing on the host is reached
-//! by a path that could be changed meanwhile: what the user named is opened once, and everything below by descriptor,
-//! never through a link. What would be left out is said.
+//! The inside is hostile, and may be at work in the same host directory while we copy. So nothing on the host is reached by a
+//! path that could be changed meanwhile: what the user named is opened once, without leaving the workspace or the current
+//! directory (`kennel_core::HostPath`), and everything below it by descriptor, never through a symlink. What is left out is said.
 
 mod archive;
 mod host;
@@ -21,6 +21,7 @@ pub(crate) use pack::pack;
 pub(crate) use tally::Tally;
 pub(crate) use unpack::unpack;
 
+use kennel_core::Error;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,17 @@ pub(crate) fn join(base: &[u8], path: &[u8]) -> Vec<u8> {
         joined.extend_from_slice(path);
     }
     joined
+}
+
+/// The error for a path on the host that cannot be read or written. One that leads out gets a hint.
+fn cannot(what: &str, path: &Path, error: std::io::Error) -> Error {
+    let leads_out = error.kind() == std::io::ErrorKind::PermissionDenied && error.raw_os_error().is_none();
+    let error = Error::io(format!("{what} {}", path.display()), error);
+    if leads_out {
+        error.hint("if that is what you want, name what the symlink points at by its absolute path")
+    } else {
+        error
+    }
 }
 
 /// The last name of a path; `None` where it names no entry: `/`, `.` and `..` at the end.

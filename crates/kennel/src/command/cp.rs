@@ -5,7 +5,7 @@ use crate::copy::{Inside, Place, Tally, copy_in, copy_out, copy_stream_in, copy_
 use crate::providers::Providers;
 use crate::report;
 use crate::signals::Signals;
-use kennel_core::{Error, Result};
+use kennel_core::{Error, Fence, Result};
 use kennel_types::ErrorCode;
 use std::ffi::OsString;
 
@@ -25,7 +25,9 @@ A name here that has a colon in it is written ./a:b.";
 
 /// Copy files into or out of a sandbox
 ///
-/// Directories are copied with all that is in them. Links are copied as links, never followed.
+/// Directories are copied with all that is in them, symlinks as symlinks. A symlink in a path here that you name is followed
+/// only beneath the current directory (a relative path) and only beneath the workspace that it lies in (any path): what
+/// runs inside can write symlinks there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Cp {
@@ -65,17 +67,19 @@ impl Cp {
         match (Place::read(&self.source), Place::read(&self.target)) {
             (Place::Inside { id, path }, to @ (Place::Host(_) | Place::Stream)) => {
                 let (inside, path) = self.inside(providers, &id, &path).await?;
+                let fences = fences(&inside, &to).await?;
                 match to.file() {
-                    file if self.archive => status = pack(&inside.files, &path, file, &mut tally).await?,
-                    Some(file) => copy_out(&inside.files, &path, file, &mut tally).await?,
+                    file if self.archive => status = pack(&inside.files, &path, file, &fences, &mut tally).await?,
+                    Some(file) => copy_out(&inside.files, &path, file, &fences, &mut tally).await?,
                     None => status = copy_stream_out(&inside.files, &path).await?,
                 }
             }
             (from @ (Place::Host(_) | Place::Stream), Place::Inside { id, path }) => {
                 let (inside, path) = self.inside(providers, &id, &path).await?;
+                let fences = fences(&inside, &from).await?;
                 match from.file() {
-                    file if self.archive => unpack(&inside, file, &path, &self.target, &mut tally).await?,
-                    Some(file) => copy_in(&inside, file, &path, &mut tally).await?,
+                    file if self.archive => unpack(&inside, file, &path, &self.target, &fences, &mut tally).await?,
+                    Some(file) => copy_in(&inside, file, &path, &fences, &mut tally).await?,
                     None => copy_stream_in(&inside, &path).await?,
                 }
             }
@@ -104,4 +108,15 @@ impl Cp {
         let path = join(sandbox.info().workdir.as_bytes(), path);
         Ok((Inside { sandbox, files, user: self.user.clone() }, path))
     }
+}
+
+/// The workspaces that a symlink must not lead out of: those of all sandboxes of the provider. What was removed is not known any
+/// more.
+async fn fences(inside: &Inside, here: &Place) -> Result<Vec<Fence>> {
+    if here.file().is_none() {
+        return Ok(Vec::new());
+    }
+    let listed = inside.sandbox.provider().list().await?;
+    let workspaces = listed.iter().chain([inside.sandbox.info()]).filter_map(|info| info.workspace.as_deref());
+    Ok(workspaces.filter_map(Fence::around).collect())
 }

@@ -1,5 +1,6 @@
 //! A host directory held by descriptor, so that nobody can put another in its place. Names in it come from a sandbox.
 
+use kennel_core::{Fence, HostPath, LastLink};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -18,10 +19,14 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::
 const PERMISSIONS: u32 = 0o777;
 
 impl HostDir {
-    /// A directory that the user named; links in its path are the user's own.
-    pub(super) fn open(path: &Path) -> Result<Self> {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        Ok(Self(rustix::fs::open(path, DIRECTORY, Mode::empty())?))
+    /// A directory that is open already.
+    pub(super) fn new(dir: OwnedFd) -> Self {
+        Self(dir)
+    }
+
+    /// The directory that the user named, found as [`HostPath`] finds it.
+    pub(super) fn open(path: &Path, fences: &[Fence]) -> Result<Self> {
+        Ok(Self(HostPath::resolve(path, fences, LastLink::Follow)?.open(DIRECTORY)?))
     }
 
     /// The directory of that name in it, made if it is not there. A link is refused.
@@ -63,6 +68,13 @@ impl HostDir {
         }
         entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         Ok(entries)
+    }
+
+    /// Whether there is a symlink of that name.
+    pub(super) fn is_link(&self, name: &[u8]) -> bool {
+        let name = OsStr::from_bytes(name);
+        rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
     }
 
     /// Where a link of that name points.
@@ -171,7 +183,7 @@ mod tests {
         std::fs::create_dir(&inside).unwrap();
         symlink(outside.join("file"), inside.join("file")).unwrap();
         symlink(&outside, inside.join("dir")).unwrap();
-        let host = HostDir::open(&inside).unwrap();
+        let host = HostDir::open(&inside, &[]).unwrap();
         let mut file = host.new_file(b"file", 0o4755).unwrap();
         file.file.write_all(b"ours").unwrap();
         file.finish().unwrap();
@@ -190,7 +202,7 @@ mod tests {
     #[test]
     fn names_that_are_paths_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let host = HostDir::open(dir.path()).unwrap();
+        let host = HostDir::open(dir.path(), &[]).unwrap();
         for bad in [&b""[..], b".", b"..", b"a/b", b"/etc/passwd", b"a\0b"] {
             assert!(host.make_dir(bad, 0o755).is_err());
             assert!(host.new_file(bad, 0o644).is_err());
@@ -202,7 +214,7 @@ mod tests {
     #[test]
     fn what_is_not_finished_leaves_nothing_and_odd_names_work() {
         let dir = tempfile::tempdir().unwrap();
-        let host = HostDir::open(dir.path()).unwrap();
+        let host = HostDir::open(dir.path(), &[]).unwrap();
         drop(host.new_file(b"gone", 0o644).unwrap());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         let name = b"new\nline \xff";

@@ -2,24 +2,32 @@
 
 use super::host::HostDir;
 use super::streams::{Counted, Plain};
-use super::{Inside, Tally, join, last_name};
+use super::{Inside, Tally, cannot, join, last_name};
 use crate::input::Input;
-use kennel_core::{Error, Files, Result, WriteOptions};
+use kennel_core::{Error, Fence, Files, HostPath, LastLink, Result, WriteOptions};
 use kennel_types::ErrorCode;
 use rustix::fs::{FileType, OFlags};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::rc::Rc;
 
 /// Copies a file or directory of the host to a path inside.
-pub(crate) async fn copy_in(inside: &Inside, source: &Path, target: &[u8], tally: &mut Tally) -> Result<()> {
-    let what = |error| Error::io(format!("read {}", source.display()), error);
-    // What the user named may be a link of the user's own; what is below it is not followed.
-    // Nor is a FIFO waited for.
-    let nonblock = OFlags::NONBLOCK.bits() as i32;
-    let file = OpenOptions::new().read(true).custom_flags(nonblock).open(source).map_err(what)?;
+pub(crate) async fn copy_in(
+    inside: &Inside,
+    source: &Path,
+    target: &[u8],
+    fences: &[Fence],
+    tally: &mut Tally,
+) -> Result<()> {
+    let what = |error| cannot("read", source, error);
+    // A symlink that the user named is followed as far as it may lead; what is below is not followed. A FIFO is not waited
+    // for.
+    let file = HostPath::resolve(source, fences, LastLink::Follow)
+        .and_then(|path| path.open(OFlags::RDONLY | OFlags::NONBLOCK))
+        .map_err(what)?;
+    let file = File::from(file);
     let meta = file.metadata().map_err(what)?;
     let name = last_name(source.as_os_str().as_bytes());
     let target = match name {
@@ -27,8 +35,7 @@ pub(crate) async fn copy_in(inside: &Inside, source: &Path, target: &[u8], tally
         _ => target.to_vec(),
     };
     if meta.is_dir() {
-        let dir = HostDir::open(source).map_err(what)?;
-        return copy_tree(inside, dir, target, tally).await;
+        return copy_tree(inside, HostDir::new(file.into()), target, tally).await;
     }
     if !meta.is_file() {
         return Err(Error::new(ErrorCode::Unsupported, format!("{} is no file or directory", source.display()))

@@ -1,28 +1,31 @@
 //! From a sandbox to the host.
 
 use super::host::HostDir;
-use super::{Tally, join, last_name};
+use super::{Tally, cannot, join, last_name};
 use crate::output::Stream;
-use kennel_core::{Error, Files, Result};
+use kennel_core::{Error, Fence, Files, HostPath, LastLink, Result};
 use kennel_types::{DirEntry, ErrorCode, FileKind};
 use rustix::io::Errno;
-use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
+use std::io::{ErrorKind, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::rc::Rc;
 
 /// Copies a file or directory to a path on the host.
-pub(crate) async fn copy_out(files: &Files, source: &[u8], target: &Path, tally: &mut Tally) -> Result<()> {
+pub(crate) async fn copy_out(
+    files: &Files,
+    source: &[u8],
+    target: &Path,
+    fences: &[Fence],
+    tally: &mut Tally,
+) -> Result<()> {
     let stat = files.stat(source, true).await?;
-    let what = |error| Error::io(format!("write {}", target.display()), error);
-    let (parent, name) = if target.is_dir() {
-        (target, last_name(source))
-    } else {
-        let (parent, name) = new_place(target)?;
-        (parent, Some(name))
+    let what = |error| cannot("write", target, error);
+    let (parent, name) = match Target::find(target, fences)? {
+        Target::Directory(dir) => (dir, last_name(source).map(<[u8]>::to_vec)),
+        Target::New(parent, name) => (parent, Some(name)),
     };
-    let parent = HostDir::open(parent).map_err(what)?;
-    match (stat.kind, name) {
+    match (stat.kind, name.as_deref()) {
         (FileKind::Directory, Some(name)) => {
             let dir = parent.make_dir(name, stat.mode).map_err(what)?;
             copy_tree(files, source.to_vec(), dir, tally).await
@@ -36,16 +39,31 @@ pub(crate) async fn copy_out(files: &Files, source: &[u8], target: &Path, tally:
     }
 }
 
-/// The directory and the name of a path that is to be written. A link there is not written through.
-pub(super) fn new_place(target: &Path) -> Result<(&Path, &[u8])> {
-    if target.is_symlink() {
-        let message = format!("{} is a symbolic link, and is not written through", target.display());
-        return Err(Error::new(ErrorCode::PermissionDenied, message).hint("name the file that it points at"));
+/// What a path on the host means to a copy that writes there.
+pub(super) enum Target {
+    /// A directory that is there.
+    Directory(HostDir),
+    /// A name in a directory. It may be that of a file, which is replaced; a symlink is not written through.
+    New(HostDir, Vec<u8>),
+}
+
+impl Target {
+    pub(super) fn find(path: &Path, fences: &[Fence]) -> Result<Self> {
+        let what = |error| cannot("write", path, error);
+        match HostDir::open(path, fences) {
+            Ok(dir) => return Ok(Self::Directory(dir)),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => return Err(what(error)),
+        }
+        let (dir, name) =
+            HostPath::resolve(path, fences, LastLink::Keep).and_then(|path| path.parent()).map_err(what)?;
+        let (dir, name) = (HostDir::new(dir), name.into_vec());
+        if dir.is_link(&name) {
+            let message = format!("write {}: it is a symlink, which is not written through", path.display());
+            return Err(Error::new(ErrorCode::PermissionDenied, message).hint("name the file that it points at"));
+        }
+        Ok(Self::New(dir, name))
     }
-    let name = target
-        .file_name()
-        .ok_or_else(|| Error::new(ErrorCode::InvalidConfig, format!("{} is no place for a file", target.display())))?;
-    Ok((target.parent().unwrap_or(Path::new(".")), name.as_bytes()))
 }
 
 /// Copies a file to our standard output.

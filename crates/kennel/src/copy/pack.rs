@@ -5,11 +5,11 @@
 //! set-user-id stay behind, as in every copy: who unpacks it may be root.
 
 use super::archive::{BLOCK, filling};
-use super::host::{HostDir, NewFile, checked};
-use super::out::{is_about_the_file, new_place};
-use super::{Tally, join, last_name};
+use super::host::{NewFile, checked};
+use super::out::{Target, is_about_the_file};
+use super::{Tally, cannot, join, last_name};
 use crate::output::{BROKEN_PIPE, Stream};
-use kennel_core::{Error, FileReader, Files, Result};
+use kennel_core::{Error, Fence, FileReader, Files, Result};
 use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat};
 use rustix::io::Errno;
 use std::io::{IsTerminal, Write};
@@ -21,7 +21,13 @@ const OPEN: usize = 2_000_000;
 const PERMISSIONS: u32 = 0o777;
 
 /// Writes an archive of a file or directory to a file here, or to our standard output; answers the exit status.
-pub(crate) async fn pack(files: &Files, source: &[u8], target: Option<&Path>, tally: &mut Tally) -> Result<u8> {
+pub(crate) async fn pack(
+    files: &Files,
+    source: &[u8],
+    target: Option<&Path>,
+    fences: &[Fence],
+    tally: &mut Tally,
+) -> Result<u8> {
     let Some(target) = target else {
         if std::io::stdout().is_terminal() {
             let message = "an archive is nothing for a terminal";
@@ -31,14 +37,15 @@ pub(crate) async fn pack(files: &Files, source: &[u8], target: Option<&Path>, ta
         let done = pack_all(files, source, &mut sink, tally).await;
         return if sink.reader_left { Ok(BROKEN_PIPE) } else { done.map(|()| 0) };
     };
-    if target.is_dir() {
-        let message = format!("{} is a directory: an archive needs a file name", target.display());
-        return Err(Error::new(ErrorCode::InvalidConfig, message));
-    }
-    let what = |error| Error::io(format!("write {}", target.display()), error);
-    let (parent, name) = new_place(target)?;
-    let parent = HostDir::open(parent).map_err(what)?;
-    let mut sink = Sink::new(To::File(parent.new_file(name, 0o666).map_err(what)?));
+    let what = |error| cannot("write", target, error);
+    let (parent, name) = match Target::find(target, fences)? {
+        Target::New(parent, name) => (parent, name),
+        Target::Directory(_) => {
+            let message = format!("{} is a directory: an archive needs a file name", target.display());
+            return Err(Error::new(ErrorCode::InvalidConfig, message));
+        }
+    };
+    let mut sink = Sink::new(To::File(parent.new_file(&name, 0o666).map_err(what)?));
     pack_all(files, source, &mut sink, tally).await?;
     if let To::File(file) = sink.to {
         file.finish().map_err(what)?;

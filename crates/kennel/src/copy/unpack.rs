@@ -6,11 +6,12 @@
 
 use super::archive::{Archive, Entry, Kind, STANDARD_INPUT};
 use super::streams::{Counted, FromInside, Plain};
-use super::{Inside, Tally, join};
+use super::{Inside, Tally, cannot, join};
 use crate::input::{self, Input};
-use kennel_core::{Error, Result, WriteOptions};
+use kennel_core::{Error, Fence, HostPath, LastLink, Result, WriteOptions};
 use kennel_proto::caps;
 use kennel_types::{ErrorCode, FileKind};
+use rustix::fs::OFlags;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -25,9 +26,10 @@ pub(crate) async fn unpack(
     source: Option<&Path>,
     target: &[u8],
     typed: &OsStr,
+    fences: &[Fence],
     tally: &mut Tally,
 ) -> Result<()> {
-    let mut archive = open(source, typed.display().to_string()).await?;
+    let mut archive = open(source, typed.display().to_string(), fences).await?;
     // Something that is no archive leaves nothing.
     let mut next = archive.next().await?;
     inside.files.mkdir(target, true).await?;
@@ -43,7 +45,7 @@ pub(crate) async fn unpack(
     inside.set_modes(&closed).await
 }
 
-async fn open(source: Option<&Path>, target: String) -> Result<Archive> {
+async fn open(source: Option<&Path>, target: String, fences: &[Fence]) -> Result<Archive> {
     let Some(path) = source else {
         if input::kind() == input::Kind::Terminal {
             let message = "standard input is a terminal, and no archive";
@@ -53,12 +55,12 @@ async fn open(source: Option<&Path>, target: String) -> Result<Archive> {
         }
         return Ok(Archive::new(Box::new(Input::open()), STANDARD_INPUT.to_owned(), target));
     };
-    let what = |error| Error::io(format!("read {}", path.display()), error);
+    let what = |error| cannot("read", path, error);
     let title = path.display().to_string();
-    let path = path.to_owned();
+    let resolved = HostPath::resolve(path, fences, LastLink::Follow).map_err(what)?;
     // A FIFO is waited for.
     let opened = tokio::task::spawn_blocking(move || {
-        let file = File::open(path)?;
+        let file = File::from(resolved.open(OFlags::RDONLY)?);
         let meta = file.metadata()?;
         std::io::Result::Ok((file, meta))
     });

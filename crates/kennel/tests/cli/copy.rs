@@ -1,6 +1,7 @@
 //! `kennel cp`, both ways.
 
 mod archive;
+mod symlinks;
 
 use crate::support::{Kennel, finish, on_every_provider};
 use rustix::fs::{CWD, FileType, Mode};

@@ -1,0 +1,364 @@
+//! Opens host paths that a user named, so that no symlink a sandbox left there leads elsewhere.
+//!
+//! A relative path stays beneath the current directory, or beneath the directory that its leading `..` components lead to.
+//! Any path that enters a fence (the workspace of a sandbox) stays beneath it. Other symlinks are the user's own and are
+//! followed. Everything is opened by descriptor and the kernel checks each component: nothing can be swapped between a check
+//! and its use.
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{Error, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Symlinks that are followed in one path: the kernel's own limit.
+const LINKS: usize = 40;
+/// How often a lookup is tried again that a rename has disturbed.
+const DISTURBED: usize = 64;
+const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+
+/// A directory that symlinks below it must not lead out of. It is known by device and inode, so every path to it counts.
+#[derive(Clone, Debug)]
+pub struct Fence {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Fence {
+    /// A fence around this directory; `None` if there is no such directory.
+    pub fn around(path: &Path) -> Option<Self> {
+        let stat = rustix::fs::stat(path).ok()?;
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        is_dir.then(|| Self { path: path.to_owned(), device: stat.st_dev, inode: stat.st_ino })
+    }
+}
+
+/// Whether a symlink in the last component of a path is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastLink {
+    /// The path means what the symlink points at.
+    Follow,
+    /// The path means the symlink itself.
+    Keep,
+}
+
+/// A host path that a user named, ready to be opened.
+#[derive(Debug)]
+pub struct HostPath {
+    base: OwnedFd,
+    /// What is left of the path below `base`.
+    rest: PathBuf,
+    /// What the path must stay beneath; `None` if nothing confines it.
+    limit: Option<String>,
+    last: LastLink,
+}
+
+impl HostPath {
+    /// Resolves a path up to the point from which the kernel opens it beneath a limit.
+    pub fn resolve(path: &Path, fences: &[Fence], last: LastLink) -> Result<Self> {
+        if path.as_os_str().is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        let mut ahead = Vec::new();
+        put_ahead(&mut ahead, path.as_os_str());
+        Walk::begin(path.is_absolute(), fences)?.go(ahead, last)
+    }
+
+    /// Opens what the path names. `CLOEXEC` is always set.
+    pub fn open(&self, flags: OFlags) -> Result<OwnedFd> {
+        self.open_rest(&self.rest, flags, self.last)
+    }
+
+    /// Opens the directory that holds the last component, and returns it with that component. Only a path that ends in a name
+    /// has one.
+    pub fn parent(&self) -> Result<(OwnedFd, OsString)> {
+        let no_name = || Error::new(ErrorKind::InvalidInput, "it does not end in a file name");
+        let name = self.rest.file_name().ok_or_else(no_name)?.to_owned();
+        let parent = self.rest.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Ok((self.open_rest(parent, OFlags::RDONLY | OFlags::DIRECTORY, LastLink::Follow)?, name))
+    }
+
+    fn open_rest(&self, rest: &Path, flags: OFlags, last: LastLink) -> Result<OwnedFd> {
+        let keep = if last == LastLink::Keep { OFlags::NOFOLLOW } else { OFlags::empty() };
+        let flags = flags | keep | OFlags::CLOEXEC;
+        match &self.limit {
+            Some(limit) => open_beneath(&self.base, rest, flags).map_err(|error| match error {
+                Errno::XDEV => Error::new(ErrorKind::PermissionDenied, format!("a symlink in it leads out of {limit}")),
+                error => error.into(),
+            }),
+            None => Ok(rustix::fs::openat(&self.base, rest, flags, Mode::empty())?),
+        }
+    }
+}
+
+/// Opens a regular file for reading, as [`HostPath`] does. Never waits for a FIFO or a device: they are refused.
+pub fn open_regular_file(path: &Path, fences: &[Fence]) -> Result<File> {
+    regular(HostPath::resolve(path, fences, LastLink::Follow)?.open(OFlags::RDONLY | OFlags::NONBLOCK)?)
+}
+
+/// Opens a regular file below a directory for reading. A symlink that leads out of the directory is refused, as are FIFOs and
+/// devices, which are not waited for.
+pub fn open_regular_file_beneath(dir: &Path, path: &Path) -> Result<File> {
+    let base = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let path = HostPath { base, rest: path.to_owned(), limit: Some(dir.display().to_string()), last: LastLink::Follow };
+    regular(path.open(OFlags::RDONLY | OFlags::NONBLOCK)?)
+}
+
+fn regular(file: OwnedFd) -> Result<File> {
+    if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
+        return Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    Ok(File::from(file))
+}
+
+/// Opens beneath a directory; `XDEV` if the path leads out of it.
+fn open_beneath(base: &OwnedFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    for _ in 0..DISTURBED {
+        match rustix::fs::openat2(base, path, flags, Mode::empty(), BENEATH) {
+            // A rename somewhere in the tree while `..` was looked up, or a signal.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            done => return done,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+/// Puts the components of a path before those that are still ahead, the next one last.
+fn put_ahead(ahead: &mut Vec<OsString>, path: &OsStr) {
+    let parts = path.as_bytes().split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+    ahead.extend(parts.rev().map(|part| OsStr::from_bytes(part).to_owned()));
+}
+
+/// A directory on the way.
+struct Step {
+    dir: OwnedFd,
+    name: OsString,
+    /// The step that confines this one.
+    limit: Option<usize>,
+    /// What the limit is called, of a step that is one.
+    title: String,
+}
+
+/// A walk over directories, one component at a time, until a symlink that must be confined or the last component.
+struct Walk<'a> {
+    fences: &'a [Fence],
+    steps: Vec<Step>,
+}
+
+impl<'a> Walk<'a> {
+    fn begin(absolute: bool, fences: &'a [Fence]) -> Result<Self> {
+        let start = if absolute { "/" } else { "." };
+        let dir = rustix::fs::openat(CWD, start, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut walk = Self { fences, steps: Vec::new() };
+        walk.enter(dir, OsString::new())?;
+        if !absolute {
+            walk.steps[0].limit = Some(0);
+            walk.steps[0].title = "the current directory".to_owned();
+        }
+        Ok(walk)
+    }
+
+    fn go(mut self, mut ahead: Vec<OsString>, last: LastLink) -> Result<HostPath> {
+        let mut links = 0;
+        while let Some(name) = ahead.pop() {
+            if name == ".." {
+                self.up()?;
+                continue;
+            }
+            let is_last = ahead.is_empty();
+            let here = self.top();
+            // Looked at as a directory first: only so does the kernel mount what is mounted on demand.
+            match rustix::fs::openat(&here.dir, &name, LOOK | OFlags::DIRECTORY, Mode::empty()) {
+                Ok(dir) => {
+                    self.enter(dir, name)?;
+                    continue;
+                }
+                Err(Errno::NOTDIR | Errno::LOOP) => {}
+                // Whoever opens it learns what is wrong, or makes it.
+                Err(_) if is_last => return self.stop(&name, ahead, LastLink::Keep),
+                Err(error) => return Err(error.into()),
+            }
+            let found = rustix::fs::openat(&here.dir, &name, LOOK, Mode::empty())?;
+            match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
+                FileType::Symlink if is_last && last == LastLink::Keep => return self.stop(&name, ahead, last),
+                FileType::Symlink if here.limit.is_some() => return self.stop(&name, ahead, LastLink::Follow),
+                // Such a link may be a magic one, whose text means nothing.
+                FileType::Symlink if is_proc(&here.dir) => {
+                    if is_last {
+                        return self.stop(&name, ahead, LastLink::Follow);
+                    }
+                    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                    let dir = rustix::fs::openat(&here.dir, &name, flags, Mode::empty())?;
+                    self.enter(dir, name)?;
+                }
+                FileType::Symlink => {
+                    links += 1;
+                    if links > LINKS {
+                        return Err(Errno::LOOP.into());
+                    }
+                    let text = rustix::fs::readlinkat(&found, "", Vec::new())?.into_bytes();
+                    if text.starts_with(b"/") {
+                        self.steps.truncate(1);
+                    }
+                    put_ahead(&mut ahead, &OsString::from_vec(text));
+                }
+                _ if is_last => return self.stop(&name, ahead, LastLink::Keep),
+                _ => return Err(Errno::NOTDIR.into()),
+            }
+        }
+        self.stop(OsStr::new("."), ahead, LastLink::Follow)
+    }
+
+    fn top(&self) -> &Step {
+        self.steps.last().expect("a walk has a first step")
+    }
+
+    fn enter(&mut self, dir: OwnedFd, name: OsString) -> Result<()> {
+        let stat = rustix::fs::fstat(&dir)?;
+        let fence = self.fences.iter().find(|fence| (fence.device, fence.inode) == (stat.st_dev, stat.st_ino));
+        let (limit, title) = match fence {
+            Some(fence) => (Some(self.steps.len()), fence.path.display().to_string()),
+            None => (self.steps.last().and_then(|step| step.limit), String::new()),
+        };
+        self.steps.push(Step { dir, name, limit, title });
+        Ok(())
+    }
+
+    /// Goes up as the user typed it. Only typed components come here inside a limit: symlinks there are left to the kernel.
+    fn up(&mut self) -> Result<()> {
+        if self.steps.len() > 1 {
+            self.steps.pop();
+        } else if let first = &mut self.steps[0]
+            && first.limit.is_some()
+            && !first.title.is_empty()
+        {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            first.dir = rustix::fs::openat(&first.dir, "..", flags, Mode::empty())?;
+            first.title = "the directory that its leading .. lead to".to_owned();
+        }
+        Ok(())
+    }
+
+    /// Ends the walk before `name`: the kernel opens the rest.
+    fn stop(mut self, name: &OsStr, mut ahead: Vec<OsString>, last: LastLink) -> Result<HostPath> {
+        ahead.reverse();
+        let (from, limit) = match self.top().limit {
+            Some(at) => (at, Some(std::mem::take(&mut self.steps[at].title))),
+            None => (self.steps.len() - 1, None),
+        };
+        let mut rest: PathBuf = self.steps[from + 1..].iter().map(|step| step.name.as_os_str()).collect();
+        rest.push(name);
+        rest.extend(ahead);
+        Ok(HostPath { base: self.steps.swap_remove(from).dir, rest, limit, last })
+    }
+}
+
+fn is_proc(dir: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(dir).is_ok_and(|fs| fs.f_type == rustix::fs::PROC_SUPER_MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+
+    /// A workspace with symlinks out of it and within it, beside a directory that is not to be reached.
+    fn tree() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        for made in ["victim/sub", "ws/sub"] {
+            std::fs::create_dir_all(root.join(made)).unwrap();
+        }
+        std::fs::write(root.join("victim/secret"), "secret").unwrap();
+        std::fs::write(root.join("ws/file"), "file").unwrap();
+        symlink("../victim", root.join("ws/up")).unwrap();
+        symlink(root.join("victim/secret"), root.join("ws/out")).unwrap();
+        symlink("../file", root.join("ws/sub/within")).unwrap();
+        symlink("/proc/self/root", root.join("ws/magic")).unwrap();
+        symlink(root.join("ws"), root.join("mine")).unwrap();
+        (dir, root)
+    }
+
+    fn read(path: &Path, fences: &[Fence]) -> Result<String> {
+        let mut text = String::new();
+        open_regular_file(path, fences)?.read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    #[test]
+    fn a_fence_holds_whatever_way_leads_into_it() {
+        let (_dir, root) = tree();
+        let fences = [Fence::around(&root.join("ws")).unwrap()];
+        for way in ["ws", "mine", "mine/sub/..", "victim/../ws"] {
+            let way = root.join(way);
+            assert_eq!(read(&way.join("file"), &fences).unwrap(), "file", "{way:?}");
+            assert_eq!(read(&way.join("sub/within"), &fences).unwrap(), "file", "{way:?}");
+            for out in ["out", "up/secret", "sub/../out", "magic/etc/hostname"] {
+                let error = read(&way.join(out), &fences).unwrap_err();
+                assert!(error.kind() == ErrorKind::PermissionDenied || out.starts_with("magic"), "{error}");
+            }
+        }
+        // The control: without a fence the same symlinks lead out.
+        assert_eq!(read(&root.join("ws/out"), &[]).unwrap(), "secret");
+        assert_eq!(read(&root.join("mine/up/secret"), &[]).unwrap(), "secret");
+        // What the user typed may leave a fence; a symlink may not.
+        assert_eq!(read(&root.join("ws/../victim/secret"), &fences).unwrap(), "secret");
+        assert_eq!(read(&root.join("ws/sub/../../victim/secret"), &fences).unwrap(), "secret");
+        assert!(read(&root.join("ws/up/../victim/secret"), &fences).is_err());
+    }
+
+    #[test]
+    fn a_place_to_write_is_found_without_leaving_the_fence() {
+        let (_dir, root) = tree();
+        let fences = [Fence::around(&root.join("ws")).unwrap()];
+        let place = |path: &str| HostPath::resolve(&root.join(path), &fences, LastLink::Keep)?.parent();
+        let same = |dir: &OwnedFd, path: &str| {
+            rustix::fs::fstat(dir).unwrap().st_ino == rustix::fs::stat(root.join(path)).unwrap().st_ino
+        };
+        for (path, dir, name) in
+            [("ws/new", "ws", "new"), ("mine/sub/new", "ws/sub", "new"), ("ws/out", "ws", "out"), ("new", ".", "new")]
+        {
+            let found = place(path).unwrap();
+            assert!(same(&found.0, dir) && found.1 == name, "{path}");
+        }
+        assert!(place("ws/up/new").is_err());
+        assert!(place("ws/missing/new").is_err());
+        assert!(place("..").is_err());
+    }
+
+    #[test]
+    fn what_is_not_a_regular_file_is_refused_at_once() {
+        let (_dir, root) = tree();
+        rustix::fs::mknodat(CWD, root.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        for path in ["fifo", "ws"] {
+            assert_eq!(read(&root.join(path), &[]).unwrap_err().kind(), ErrorKind::InvalidInput, "{path}");
+        }
+        assert_eq!(read(Path::new("/dev/null"), &[]).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(read(Path::new(""), &[]).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(read(&root.join("ws/file/x"), &[]).unwrap_err().kind(), ErrorKind::NotADirectory);
+        // A magic link is the user's own where nothing confines it.
+        let open = File::open(root.join("ws/file")).unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&open);
+        assert_eq!(read(Path::new(&format!("/proc/self/fd/{fd}")), &[]).unwrap(), "file");
+        assert!(open_regular_file_beneath(&root.join("ws"), Path::new("file")).is_ok());
+        for out in ["out", "up/secret", "../victim/secret"] {
+            assert!(open_regular_file_beneath(&root.join("ws"), Path::new(out)).is_err(), "{out}");
+        }
+    }
+
+    #[test]
+    fn symlinks_that_point_at_each_other_end() {
+        let (_dir, root) = tree();
+        symlink(root.join("b"), root.join("a")).unwrap();
+        symlink(root.join("a"), root.join("b")).unwrap();
+        assert!(read(&root.join("a"), &[]).is_err());
+    }
+}

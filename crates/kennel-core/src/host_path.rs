@@ -71,6 +71,20 @@ impl HostPath {
         Walk::begin(path.is_absolute(), fences)?.go(ahead, last)
     }
 
+    /// A path that must stay beneath a directory. The title is what errors call the directory.
+    pub fn beneath(dir: OwnedFd, title: String, path: &Path) -> Self {
+        Self { base: dir, rest: path.to_owned(), limit: Some(title), last: LastLink::Follow }
+    }
+
+    /// Opens a regular file for reading. Never waits for a FIFO or a device: they are refused.
+    pub fn open_regular(&self) -> Result<File> {
+        let file = self.open(OFlags::RDONLY | OFlags::NONBLOCK)?;
+        if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
+            return Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
+        }
+        Ok(File::from(file))
+    }
+
     /// Opens what the path names. `CLOEXEC` is always set.
     pub fn open(&self, flags: OFlags) -> Result<OwnedFd> {
         self.open_rest(&self.rest, flags, self.last)
@@ -100,22 +114,14 @@ impl HostPath {
 
 /// Opens a regular file for reading, as [`HostPath`] does. Never waits for a FIFO or a device: they are refused.
 pub fn open_regular_file(path: &Path, fences: &[Fence]) -> Result<File> {
-    regular(HostPath::resolve(path, fences, LastLink::Follow)?.open(OFlags::RDONLY | OFlags::NONBLOCK)?)
+    HostPath::resolve(path, fences, LastLink::Follow)?.open_regular()
 }
 
 /// Opens a regular file below a directory for reading. A symlink that leads out of the directory is refused, as are FIFOs and
 /// devices, which are not waited for.
 pub fn open_regular_file_beneath(dir: &Path, path: &Path) -> Result<File> {
     let base = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let path = HostPath { base, rest: path.to_owned(), limit: Some(dir.display().to_string()), last: LastLink::Follow };
-    regular(path.open(OFlags::RDONLY | OFlags::NONBLOCK)?)
-}
-
-fn regular(file: OwnedFd) -> Result<File> {
-    if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
-        return Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
-    }
-    Ok(File::from(file))
+    HostPath::beneath(base, dir.display().to_string(), path).open_regular()
 }
 
 /// Opens beneath a directory; `XDEV` if the path leads out of it.
@@ -160,7 +166,7 @@ impl<'a> Walk<'a> {
         walk.enter(dir, OsString::new())?;
         if !absolute {
             walk.steps[0].limit = Some(0);
-            walk.steps[0].title = "the current directory".to_owned();
+            walk.steps[0].title = "the current directory".into();
         }
         Ok(walk)
     }
@@ -182,17 +188,17 @@ impl<'a> Walk<'a> {
                 }
                 Err(Errno::NOTDIR | Errno::LOOP) => {}
                 // Whoever opens it learns what is wrong, or makes it.
-                Err(_) if is_last => return self.stop(&name, ahead, LastLink::Keep),
+                Err(_) if is_last => return Ok(self.stop(&name, ahead, LastLink::Keep)),
                 Err(error) => return Err(error.into()),
             }
             let found = rustix::fs::openat(&here.dir, &name, LOOK, Mode::empty())?;
             match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
-                FileType::Symlink if is_last && last == LastLink::Keep => return self.stop(&name, ahead, last),
-                FileType::Symlink if here.limit.is_some() => return self.stop(&name, ahead, LastLink::Follow),
+                FileType::Symlink if is_last && last == LastLink::Keep => return Ok(self.stop(&name, ahead, last)),
+                FileType::Symlink if here.limit.is_some() => return Ok(self.stop(&name, ahead, LastLink::Follow)),
                 // Such a link may be a magic one, whose text means nothing.
                 FileType::Symlink if is_proc(&here.dir) => {
                     if is_last {
-                        return self.stop(&name, ahead, LastLink::Follow);
+                        return Ok(self.stop(&name, ahead, LastLink::Follow));
                     }
                     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
                     let dir = rustix::fs::openat(&here.dir, &name, flags, Mode::empty())?;
@@ -209,11 +215,11 @@ impl<'a> Walk<'a> {
                     }
                     put_ahead(&mut ahead, &OsString::from_vec(text));
                 }
-                _ if is_last => return self.stop(&name, ahead, LastLink::Keep),
+                _ if is_last => return Ok(self.stop(&name, ahead, LastLink::Keep)),
                 _ => return Err(Errno::NOTDIR.into()),
             }
         }
-        self.stop(OsStr::new("."), ahead, LastLink::Follow)
+        Ok(self.stop(OsStr::new("."), ahead, LastLink::Follow))
     }
 
     fn top(&self) -> &Step {
@@ -241,13 +247,13 @@ impl<'a> Walk<'a> {
         {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             first.dir = rustix::fs::openat(&first.dir, "..", flags, Mode::empty())?;
-            first.title = "the directory that its leading .. lead to".to_owned();
+            first.title = "the directory that its leading .. lead to".into();
         }
         Ok(())
     }
 
     /// Ends the walk before `name`: the kernel opens the rest.
-    fn stop(mut self, name: &OsStr, mut ahead: Vec<OsString>, last: LastLink) -> Result<HostPath> {
+    fn stop(mut self, name: &OsStr, mut ahead: Vec<OsString>, last: LastLink) -> HostPath {
         ahead.reverse();
         let (from, limit) = match self.top().limit {
             Some(at) => (at, Some(std::mem::take(&mut self.steps[at].title))),
@@ -256,7 +262,7 @@ impl<'a> Walk<'a> {
         let mut rest: PathBuf = self.steps[from + 1..].iter().map(|step| step.name.as_os_str()).collect();
         rest.push(name);
         rest.extend(ahead);
-        Ok(HostPath { base: self.steps.swap_remove(from).dir, rest, limit, last })
+        HostPath { base: self.steps.swap_remove(from).dir, rest, limit, last }
     }
 }
 

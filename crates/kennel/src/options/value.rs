@@ -2,9 +2,10 @@
 
 use super::host_path::existing_in;
 use crate::environment::named;
-use kennel_core::{Error, Result};
+use kennel_core::{Error, Result, open_regular_file};
 use kennel_types::{ErrorCode, Mount, parse_duration};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ pub(crate) struct EnvironmentOptions {
     /// Set a variable, or pass on one of ours
     #[arg(short, long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
-    /// Set the variables that this file lists, one NAME[=VALUE] on a line
+    /// Set the variables that this file lists, one NAME=VALUE on a line
     #[arg(long = "env-file", value_name = "FILE")]
     env_files: Vec<PathBuf>,
 }
@@ -36,16 +37,7 @@ impl EnvironmentOptions {
     pub(crate) fn read(&self) -> Result<BTreeMap<String, String>> {
         let mut env = BTreeMap::new();
         for path in &self.env_files {
-            let text = std::fs::read_to_string(path).map_err(|error| {
-                Error::new(ErrorCode::InvalidConfig, format!("--env-file {}: {error}", path.display())).caused_by(error)
-            })?;
-            for (number, line) in (1..).zip(text.lines()) {
-                let line = line.trim_start();
-                if !line.is_empty() && !line.starts_with('#') {
-                    let (name, value) = variable(&format!("{}:{number}:", path.display()), line)?;
-                    env.insert(name, value);
-                }
-            }
+            env.extend(listed(path)?);
         }
         for entry in &self.env {
             let (name, value) = variable("-e", entry)?;
@@ -55,13 +47,50 @@ impl EnvironmentOptions {
     }
 }
 
+/// The variables that a file lists. A sandbox may have written the file, or put a symlink in its place: a relative path does not lead out
+/// of the current directory, nothing is waited for, no variable is taken from our own environment, and no line of it is in an error.
+fn listed(path: &Path) -> Result<Vec<(String, String)>> {
+    const LONGEST: u64 = 1 << 20;
+    let shown = path.display();
+    let invalid = |why: String| Error::new(ErrorCode::InvalidConfig, why);
+    let failed = |error: std::io::Error| invalid(format!("--env-file {shown}: {error}")).caused_by(error);
+    let mut bytes = Vec::new();
+    open_regular_file(path, &[]).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    if bytes.len() as u64 > LONGEST {
+        return Err(invalid(format!("--env-file {shown}: it is larger than {LONGEST} bytes")));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| invalid(format!("--env-file {shown}: it is not valid UTF-8")))?;
+    let mut variables = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim_start();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        match line.split_once('=') {
+            Some((name, value)) if is_name(name) && !value.contains('\0') => {
+                variables.push((name.to_owned(), value.to_owned()));
+            }
+            Some(_) => return Err(invalid(format!("--env-file {shown}: line {number}: expected NAME=VALUE"))),
+            None => {
+                let message = format!("--env-file {shown}: line {number}: expected NAME=VALUE, found no =");
+                return Err(invalid(message).hint("pass on a variable of your own with -e NAME"));
+            }
+        }
+    }
+    Ok(variables)
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(char::is_whitespace) && !name.contains('\0')
+}
+
 /// Reads `NAME=VALUE` and `NAME`, the latter taken from our own environment.
 fn variable(at: &str, entry: &str) -> Result<(String, String)> {
     let (name, value) = match entry.split_once('=') {
         Some((name, value)) => (name, value.to_owned()),
         None => (entry, inherited(at, entry)?),
     };
-    if name.is_empty() || name.contains(char::is_whitespace) || value.contains('\0') || name.contains('\0') {
+    if !is_name(name) || value.contains('\0') {
         return Err(wrong(at, entry, "NAME=VALUE or NAME"));
     }
     Ok((name.to_owned(), value))
@@ -135,13 +164,21 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("env");
-        std::fs::write(&file, "# a comment\n\nA=from the file\n  B= kept \nPATH\n").unwrap();
-        let env = read(&["A=typed"], vec![file.clone()]).unwrap();
+        std::fs::write(&file, "# a comment\n\nA=from the file\n  B= kept \n").unwrap();
+        let env = read(&["A=typed", "PATH"], vec![file.clone()]).unwrap();
         assert_eq!((env["A"].as_str(), env["B"].as_str()), ("typed", " kept "));
-        assert_eq!(env["PATH"], std::env::var("PATH").unwrap());
-        std::fs::write(&file, "A=1\nNO_SUCH_VARIABLE_HERE\n").unwrap();
-        let error = read(&[], vec![file.clone()]).unwrap_err().to_string();
-        assert!(error.contains("env:2:"), "{error}");
+        assert_eq!(env["PATH"], std::env::var("PATH").unwrap(), "-e NAME passes on one of ours");
+        for bad in ["A=1\nPATH\n", "A=1\nsecret word=x\n", "A=1\n=secret\n", "A=1\nsecret\n"] {
+            std::fs::write(&file, bad).unwrap();
+            let error = read(&[], vec![file.clone()]).unwrap_err().to_string();
+            assert!(error.contains("line 2: expected NAME=VALUE"), "{error}");
+            assert!(!error.contains("secret") && !error.contains("PATH"), "nothing of the file is shown: {error}");
+        }
+        std::fs::write(&file, vec![b'x'; (1 << 20) + 1]).unwrap();
+        assert!(read(&[], vec![file.clone()]).is_err(), "too large");
+        std::fs::write(&file, b"A=\xff").unwrap();
+        assert!(read(&[], vec![file.clone()]).is_err(), "not text");
+        assert!(read(&[], vec!["/dev/null".into()]).is_err(), "not a regular file");
         assert!(read(&[], vec![dir.path().join("missing")]).is_err());
     }
 

@@ -17,3 +17,4 @@ mod usage;
 mod walk;
 mod watching;
 mod words;
+mod workspace_files;

@@ -9,11 +9,17 @@ use crate::streams::each_line;
 use globset::{Glob, GlobBuilder, GlobMatcher};
 use hyper::body::Bytes;
 use hyper::header::CONTENT_TYPE;
-use kennel_core::{Error, ImageBuild, Result, printable};
+use kennel_core::{Error, Fence, HostPath, ImageBuild, LastLink, Result, open_regular_file, printable};
 use kennel_types::ErrorCode;
+use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
-use std::io::{self, BufWriter, Read, Write};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use tokio::sync::mpsc;
 
 /// What an engine takes the logins of several registries in.
@@ -21,6 +27,9 @@ const LOGINS: &str = "X-Registry-Config";
 
 /// The longest file that says how an image is built.
 const LONGEST: u64 = 16 << 20;
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What a file of another directory is called on its way.
 const FOREIGN: &str = ".kennel-Dockerfile";
@@ -34,7 +43,7 @@ impl Docker {
         let path = format!("/build?{}", query(build, &context.file));
         let what = || format!("build the image {}", build.tag);
         let mut request = hyper::Request::post(path).header(CONTENT_TYPE, "application/x-tar");
-        let images = dockerfile::images(&context.text()?, &build.args);
+        let images = dockerfile::images(&context.text, &build.args);
         if let Some(logins) = self.logins(images, tell).await? {
             request = request.header(LOGINS, packed(&logins));
         }
@@ -101,57 +110,55 @@ fn query(build: &ImageBuild, file: &str) -> String {
     query.finish()
 }
 
-/// What is built from.
+/// What is built from. A sandbox may have written to the directory, and may still do so: everything in it is opened by descriptor, and
+/// no symlink in it is followed out of it.
 struct Context {
-    root: PathBuf,
-    /// The file that says how, as the engine will know it.
+    root: OwnedFd,
+    /// The Dockerfile, as the engine will know it.
     file: String,
-    /// That file, if it is not in the directory.
-    foreign: Option<PathBuf>,
+    text: String,
+    /// The Dockerfile itself, if it is not in the directory.
+    foreign: Option<File>,
     ignored: Ignored,
 }
 
 impl Context {
     fn read(build: &ImageBuild) -> Result<Self> {
         let invalid = |message: String| Error::new(ErrorCode::InvalidConfig, message);
-        let root = build.context.canonicalize().ok().filter(|root| root.is_dir());
-        let root = root.ok_or_else(|| invalid(format!("build from {}: not a directory", build.context.display())))?;
-        let file = match &build.file {
-            Some(file) => file.clone(),
-            None => ["Dockerfile", "Containerfile"]
-                .map(|name| root.join(name))
-                .into_iter()
-                .find(|file| file.is_file())
-                .ok_or_else(|| {
-                    invalid(format!("there is no Dockerfile or Containerfile in {}", root.display()))
-                        .hint("name it with --file")
-                })?,
-        };
-        let real = file.canonicalize().ok().filter(|file| file.is_file());
-        let real = real.ok_or_else(|| invalid(format!("there is no file {}", file.display())))?;
-        let inside = real.strip_prefix(&root).ok().and_then(|path| path.to_str()).map(ToOwned::to_owned);
-        let foreign = if inside.is_none() { Some(real.clone()) } else { None };
-        // One that is beside the file counts for it alone.
-        let beside = PathBuf::from(format!("{}.dockerignore", real.display()));
-        let places = [beside, root.join(".dockerignore"), root.join(".containerignore")];
-        let list = places.iter().find(|path| path.is_file());
-        let text = match list {
+        let shown = build.context.display();
+        let root = HostPath::resolve(&build.context, &[], LastLink::Follow)
+            .and_then(|path| path.open(OFlags::RDONLY | OFlags::DIRECTORY));
+        let root = root.map_err(|error| invalid(format!("build from {shown}: {error}")).caused_by(error))?;
+        let place = real_path(&root).map_err(|error| Error::io(format!("build from {shown}"), error))?;
+        let open = |path: &Path| HostPath::beneath(root.try_clone()?, place.display().to_string(), path).open_regular();
+        let mut dockerfile = match &build.file {
             Some(path) => {
-                std::fs::read_to_string(path).map_err(|error| Error::io(format!("read {}", path.display()), error))?
+                let fences: Vec<Fence> = Fence::around(&place).into_iter().collect();
+                open_regular_file(path, &fences).map_err(|error| unreadable(path, error))?
             }
-            None => String::new(),
+            None => first(&["Dockerfile", "Containerfile"].map(PathBuf::from), open)?.ok_or_else(|| {
+                invalid(format!("there is no Dockerfile or Containerfile in {shown}")).hint("name it with --file")
+            })?,
         };
-        let ignored = Ignored::parse(&text).map_err(|why| invalid(format!("read .dockerignore: {why}")))?;
-        Ok(Self { root, file: inside.unwrap_or_else(|| FOREIGN.into()), foreign, ignored })
-    }
-
-    /// The file that says how.
-    fn text(&self) -> Result<String> {
-        let path = self.foreign.clone().unwrap_or_else(|| self.root.join(&self.file));
-        let mut text = Vec::new();
-        let read = std::fs::File::open(&path).and_then(|file| file.take(LONGEST).read_to_end(&mut text));
-        read.map_err(|error| Error::io(format!("read {}", path.display()), error))?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
+        let real = real_path(&dockerfile).map_err(|error| Error::io("find the Dockerfile", error))?;
+        let text = text_of(&mut dockerfile).map_err(|error| unreadable(&real, error))?;
+        let inside = real.strip_prefix(&place).ok().and_then(|path| path.to_str()).map(ToOwned::to_owned);
+        // The one beside the Dockerfile counts for it alone.
+        let beside = if let Some(file) = &inside {
+            first(&[PathBuf::from(format!("{file}.dockerignore"))], open)?
+        } else {
+            let kept = |path: &Path| HostPath::resolve(path, &[], LastLink::Keep)?.open_regular();
+            first(&[PathBuf::from(format!("{}.dockerignore", real.display()))], kept)?
+        };
+        let list = match beside {
+            None => first(&[".dockerignore", ".containerignore"].map(PathBuf::from), open)?,
+            beside => beside,
+        };
+        let list = list.map(|mut list| text_of(&mut list)).transpose();
+        let list = list.map_err(|error| Error::io("read .dockerignore", error))?.unwrap_or_default();
+        let ignored = Ignored::parse(&list).map_err(|why| invalid(format!("read .dockerignore: {why}")))?;
+        let foreign = if inside.is_none() { Some(dockerfile) } else { None };
+        Ok(Self { root, file: inside.unwrap_or_else(|| FOREIGN.into()), text, foreign, ignored })
     }
 
     /// The archive, made while it is sent.
@@ -159,7 +166,6 @@ impl Context {
         let (sender, receiver) = mpsc::channel(8);
         tokio::task::spawn_blocking(move || {
             let mut archive = tar::Builder::new(BufWriter::with_capacity(128 * 1024, Pipe(sender.clone())));
-            archive.follow_symlinks(false);
             let packed = self.pack_into(&mut archive).and_then(|()| archive.into_inner()?.flush());
             if let Err(error) = packed {
                 // Whoever reads has gone, or learns why there is no more.
@@ -169,34 +175,88 @@ impl Context {
         futures_util::stream::unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver)))
     }
 
-    fn pack_into(&self, archive: &mut tar::Builder<impl Write>) -> io::Result<()> {
-        if let Some(foreign) = &self.foreign {
-            archive.append_path_with_name(foreign, FOREIGN)?;
+    fn pack_into(self, archive: &mut tar::Builder<impl Write>) -> io::Result<()> {
+        if let Some(mut foreign) = self.foreign {
+            foreign.seek(SeekFrom::Start(0))?;
+            archive.append_file(FOREIGN, &mut foreign)?;
         }
-        let mut ahead = vec![PathBuf::new()];
-        while let Some(dir) = ahead.pop() {
-            let mut entries: Vec<_> = std::fs::read_dir(self.root.join(&dir))?.collect::<io::Result<_>>()?;
-            entries.sort_by_key(std::fs::DirEntry::file_name);
-            for entry in entries {
-                let path = dir.join(entry.file_name());
-                let kind = entry.file_type()?;
+        // Opened when its turn comes: only as many directories are open as have some within them that wait.
+        let mut ahead = vec![(Rc::new(self.root), OsString::from("."), PathBuf::new())];
+        while let Some((parent, name, path)) = ahead.pop() {
+            let dir = Rc::new(rustix::fs::openat(&*parent, &name, DIRECTORY, Mode::empty())?);
+            for name in names(&dir)? {
+                let path = path.join(&name);
                 let needed = path == Path::new(&self.file);
                 let ignored = !needed && self.ignored.names(&path);
-                if kind.is_dir() {
+                let look = rustix::fs::openat(&*dir, &name, LOOK, Mode::empty())?;
+                let meta = File::from(look.try_clone()?).metadata()?;
+                let mut header = tar::Header::new_gnu();
+                header.set_metadata(&meta);
+                if meta.is_dir() {
+                    if !ignored {
+                        archive.append_data(&mut header, &path, io::empty())?;
+                    }
                     // What is in it may be excepted.
                     if !ignored || self.ignored.excepts {
-                        ahead.push(path.clone());
+                        ahead.push((dir.clone(), name, path));
                     }
-                    if !ignored {
-                        archive.append_path_with_name(entry.path(), &path)?;
+                } else if !ignored && meta.is_symlink() {
+                    let text = rustix::fs::readlinkat(&look, "", Vec::new())?.into_bytes();
+                    header.set_size(0);
+                    archive.append_link(&mut header, &path, OsStr::from_bytes(&text))?;
+                } else if !ignored && meta.is_file() {
+                    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                    let mut file = File::from(rustix::fs::openat(&*dir, &name, flags, Mode::empty())?);
+                    // Another may have its name by now.
+                    if file.metadata()?.is_file() {
+                        archive.append_file(&path, &mut file)?;
                     }
-                } else if !ignored && (kind.is_file() || kind.is_symlink()) {
-                    archive.append_path_with_name(entry.path(), &path)?;
                 }
             }
         }
         Ok(())
     }
+}
+
+/// The first of these that is there.
+fn first(paths: &[PathBuf], open: impl Fn(&Path) -> io::Result<File>) -> Result<Option<File>> {
+    for path in paths {
+        match open(path) {
+            Ok(file) => return Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(unreadable(path, error)),
+        }
+    }
+    Ok(None)
+}
+
+fn unreadable(path: &Path, error: io::Error) -> Error {
+    Error::new(ErrorCode::InvalidConfig, format!("read {}: {error}", path.display())).caused_by(error)
+}
+
+/// Where an open file is now.
+fn real_path(file: &impl AsRawFd) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+fn text_of(file: &mut File) -> io::Result<String> {
+    let mut text = Vec::new();
+    file.take(LONGEST).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The names in a directory, sorted.
+fn names(dir: &OwnedFd) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// Writes to whoever sends.
@@ -291,7 +351,6 @@ mod tests {
         let context = Context::read(&build).unwrap();
         assert_eq!(context.file, "Dockerfile");
         let mut archive = tar::Builder::new(Vec::new());
-        archive.follow_symlinks(false);
         context.pack_into(&mut archive).unwrap();
         let bytes = archive.into_inner().unwrap();
         let mut read = tar::Archive::new(bytes.as_slice());
@@ -299,6 +358,61 @@ mod tests {
             read.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string()).collect();
         names.sort();
         assert_eq!(names, [".dockerignore", "Dockerfile", "big/keep", "link", "src", "src/a"]);
+    }
+
+    #[test]
+    fn nothing_outside_is_read_through_symlinks_of_the_directory() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let (root, victim) = (dir.path().join("context"), dir.path().join("victim"));
+        std::fs::create_dir_all(root.join("sub")).unwrap();
+        std::fs::create_dir(&victim).unwrap();
+        std::fs::write(victim.join("secret"), "FROM secret").unwrap();
+        let read = |file: Option<&str>| {
+            let file = file.map(|file| root.join(file));
+            Context::read(&ImageBuild { context: root.clone(), file, tag: "t".into(), ..ImageBuild::default() })
+        };
+        let refused = |read: Result<Context>| {
+            let error = read.err().expect("it is refused").to_string();
+            assert!(error.contains("leads out of") && !error.contains("FROM"), "{error}");
+        };
+        symlink(victim.join("secret"), root.join("Dockerfile")).unwrap();
+        symlink("../victim", root.join("out")).unwrap();
+        assert_eq!(std::fs::read(root.join("Dockerfile")).unwrap(), b"FROM secret", "for others it leads out");
+        refused(read(None));
+        refused(read(Some("Dockerfile")));
+        refused(read(Some("out/secret")));
+        std::fs::remove_file(root.join("Dockerfile")).unwrap();
+        // A symlink that stays beneath is what it points at.
+        std::fs::write(root.join("sub/real"), "FROM x").unwrap();
+        symlink("sub/real", root.join("Dockerfile")).unwrap();
+        assert_eq!(read(None).unwrap().file, "sub/real");
+        for list in [".dockerignore", "sub/real.dockerignore"] {
+            symlink(victim.join("secret"), root.join(list)).unwrap();
+            refused(read(None));
+            std::fs::remove_file(root.join(list)).unwrap();
+        }
+        rustix::fs::mknodat(rustix::fs::CWD, root.join(".dockerignore"), rustix::fs::FileType::Fifo, Mode::RUSR, 0)
+            .unwrap();
+        assert!(read(None).err().unwrap().to_string().contains("not a regular file"), "a FIFO is not waited for");
+        std::fs::remove_file(root.join(".dockerignore")).unwrap();
+        // A Dockerfile elsewhere is the user's to name, and symlinks are packed as such.
+        let context = read(Some("../victim/secret")).unwrap();
+        assert_eq!((context.file.as_str(), context.text.as_str()), (FOREIGN, "FROM secret"));
+        let mut archive = tar::Builder::new(Vec::new());
+        context.pack_into(&mut archive).unwrap();
+        let bytes = archive.into_inner().unwrap();
+        let mut packed = tar::Archive::new(bytes.as_slice());
+        let kinds: Vec<_> = packed
+            .entries()
+            .unwrap()
+            .map(|entry| {
+                let entry = entry.unwrap();
+                (entry.path().unwrap().display().to_string(), entry.header().entry_type().is_symlink())
+            })
+            .collect();
+        assert!(kinds.contains(&("out".into(), true)) && kinds.contains(&("Dockerfile".into(), true)), "{kinds:?}");
+        assert!(!kinds.iter().any(|(name, _)| name.contains("out/")), "{kinds:?}");
     }
 
     #[test]

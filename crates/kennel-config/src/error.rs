@@ -136,8 +136,7 @@ pub(crate) fn printable(text: &str) -> String {
             out.push('…');
             break;
         }
-        let turns =
-            matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+        let turns = matches!(char, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
         if char.is_control() || turns { out.extend(char.escape_default()) } else { out.push(char) }
     }
     out

@@ -1,5 +1,6 @@
 //! The one error of the library: a code of the table in `kennel-types`, what was attempted on what, and what to do next.
 
+use crate::printable;
 use kennel_types::ErrorCode;
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct Error {
     code: ErrorCode,
     message: String,
+    /// Whether the message has several lines of its own, each of which is printable.
+    lines: bool,
     hint: Option<String>,
     exit_code: Option<i32>,
     #[source]
@@ -21,7 +24,13 @@ pub struct Error {
 impl Error {
     /// An error of this code. The message says what was attempted on what, and why it failed.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None, exit_code: None, source: None }
+        Self { code, message: message.into(), lines: false, hint: None, exit_code: None, source: None }
+    }
+
+    /// An error whose message has several lines. Each is made printable here, so none can break into two.
+    pub fn of_lines(code: ErrorCode, lines: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        let lines: Vec<String> = lines.into_iter().map(|line| printable(line.as_ref())).collect();
+        Self { lines: true, ..Self::new(code, lines.join("\n")) }
     }
 
     /// Adds the next thing to do.
@@ -101,6 +110,12 @@ impl Error {
     /// Something this provider does not give.
     pub fn unsupported(provider: &str, what: impl std::fmt::Display) -> Self {
         Self::new(ErrorCode::Unsupported, format!("the {provider} provider cannot give {what}"))
+    }
+
+    /// The message for a person: printable, and of several lines only if it was made of lines. All but the first begin with a bar, so
+    /// that none is taken for a hint.
+    pub fn for_person(&self) -> String {
+        if self.lines { self.message.replace('\n', "\n  | ") } else { printable(&self.message) }
     }
 
     /// Which kind of error.

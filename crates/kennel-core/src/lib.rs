@@ -33,4 +33,4 @@ pub use provider::{
 pub use records::{Record, Records, Starting, TakenImage, watch_records};
 pub use sandbox::Sandbox;
 pub use socket::connect_socket;
-pub use text::printable;
+pub use text::{printable, printable_json, printable_layout, printable_path};

@@ -1,6 +1,9 @@
-//! Text from inside a sandbox, made safe to show.
+//! Text from inside a sandbox, made safe to show to a person. Everything that reaches a terminal goes through here.
 
-/// The text with control characters escaped and its length bounded, so that it cannot drive a terminal.
+use std::fmt::Write;
+
+/// The text in one line, with everything escaped that could drive a terminal, start a line of its own or reorder the text
+/// around it, and with its length bounded.
 pub fn printable(text: &str) -> String {
     const LONGEST: usize = 1000;
     let mut out = String::new();
@@ -9,8 +12,33 @@ pub fn printable(text: &str) -> String {
             out.push('…');
             break;
         }
-        if character.is_control() || is_bidi(character) {
-            out.extend(character.escape_default());
+        if is_unsafe(character) { out.extend(character.escape_default()) } else { out.push(character) }
+    }
+    out
+}
+
+/// The name of a file as [`printable`] text. Bytes that are no UTF-8 are replaced.
+pub fn printable_path(path: impl AsRef<std::path::Path>) -> String {
+    printable(&path.as_ref().to_string_lossy())
+}
+
+/// JSON with everything escaped that a terminal would act on. It parses to the same value as before: such a character can only be part
+/// of a string, where `\uXXXX` means the same.
+pub fn printable_json(json: &str) -> String {
+    escape_beyond_ascii(json, |out, character| write!(out, "\\u{:04x}", u32::from(character)))
+}
+
+/// Text that Kennel laid out itself, with lines and colours, as a last line of defence: characters beyond ASCII that a terminal
+/// would act on are escaped. Whatever comes from outside must be [`printable`] before it is laid out.
+pub fn printable_layout(text: &str) -> String {
+    escape_beyond_ascii(text, |out, character| write!(out, "{}", character.escape_default()))
+}
+
+fn escape_beyond_ascii(text: &str, escape: impl Fn(&mut String, char) -> std::fmt::Result) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character >= '\u{7f}' && is_unsafe(character) {
+            escape(&mut out, character).expect("writing to a String cannot fail");
         } else {
             out.push(character);
         }
@@ -18,18 +46,37 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// Characters that reorder the text around them.
-fn is_bidi(character: char) -> bool {
-    matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Controls (C0, delete, C1), separators of lines, and characters that change the direction of the text around them.
+fn is_unsafe(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
 mod tests {
-    use super::printable;
+    use super::*;
+
+    /// One of each range, and the ends of those.
+    const UNSAFE: &str =
+        "\u{7f}\u{80}\u{85}\u{9b}\u{9f}\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}";
 
     #[test]
     fn no_escape_survives() {
         assert_eq!(printable("a\x1b[31mb\n\u{202e}c é"), "a\\u{1b}[31mb\\n\\u{202e}c é");
+        assert!(printable(UNSAFE).is_ascii() && printable_layout(UNSAFE).is_ascii());
         assert!(printable(&"x".repeat(5000)).len() < 1100);
+        assert_eq!(printable_layout("\x1b[1mbold\x1b[0m\n\u{9b}31m é"), "\x1b[1mbold\x1b[0m\n\\u{9b}31m é");
+        assert_eq!(printable_path("a\ntry: this"), "a\\ntry: this");
+    }
+
+    #[test]
+    fn json_means_the_same_afterwards() {
+        let value = serde_json::json!({ UNSAFE: [UNSAFE, "\\", "é \u{1f600}", "a\x1b\n\"", 1.5, null] });
+        for json in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
+            let safe = printable_json(&json);
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).unwrap(), value);
+            assert!(!safe.chars().any(|character| character != '\n' && is_unsafe(character)), "{safe}");
+            assert!(safe.contains("\\u009b") && safe.contains("\\u202e") && safe.contains("é \u{1f600}"));
+        }
     }
 }

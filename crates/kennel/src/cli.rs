@@ -8,6 +8,7 @@ use crate::providers::{ProviderName, Providers};
 use crate::report;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
+use kennel_core::printable_path;
 use std::ffi::OsString;
 
 const EXAMPLES: &str = "\
@@ -119,6 +120,17 @@ fn suggest(mut error: clap::Error) -> clap::Error {
     error
 }
 
+/// The parser's error, with nothing in it that could drive a terminal. An argument may be the name of a file that a shell found, and the
+/// parser repeats it as it is: so it reads the arguments again, made printable.
+fn safe(error: clap::Error, arguments: &[OsString]) -> clap::Error {
+    let printable: Vec<OsString> = arguments.iter().map(|argument| printable_path(argument).into()).collect();
+    if printable == arguments {
+        return error;
+    }
+    let unclear = || clap::Error::raw(error.kind(), "an argument cannot be understood, and cannot be shown either\n");
+    Cli::try_parse_from(printable).err().unwrap_or_else(unclear)
+}
+
 impl Cli {
     /// Reads what was typed. To describe all commands to the parser takes longer than to parse one, so the commands that
     /// must be quick are tried by themselves; whatever is unclear is left to the parser that knows everything.
@@ -130,7 +142,7 @@ impl Cli {
             Some("exec") => Only::parse(&without_verb(), Command::Exec),
             _ => None,
         };
-        quick.map_or_else(|| Self::try_parse_from(arguments).map_err(suggest), Ok)
+        quick.map_or_else(|| Self::try_parse_from(arguments).map_err(|error| suggest(safe(error, arguments))), Ok)
     }
 
     /// What there is to do it with. What takes long begins here: nothing else has been done yet.

@@ -3,6 +3,7 @@
 //! A reader that takes its time must not make us deaf to signals, so what might block is written by another thread.
 //! Descriptors are never set non-blocking: they are shared with who started us.
 
+use kennel_core::{printable_json, printable_layout};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::io::Write;
@@ -11,8 +12,10 @@ use std::os::fd::BorrowedFd;
 /// Exit status of a program whose reader went away: 128 and SIGPIPE.
 pub(crate) const BROKEN_PIPE: u8 = 141;
 
-/// Prints text to standard output, with colours if it is a terminal; answers the exit status.
+/// Prints text that Kennel laid out to standard output, with colours if it is a terminal; returns the exit status. What comes from
+/// outside must be `printable` before it gets here; characters beyond ASCII that a terminal would act on are escaped in any case.
 pub(crate) fn print(text: &str) -> u8 {
+    let text = printable_layout(text);
     let mut out = anstream::stdout().lock();
     let done = if text.ends_with('\n') { write!(out, "{text}") } else { writeln!(out, "{text}") };
     match done.and_then(|()| out.flush()) {
@@ -31,11 +34,20 @@ pub(crate) fn print_plain(bytes: &[u8]) -> u8 {
     }
 }
 
-/// Prints a value as JSON.
+/// Prints a value as JSON of several lines; returns the exit status. Nothing in it can drive a terminal.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> u8 {
-    match serde_json::to_string_pretty(value) {
+    print_json_text(serde_json::to_string_pretty(value))
+}
+
+/// Prints a value as JSON of one line, of which there may be many; returns the exit status. Nothing in it can drive a terminal.
+pub(crate) fn print_json_line(value: &impl serde::Serialize) -> u8 {
+    print_json_text(serde_json::to_string(value))
+}
+
+fn print_json_text(text: serde_json::Result<String>) -> u8 {
+    match text {
         // Straight through: what is in the value must not be taken for colours.
-        Ok(text) => print_plain(format!("{text}\n").as_bytes()),
+        Ok(text) => print_plain(format!("{}\n", printable_json(&text)).as_bytes()),
         Err(error) => crate::report::failed(&kennel_core::Error::io("write JSON", std::io::Error::other(error))),
     }
 }

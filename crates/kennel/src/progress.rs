@@ -2,7 +2,7 @@
 
 use crate::report::{self, is_watched};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use kennel_core::{Provider, PullProgress, Result};
+use kennel_core::{Provider, PullProgress, Result, printable};
 use kennel_types::Pull;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +23,7 @@ pub(crate) async fn while_waiting<T>(what: &str, work: impl Future<Output = T>) 
         return done;
     }
     let line =
-        ProgressBar::new_spinner().with_style(style("{spinner} {msg} ({elapsed})")).with_message(what.to_owned());
+        ProgressBar::new_spinner().with_style(style("{spinner} {msg} ({elapsed})")).with_message(printable(what));
     line.enable_steady_tick(TICK);
     // It goes also if the wait is given up.
     let _cleared = Cleared(&line);
@@ -78,13 +78,13 @@ impl Bars {
         }
         let bar = parts.entry(part).or_insert_with_key(|part| {
             let style = style("  {prefix:.bold} {bar:24} {bytes:>10} {msg}");
-            self.all.add(ProgressBar::new(1).with_style(style).with_prefix(part.clone()))
+            self.all.add(ProgressBar::new(1).with_style(style).with_prefix(printable(part)))
         });
         if let Some((done, of)) = bytes {
             bar.set_length(of.max(1));
             bar.set_position(done);
         }
-        bar.set_message(doing);
+        bar.set_message(printable(&doing));
     }
 }
 

@@ -1,7 +1,7 @@
 //! What goes to standard error: our own messages, and nothing raw from inside a sandbox.
 
 use anstream::eprintln;
-use kennel_core::{Error, Result, printable};
+use kennel_core::{Error, Result, printable, printable_layout};
 use kennel_types::ErrorCode;
 use owo_colors::OwoColorize;
 use std::io::{IsTerminal, Write};
@@ -10,16 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What went wrong, and the next thing to type.
 pub(crate) fn error(error: &Error) {
-    eprintln!("{} {}", "kennel:".red().bold(), lines(&error.to_string()));
+    eprintln!("{} {}", "kennel:".red().bold(), error.for_person());
     if let Some(hint) = error.next_step() {
         eprintln!("  {} {}", "try:".cyan(), printable(hint));
     }
-}
-
-/// Text for a terminal, of several lines if it has them. All but the first are set in: none can be taken for ours.
-fn lines(text: &str) -> String {
-    let lines: Vec<String> = text.lines().map(printable).collect();
-    lines.join("\n  ")
 }
 
 /// Reports an error and answers the exit status for it.
@@ -44,18 +38,19 @@ pub(crate) fn warning(text: &str) {
     if SILENT.load(Ordering::Relaxed) {
         return;
     }
-    eprintln!("{} {}", "kennel:".yellow().bold(), lines(text));
+    eprintln!("{} {}", "kennel:".yellow().bold(), printable(text));
 }
 
-/// What was asked for and is no data: what is about to be done, say. Nothing in it is from outside but what is printable.
+/// Something that was asked for and is no data, laid out by Kennel, such as what is about to be done. What comes from outside must be
+/// `printable` before it gets here.
 pub(crate) fn say(text: &str) {
-    eprintln!("{text}");
+    eprintln!("{}", printable_layout(text));
 }
 
 /// What something long says as it goes on, unless nobody wants to know.
 pub(crate) fn progress(line: &str) {
     if !QUIET.load(Ordering::Relaxed) {
-        eprintln!("{line}");
+        eprintln!("{}", printable(line));
     }
 }
 

@@ -125,7 +125,7 @@ impl Around {
 }
 
 pub(crate) fn wrong(error: &kennel_config::Error) -> Error {
-    Error::new(error.code(), error.to_string()).hint("kennel config schema, or kennel config show")
+    Error::of_lines(error.code(), error.to_string().lines()).hint("kennel config schema, or kennel config show")
 }
 
 pub(crate) fn warn(warnings: &[Problem]) {

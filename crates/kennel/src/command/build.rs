@@ -7,7 +7,7 @@ use crate::providers::Providers;
 use crate::report;
 use crate::result::JsonError;
 use crate::settings::Settings;
-use kennel_core::{ImageBuild, Result};
+use kennel_core::{ImageBuild, Result, printable};
 use kennel_types::{ByteSize, Limits, parse_cpus};
 use std::path::PathBuf;
 
@@ -59,7 +59,7 @@ impl Build {
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
         match self.built(providers).await {
             Ok(provider) if self.json => print_json(&serde_json::json!({ "image": self.tag, "provider": provider })),
-            Ok(_) => print(&self.tag),
+            Ok(_) => print(&printable(&self.tag)),
             Err(error) if self.json => {
                 print_json(&serde_json::json!({ "error": JsonError::of(&error) }));
                 report::exit_status(&error)

@@ -55,7 +55,7 @@ impl Man {
         if let Some(dir) = &self.dir {
             let written = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
             return match written {
-                Ok(()) => print(&dir.display().to_string()),
+                Ok(()) => print(&kennel_core::printable_path(dir)),
                 Err(error) => report::failed(&Error::io(format!("write manual pages to {}", dir.display()), error)),
             };
         }

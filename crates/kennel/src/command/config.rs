@@ -8,7 +8,7 @@ use crate::settings::trust::{Trust, describe};
 use crate::settings::{Around, RealPaths, warn, wrong};
 use comfy_table::{Table, presets};
 use kennel_config::{Layer, Place, Tree};
-use kennel_core::{Error, Result, printable};
+use kennel_core::{Error, Result, printable, printable_path};
 use kennel_types::ErrorCode;
 use std::path::{Path, PathBuf};
 
@@ -176,7 +176,7 @@ fn set(key: &str, value: &str, user: bool, file: Option<&PathBuf>) -> Result<u8>
         }
     };
     kennel_config::set(&place, key, value).map_err(|error| wrong(&error))?;
-    Ok(print(&place.path.display().to_string()))
+    Ok(print(&printable_path(&place.path)))
 }
 
 /// A file that the user named. A relative path is not followed out of the current directory: see [`existing`].
@@ -205,7 +205,9 @@ fn paths(json: bool) -> Result<u8> {
     }
     let lines: Vec<String> = places
         .iter()
-        .map(|it| format!("{} {:<8} {}", if it.exists { "+" } else { "-" }, it.layer.to_string(), it.path.display()))
+        .map(|it| {
+            format!("{} {:<8} {}", if it.exists { "+" } else { "-" }, it.layer.to_string(), printable_path(&it.path))
+        })
         .collect();
     Ok(print(&lines.join("\n")))
 }
@@ -250,6 +252,6 @@ fn validate(files: &[PathBuf]) -> Result<u8> {
     }
     let warnings = kennel_config::validate(&places, &around.environment).map_err(|error| wrong(&error))?;
     warn(&warnings);
-    let lines: Vec<String> = places.iter().map(|place| format!("{}: ok", place.path.display())).collect();
+    let lines: Vec<String> = places.iter().map(|place| format!("{}: ok", printable_path(&place.path))).collect();
     Ok(print(&lines.join("\n")))
 }

@@ -8,7 +8,7 @@ use crate::providers::Providers;
 use crate::report;
 use crate::result::JsonError;
 use crate::settings::Settings;
-use kennel_core::{Result, Sandbox};
+use kennel_core::{Result, Sandbox, printable};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,7 +77,7 @@ impl Create {
             self.start(&sandbox, &mut watch).await?;
             say_ports(&sandbox, &spec).await?;
         }
-        Ok(if self.json { print_json(&sandbox.inspect().await?) } else { print(&sandbox.info().name) })
+        Ok(if self.json { print_json(&sandbox.inspect().await?) } else { print(&printable(&sandbox.info().name)) })
     }
 
     async fn start(&self, sandbox: &Sandbox, watch: &mut Watch) -> Result<()> {

@@ -1,6 +1,6 @@
 //! `kennel events`.
 
-use crate::output::print;
+use crate::output::{print, print_json_line};
 use crate::providers::Providers;
 use crate::report;
 use futures_util::StreamExt;
@@ -55,7 +55,7 @@ impl Events {
             let text =
                 serde_json::to_value(&line).map_err(|error| Error::io("write JSON", std::io::Error::other(error)))?;
             let printed = if self.json {
-                print(&text.to_string())
+                print_json_line(&text)
             } else {
                 let kind = text["event"].as_str().unwrap_or_default().to_owned();
                 print(&format!("{}  {:<8} {provider:<8} {}", clock(now.as_secs()), kind, event.sandbox))

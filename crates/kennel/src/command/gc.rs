@@ -3,6 +3,7 @@
 use crate::output::{print, print_json};
 use crate::providers::Providers;
 use crate::report;
+use kennel_core::printable;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,6 +37,6 @@ impl Gc {
             report::note("there was nothing to remove");
             return 0;
         }
-        print(&removed.join("\n"))
+        print(&removed.iter().map(|what| printable(what)).collect::<Vec<_>>().join("\n"))
     }
 }

@@ -1,11 +1,11 @@
 //! `kennel stats`.
 
 use crate::completion::sandboxes;
-use crate::output::print;
+use crate::output::{print, print_json_line};
 use crate::providers::Providers;
 use crate::report;
 use comfy_table::{Table, presets};
-use kennel_core::{Error, Result, Sandbox, printable};
+use kennel_core::{Result, Sandbox, printable};
 use kennel_types::{ErrorCode, SandboxId, Stats as Use, Status, format_bytes};
 use serde::Serialize;
 use std::io::IsTerminal;
@@ -143,11 +143,7 @@ async fn look(watched: &mut [Watched], named: bool) -> Result<Vec<Row>> {
 
 fn print_rows(rows: &[Row]) -> u8 {
     for row in rows {
-        let line = match serde_json::to_string(row) {
-            Ok(line) => line,
-            Err(error) => return report::failed(&Error::io("write JSON", std::io::Error::other(error))),
-        };
-        match print(&line) {
+        match print_json_line(row) {
             0 => {}
             failed => return failed,
         }

@@ -68,11 +68,9 @@ impl Trust {
         if refused.is_empty() {
             return Ok(());
         }
-        let message = format!(
-            "the project asks for more than a sandbox has by itself, and is not trusted:\n{}",
-            refused.join("\n")
-        );
-        Err(Error::new(ErrorCode::PermissionDenied, message).hint("read it, then: kennel config trust"))
+        let first = "the project asks for more than a sandbox has by itself, and is not trusted:".to_owned();
+        let lines = std::iter::once(first).chain(refused);
+        Err(Error::of_lines(ErrorCode::PermissionDenied, lines).hint("read it, then: kennel config trust"))
     }
 
     /// Trusts the project's files as they were read, with what they open up.

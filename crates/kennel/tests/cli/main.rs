@@ -4,6 +4,7 @@ mod config;
 mod copy;
 mod doctor;
 mod engines;
+mod escapes;
 mod failures;
 mod images;
 mod life;

@@ -434,7 +434,7 @@ impl Docker {
                 message = format!("{message}; the last lines of its log:\n{lines}");
             }
         }
-        let error = Error::new(ErrorCode::StartFailed, message).hint(format!("kennel logs {name}"));
+        let error = Error::of_lines(ErrorCode::StartFailed, message.lines()).hint(format!("kennel logs {name}"));
         match code {
             Some(code) if container.main => error.exit_code(code),
             _ => error,

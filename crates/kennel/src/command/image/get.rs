@@ -6,7 +6,7 @@ use crate::progress::Bars;
 use crate::result::JsonError;
 use crate::settings::Settings;
 use crate::{input, report};
-use kennel_core::{Error, Result};
+use kennel_core::{Error, Result, printable};
 use kennel_image::{LoadOptions, PullOptions, Reference};
 use kennel_types::ErrorCode;
 use serde::Serialize;
@@ -89,7 +89,7 @@ impl Pull {
     pub(super) async fn run(self) -> u8 {
         match self.pull().await {
             Ok(image) if self.json => print_json(&ImageJson::from(image)),
-            Ok(image) => print(&image.reference.to_string()),
+            Ok(image) => print(&printable(&image.reference.to_string())),
             Err(error) => failed(self.json, &error),
         }
     }
@@ -110,7 +110,7 @@ impl Load {
         match self.load().await {
             Ok(images) if self.json => print_json(&images.into_iter().map(ImageJson::from).collect::<Vec<_>>()),
             Ok(images) => {
-                let names: Vec<String> = images.iter().map(|image| image.reference.to_string()).collect();
+                let names: Vec<String> = images.iter().map(|image| printable(&image.reference.to_string())).collect();
                 print(&names.join("\n"))
             }
             Err(error) => failed(self.json, &error),

@@ -5,7 +5,7 @@ use crate::command::ls::ago;
 use crate::output::{print, print_json};
 use crate::report;
 use comfy_table::{Table, presets};
-use kennel_core::Result;
+use kennel_core::{Result, printable};
 use kennel_image::Image;
 use kennel_types::format_bytes;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -46,7 +46,7 @@ impl Column {
     /// Nothing, where there is nothing to tell.
     fn of(self, image: &Image) -> String {
         match self {
-            Self::Name => image.reference.to_string(),
+            Self::Name => printable(&image.reference.to_string()),
             Self::Id => image.id.to_string(),
             Self::Manifest => image.manifest.map(|digest| digest.to_string()).unwrap_or_default(),
             Self::Created => image.created.map(|seconds| seconds.to_string()).unwrap_or_default(),
@@ -89,7 +89,7 @@ fn table(images: &[Image]) -> String {
     for image in images {
         let created = image.created.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
         table.add_row([
-            image.reference.familiar(),
+            printable(&image.reference.familiar()),
             image.id.short(),
             created.map_or("-".to_owned(), |seconds| ago(now.saturating_sub(Duration::from_secs(seconds)))),
             format_bytes(image.size),

@@ -5,7 +5,7 @@ use crate::completion::images;
 use crate::output::{print, print_json};
 use crate::report;
 use crate::result::JsonError;
-use kennel_core::Error;
+use kennel_core::{Error, printable};
 use kennel_image::{Reference, Removed};
 use kennel_types::format_bytes;
 use serde::Serialize;
@@ -97,7 +97,7 @@ fn show(removed: Result<Removed, Error>, json: bool, freed_too: bool) -> u8 {
             removed.in_use
         ));
     }
-    let mut lines: Vec<String> = removed.images.iter().map(ToString::to_string).collect();
+    let mut lines: Vec<String> = removed.images.iter().map(|image| printable(&image.to_string())).collect();
     let freed = format!("freed {}", format_bytes(removed.freed));
     if freed_too {
         lines.push(freed);

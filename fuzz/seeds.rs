@@ -3,7 +3,7 @@
 
 use kennel_proto::{
     Body, Channel, Entry, ExitReport, Failure, FailureKind, FileKind, Frame, Hello, Outcome, ProcessInfo, Reply,
-    Request, Size, Stat, StatsReport, Welcome, encode,
+    Request, Size, Stat, StatsReport, Welcome, encode, sparse,
 };
 use std::path::Path;
 
@@ -42,6 +42,11 @@ fn main() {
             frame(3, Body::Data { channel: Channel::Stdout, offset: 0, bytes: b"root:x:0:0".to_vec() }),
             frame(3, Body::Reply(Reply::Done(Outcome::Nothing))),
         ]),
+        ("holes", vec![
+            frame(5, Body::Reply(Reply::ReadySparse { stdin_window: 0 })),
+            frame(5, Body::Data { channel: Channel::Stdout, offset: 0, bytes: holes() }),
+            frame(5, Body::Reply(Reply::Done(Outcome::Nothing))),
+        ]),
         ("processes", vec![frame(4, Body::Reply(Reply::Done(Outcome::Processes(vec![ProcessInfo {
             process: 1,
             program: b"cat".to_vec().into(),
@@ -78,6 +83,11 @@ fn running() -> Body {
 
 fn stat() -> Stat {
     Stat { kind: FileKind::File, size: 1, mode: 0o644, uid: 0, gid: 0, modified_ms: 1, target: None }
+}
+
+/// A file of two blocks of which the second has data.
+fn holes() -> Vec<u8> {
+    [&sparse::head(4096, 3)[..], b"end", &sparse::head(4099, 0)].concat()
 }
 
 /// One entry as it travels: a length and the message.

@@ -1,5 +1,5 @@
 //! A keeper that answers anything at all: after a valid welcome come arbitrary bytes in arbitrary cuts, and then it hangs
-//! up. A command with input, a listing, a file and a plain call are under way meanwhile. Each must end, in an error or
+//! up. A command with input, a listing, a file, a plain call and a file with holes are under way meanwhile. Each must end, in an error or
 //! not; none may panic, wait for ever or hold more than its window.
 //!
 //! Time stands still: it moves only when nothing else can, so whoever waits for ever is seen at once.
@@ -49,7 +49,12 @@ async fn ask(stream: DuplexStream) {
             let _ = files.read("/etc/passwd", 1 << 20).await;
         }
     };
-    let _ = tokio::join!(run, list, read, sandbox.processes());
+    let holes = async {
+        let Ok(files) = sandbox.files(None).await else { return };
+        let Ok(mut reader) = files.open_sparse("/huge").await else { return };
+        while let Ok(Some(_)) = reader.piece().await {}
+    };
+    let _ = tokio::join!(run, list, read, sandbox.processes(), holes);
 }
 
 /// Says welcome and then whatever it was told to; reads along, so that nobody waits to write.

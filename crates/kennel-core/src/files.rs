@@ -1,4 +1,8 @@
-//! Files inside a sandbox. Every path is resolved by the keeper, inside; nothing here touches the host's files.
+//! Files inside a sandbox. Every path is resolved by the keeper, inside; nothing here opens the host's files.
+
+mod holes;
+
+pub use holes::SparseReader;
 
 use crate::keeper::{Arrival, KeeperStream};
 use crate::{Error, Keeper, Result};
@@ -49,7 +53,7 @@ impl Files {
 
     /// Opens a file for reading, from `offset` on.
     pub async fn open(&self, path: impl AsRef<[u8]>, offset: u64, limit: Option<u64>) -> Result<FileReader> {
-        let request = Request::Read { path: Self::path(path)?, user: self.user.clone(), offset, limit };
+        let request = Request::Read { path: Self::path(path)?, user: self.user.clone(), offset, limit, sparse: None };
         let reader = FileReader { stream: self.keeper.open(request)? };
         ready(&reader.stream).await?;
         Ok(reader)
@@ -80,28 +84,32 @@ impl Files {
         mut from: impl AsyncRead + Unpin,
         options: WriteOptions,
     ) -> Result<()> {
-        let request = Request::Write {
-            path: Self::path(path)?,
-            user: self.user.clone(),
-            mode: options.mode,
-            parents: options.parents,
-        };
-        let mut stream = Closing(self.keeper.open(request)?);
-        let window = ready(&stream.0).await?;
-        let mut sent = 0;
+        let (mut upload, _) = self.upload(path, options, false).await?;
         let mut buffer = vec![0; caps::DATA];
         loop {
-            let room = stream.0.room(sent, window).await?.min(caps::DATA as u64) as usize;
+            let room = upload.room().await?;
             let count =
                 from.read(&mut buffer[..room]).await.map_err(|error| Error::io("read what is to be written", error))?;
             if count == 0 {
                 break;
             }
-            stream.0.send_data(Channel::Stdin, sent, &buffer[..count]);
-            sent += count as u64;
+            upload.send(&buffer[..count]).await?;
         }
-        stream.0.send(Body::Eof(Channel::Stdin));
-        stream.0.done().await.map(drop)
+        upload.finish().await
+    }
+
+    /// Begins to write a file; also returns whether its bytes are to be sent as segments, if that was wanted.
+    async fn upload(&self, path: impl AsRef<[u8]>, options: WriteOptions, sparse: bool) -> Result<(Upload, bool)> {
+        let request = Request::Write {
+            path: Self::path(path)?,
+            user: self.user.clone(),
+            mode: options.mode,
+            parents: options.parents,
+            sparse: sparse.then_some(true),
+        };
+        let stream = Closing(self.keeper.open(request)?);
+        let (window, sparse) = ready_as(&stream.0, sparse).await?;
+        Ok((Upload { stream, window, sent: 0 }, sparse))
     }
 
     /// The entries of a directory, by name.
@@ -162,11 +170,47 @@ impl Files {
     }
 }
 
-/// Waits until bytes may flow; answers how far ahead they may be.
+/// Waits until bytes may flow; returns how far ahead they may be.
 async fn ready(stream: &KeeperStream) -> Result<u64> {
+    ready_as(stream, false).await.map(|(window, _)| window)
+}
+
+/// Waits until bytes may flow; returns how far ahead they may be, and whether they are segments of a file with holes.
+async fn ready_as(stream: &KeeperStream, sparse: bool) -> Result<(u64, bool)> {
     match stream.reply().await? {
-        Reply::Ready { stdin_window } => Ok(stdin_window.min(caps::WINDOW)),
+        Reply::Ready { stdin_window } => Ok((stdin_window.min(caps::WINDOW), false)),
+        Reply::ReadySparse { stdin_window } if sparse => Ok((stdin_window.min(caps::WINDOW), true)),
         _ => Err(Error::new(ErrorCode::Internal, "the keeper broke the protocol: not ready")),
+    }
+}
+
+/// A file that is being written.
+struct Upload {
+    stream: Closing,
+    window: u64,
+    sent: u64,
+}
+
+impl Upload {
+    /// Waits until something may be sent; returns how much.
+    async fn room(&self) -> Result<usize> {
+        Ok(self.stream.0.room(self.sent, self.window).await?.min(caps::DATA as u64) as usize)
+    }
+
+    async fn send(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(self.room().await?.min(bytes.len()));
+            self.stream.0.send_data(Channel::Stdin, self.sent, now);
+            self.sent += now.len() as u64;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// That was all of it.
+    async fn finish(mut self) -> Result<()> {
+        self.stream.0.send(Body::Eof(Channel::Stdin));
+        self.stream.0.done().await.map(drop)
     }
 }
 

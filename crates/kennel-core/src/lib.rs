@@ -21,9 +21,10 @@ pub use child::{Helper, Told};
 pub use collect::{Collector, Output, RUN_OUTPUT_CAP};
 pub use error::{Error, Result};
 pub use exec::{Exec, ExecEvent, Position, Stdin};
-pub use files::{FileReader, FileWatch, Files, WriteOptions};
+pub use files::{FileReader, FileWatch, Files, SparseReader, WriteOptions};
 pub use host_path::{Fence, HostPath, LastLink, open_regular_file, open_regular_file_beneath};
 pub use keeper::{Keeper, KeeperStream, shut_down};
+pub use kennel_proto::sparse::Piece;
 pub use kennel_types as types;
 pub use logfile::{LOG_FILES, follow_log, keep_last_lines};
 pub use provider::{

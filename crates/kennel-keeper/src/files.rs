@@ -1,5 +1,6 @@
 //! Requests on files, done in a worker.
 
+use crate::holes;
 use crate::paths::{self, failure, refused};
 use crate::report::{Report, write_all};
 use crate::worker::Pipes;
@@ -10,14 +11,14 @@ use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
 /// Bytes moved at once.
-const CHUNK: usize = 256 * 1024;
+pub(crate) const CHUNK: usize = 256 * 1024;
 /// Directories within directories that `remove` goes into.
 const DEPTH: usize = 256;
 
 /// Bits of a mode that files get: neither set-user-id nor set-group-id.
 const FILE_BITS: u32 = 0o1777;
 
-type Done = Result<Outcome, Failure>;
+pub(crate) type Done = Result<Outcome, Failure>;
 
 pub(crate) fn read(path: &[u8], offset: u64, limit: Option<u64>, pipes: &Pipes) -> Done {
     let file = paths::open_file(path, OFlags::RDONLY)?;
@@ -30,7 +31,7 @@ pub(crate) fn read(path: &[u8], offset: u64, limit: Option<u64>, pipes: &Pipes) 
     Ok(Outcome::Nothing)
 }
 
-pub(crate) fn write(path: &[u8], mode: Option<u32>, parents: bool, pipes: &Pipes) -> Done {
+pub(crate) fn write(path: &[u8], mode: Option<u32>, parents: bool, sparse: bool, pipes: &Pipes) -> Done {
     if parents {
         make_parents(path)?;
     }
@@ -43,8 +44,13 @@ pub(crate) fn write(path: &[u8], mode: Option<u32>, parents: bool, pipes: &Pipes
         Err(error) => return Err(failure(path, error)),
     };
     let temporary = Temporary::create(&dir, path)?;
-    Report::Ready.send(&pipes.status);
-    copy(path, &pipes.input, &temporary.file, &mut u64::MAX.clone())?;
+    if sparse {
+        Report::ReadySparse.send(&pipes.status);
+        holes::receive(path, &pipes.input, &temporary.file)?;
+    } else {
+        Report::Ready.send(&pipes.status);
+        copy(path, &pipes.input, &temporary.file, &mut u64::MAX.clone())?;
+    }
     if rustix::io::retry_on_intr(|| rustix::io::read(&pipes.control, &mut [0; 1])) != Ok(1) {
         return Err(Failure { kind: FailureKind::Other, message: "the write was given up".into() });
     }

@@ -10,6 +10,7 @@ mod connection;
 mod emulate;
 mod files;
 mod filter;
+mod holes;
 mod hosts;
 mod keeper;
 mod launch;

@@ -226,11 +226,13 @@ impl Keeper {
         let (mut listen, mut unmade) = (false, None);
         for report in task.read_reports() {
             match report {
-                Report::Ready if !task.ready => {
+                Report::Ready | Report::ReadySparse if !task.ready => {
                     task.ready = true;
-                    let reply = match task.kind {
-                        Kind::Command { .. } => running(task),
-                        Kind::Worker => Reply::Ready { stdin_window: task.stdin.window },
+                    let stdin_window = task.stdin.window;
+                    let reply = match (&task.kind, report) {
+                        (Kind::Command { .. }, _) => running(task),
+                        (Kind::Worker, Report::ReadySparse) => Reply::ReadySparse { stdin_window },
+                        (Kind::Worker, _) => Reply::Ready { stdin_window },
                     };
                     if let Some((connection, stream)) = task.viewer
                         && let Some(connection) = self.connections.get_mut(&connection)
@@ -239,7 +241,7 @@ impl Keeper {
                     }
                     listen = self.main == Some(id);
                 }
-                Report::Ready | Report::Listening => {}
+                Report::Ready | Report::ReadySparse | Report::Listening => {}
                 Report::Exited(mut exit) => {
                     let oom_after = stats::oom_kills(self.oom_fd.as_ref(), self.config.inherit_env);
                     exit.timed_out = task.timed_out;

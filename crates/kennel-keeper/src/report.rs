@@ -31,6 +31,9 @@ pub(crate) enum Report {
     /// With it comes the descriptor on which calls of the command arrive.
     #[n(4)]
     Listening,
+    /// Segments of a file with holes may flow.
+    #[n(5)]
+    ReadySparse,
 }
 
 impl Report {

@@ -268,7 +268,8 @@ impl Task {
         }
         if over {
             self.status = None;
-            if self.end.is_none() && reports.iter().all(|report| matches!(report, Report::Ready | Report::Listening)) {
+            let is_no_end = |report: &Report| matches!(report, Report::Ready | Report::ReadySparse | Report::Listening);
+            if self.end.is_none() && reports.iter().all(is_no_end) {
                 // It was killed before it could say how things ended.
                 reports.push(match self.kind {
                     Kind::Command { .. } => {

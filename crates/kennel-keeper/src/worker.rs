@@ -3,7 +3,7 @@
 //! So a slow disk or a huge directory stops nobody else, and the kernel checks the user's own rights.
 
 use crate::report::Report;
-use crate::{files, launch, sys, users, watch};
+use crate::{files, holes, launch, sys, users, watch};
 use kennel_proto::{Failure, FailureKind, KeeperConfig, Outcome, Request};
 use rustix::fd::{AsRawFd, OwnedFd};
 
@@ -37,8 +37,11 @@ fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outco
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let full = |path: &[u8]| absolute(config, path);
     match request {
+        Request::Read { path, sparse: Some(true), offset: 0, limit: None, .. } => holes::read(&full(path), pipes),
         Request::Read { path, offset, limit, .. } => files::read(&full(path), *offset, *limit, pipes),
-        Request::Write { path, mode, parents, .. } => files::write(&full(path), *mode, *parents, pipes),
+        Request::Write { path, mode, parents, sparse, .. } => {
+            files::write(&full(path), *mode, *parents, *sparse == Some(true), pipes)
+        }
         Request::List { path, .. } => files::list(&full(path), pipes),
         Request::Stat { path, follow, .. } => files::stat(&full(path), *follow),
         Request::Mkdir { path, parents, mode, .. } => files::mkdir(&full(path), *parents, *mode),

@@ -8,6 +8,8 @@ pub const CONTROL: usize = 1024 * 1024;
 pub const WINDOW: u64 = 512 * 1024;
 /// The same for the standard input of a command. Small: the keeper holds it.
 pub const STDIN_WINDOW: u64 = 64 * 1024;
+/// Data bytes of one segment of a file with holes.
+pub const SEGMENT: u64 = 1024 * 1024;
 /// Connections to one keeper.
 pub const CONNECTIONS: usize = 64;
 /// Streams on one connection.

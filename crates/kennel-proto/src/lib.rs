@@ -25,6 +25,7 @@ mod config;
 pub mod dial;
 pub mod log;
 mod message;
+pub mod sparse;
 
 pub use codec::{DecodeError, Decoder, HEADER, encode, encode_data_header, try_encode};
 pub use config::{KeeperConfig, LogSink};

@@ -134,6 +134,10 @@ pub enum Request {
         /// How many at most.
         #[n(3)]
         limit: Option<u64>,
+        /// Whether a file with holes may come as segments, see [`sparse`](crate::sparse). The keeper then says `ReadySparse`; one that
+        /// does not know of it, or has no reason to, says `Ready` and sends plain bytes.
+        #[n(4)]
+        sparse: Option<bool>,
     },
     /// Write what comes on `Stdin` to a file: a temporary one beside it, renamed at the end.
     #[n(5)]
@@ -150,6 +154,9 @@ pub enum Request {
         /// Whether to make missing parents.
         #[n(3)]
         parents: bool,
+        /// Whether the host would send segments, see [`sparse`](crate::sparse). It does so only if the keeper says `ReadySparse`.
+        #[n(4)]
+        sparse: Option<bool>,
     },
     /// Send the entries of a directory on `Stdout`, each as a length and an [`Entry`].
     #[n(6)]
@@ -396,6 +403,13 @@ pub enum Reply {
     /// Done; the stream is over.
     #[n(2)]
     Done(#[n(0)] Outcome),
+    /// Bytes may flow, as segments of a file with holes. Only said where the request has asked for it.
+    #[n(3)]
+    ReadySparse {
+        /// How far `Stdin` may be ahead.
+        #[n(0)]
+        stdin_window: u64,
+    },
 }
 
 /// The result of a request that is done.

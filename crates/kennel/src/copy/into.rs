@@ -1,7 +1,6 @@
 //! From the host to a sandbox.
 
 use super::host::HostDir;
-use super::streams::{Counted, Plain};
 use super::{Inside, Tally, cannot, join, last_name};
 use crate::input::Input;
 use kennel_core::{Error, Fence, Files, HostPath, LastLink, Result, WriteOptions};
@@ -112,7 +111,7 @@ async fn copy_link(inside: &Inside, link: &[u8], target: &[u8], tally: &mut Tall
 
 async fn copy_file(files: &Files, file: File, mode: u32, target: &[u8], tally: &mut Tally) -> Result<()> {
     let options = WriteOptions { mode: Some(mode), parents: true };
-    files.write_from(target, Counted { from: Plain(file), tally }, options).await?;
+    files.write_file(target, &file, options, |count| tally.copied(count)).await?;
     tally.files += 1;
     Ok(())
 }

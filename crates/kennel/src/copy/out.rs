@@ -3,10 +3,10 @@
 use super::host::HostDir;
 use super::{Tally, cannot, join, last_name};
 use crate::output::Stream;
-use kennel_core::{Error, Fence, Files, HostPath, LastLink, Result};
+use kennel_core::{Error, Fence, Files, HostPath, LastLink, Piece, Result};
 use kennel_types::{DirEntry, ErrorCode, FileKind};
 use rustix::io::Errno;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::rc::Rc;
@@ -146,11 +146,26 @@ async fn copy_file(
     tally: &mut Tally,
 ) -> Result<()> {
     let what = |error| Error::io(format!("write {}", String::from_utf8_lossy(name)), error);
-    let mut reader = files.open(from, 0, None).await?;
+    let mut reader = files.open_sparse(from).await?;
     let mut new = into.new_file(name, mode).map_err(what)?;
-    while let Some(bytes) = reader.chunk().await? {
-        new.file.write_all(&bytes).map_err(what)?;
-        tally.copied(bytes.len());
+    let (mut size, mut holes) = (0, false);
+    while let Some(piece) = reader.piece().await? {
+        match piece {
+            Piece::Hole(length) => {
+                size += length;
+                holes = true;
+                new.file.seek(SeekFrom::Start(size)).map_err(what)?;
+            }
+            Piece::Data(bytes) => {
+                new.file.write_all(&bytes).map_err(what)?;
+                size += bytes.len() as u64;
+                tally.copied(bytes.len());
+            }
+        }
+    }
+    if holes {
+        // The last of them may be at the end.
+        new.file.set_len(size).map_err(what)?;
     }
     new.finish().map_err(what)?;
     tally.files += 1;

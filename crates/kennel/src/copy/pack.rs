@@ -9,10 +9,10 @@ use super::host::{NewFile, checked};
 use super::out::{Target, is_about_the_file};
 use super::{Tally, cannot, join, last_name};
 use crate::output::{BROKEN_PIPE, Stream};
-use kennel_core::{Error, Fence, FileReader, Files, Result};
-use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat};
+use kennel_core::{Error, Fence, Files, Piece, Result, SparseReader};
+use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat, format_bytes};
 use rustix::io::Errno;
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Seek, SeekFrom, Write};
 use std::path::Path;
 use tar::{EntryType, Header};
 
@@ -60,7 +60,7 @@ async fn pack_all(files: &Files, source: &[u8], sink: &mut Sink<'_>, tally: &mut
     match stat.kind {
         FileKind::Directory => pack_tree(files, source, name, &stat, sink, tally).await?,
         FileKind::File => {
-            let reader = files.open(source, 0, Some(stat.size.saturating_add(1))).await?;
+            let reader = files.open_sparse(source).await?;
             pack_file(reader, source, &name, &stat, sink, tally).await?;
         }
         _ => {
@@ -114,7 +114,7 @@ async fn pack_tree(
                 Err(error) => return Err(error),
             },
             // Opened before anything is written of it: one that cannot be read is not in the archive.
-            FileKind::File => match files.open(&path, 0, Some(stat.size.saturating_add(1))).await {
+            FileKind::File => match files.open_sparse(&path).await {
                 Ok(reader) => pack_file(reader, &path, &name, &stat, sink, tally).await?,
                 Err(error) if is_about_the_file(&error) => tally.leave_out(&path, &error.to_string()),
                 Err(error) => return Err(error),
@@ -132,9 +132,9 @@ async fn pack_tree(
     Ok(())
 }
 
-/// Writes one file. One byte more than its size may be read, to see whether it grew.
+/// Writes one file. What is read beyond its size shows that it grew.
 async fn pack_file(
-    mut reader: FileReader,
+    mut reader: SparseReader,
     path: &[u8],
     name: &[u8],
     stat: &FileStat,
@@ -148,15 +148,23 @@ async fn pack_file(
     sink.write(&head(name, EntryType::Regular, stat, stat.size, b"")).await?;
     let mut left = stat.size;
     loop {
-        match reader.chunk().await {
-            Ok(Some(mut bytes)) => {
-                let count = left.min(bytes.len() as u64) as usize;
-                let grew = count < bytes.len();
-                bytes.truncate(count);
-                sink.pass(bytes).await?;
-                tally.copied(count);
-                left -= count as u64;
-                if grew {
+        match reader.piece().await {
+            Ok(Some(piece)) => {
+                let length = match &piece {
+                    Piece::Hole(length) => *length,
+                    Piece::Data(bytes) => bytes.len() as u64,
+                };
+                let count = left.min(length);
+                match piece {
+                    Piece::Hole(_) => sink.hole(count).await?,
+                    Piece::Data(mut bytes) => {
+                        bytes.truncate(count as usize);
+                        sink.pass(bytes).await?;
+                        tally.copied(count as usize);
+                    }
+                }
+                left -= count;
+                if count < length {
                     tally.damage(path, "it grew while it was read, and its end is missing in the archive");
                     break;
                 }
@@ -174,7 +182,8 @@ async fn pack_file(
             Err(error) => return Err(error),
         }
     }
-    sink.zeros(left + filling(stat.size)).await?;
+    sink.hole(left).await?;
+    sink.zeros(filling(stat.size)).await?;
     tally.files += 1;
     Ok(())
 }
@@ -222,6 +231,9 @@ fn put(out: &mut Vec<u8>, kind: EntryType, text: &[u8], field: &mut [u8; 100]) {
     }
 }
 
+/// Bytes of holes that a stream may have, all files together.
+const HOLES: u64 = 1 << 30;
+
 /// As much as is held back, so that headers do not go one by one.
 const FULL: usize = 64 * 1024;
 
@@ -229,6 +241,8 @@ const FULL: usize = 64 * 1024;
 struct Sink<'a> {
     to: To<'a>,
     buffer: Vec<u8>,
+    /// Bytes of holes that a stream has had.
+    holes: u64,
     /// Nobody reads our standard output any more.
     reader_left: bool,
 }
@@ -240,7 +254,7 @@ enum To<'a> {
 
 impl<'a> Sink<'a> {
     fn new(to: To<'a>) -> Self {
-        Self { to, buffer: Vec::new(), reader_left: false }
+        Self { to, buffer: Vec::new(), holes: 0, reader_left: false }
     }
 
     /// Writes what need not be copied for that.
@@ -265,6 +279,35 @@ impl<'a> Sink<'a> {
             count -= now;
         }
         Ok(())
+    }
+
+    /// Zeros that nobody sent: the hole of a file, or what a file lacks. They are a hole in an archive that is a file. A stream has them in
+    /// full, and so only so many: how many there are is a claim of the inside.
+    async fn hole(&mut self, length: u64) -> Result<()> {
+        if length < FULL as u64 {
+            return self.zeros(length).await;
+        }
+        self.flush().await?;
+        match &mut self.to {
+            To::File(new) => {
+                // What follows is written, the end of the archive at least: so the file gets its size.
+                let forward = i64::try_from(length).unwrap_or(i64::MAX);
+                new.file.seek(SeekFrom::Current(forward)).map_err(|error| Error::io("write the archive", error))?;
+                Ok(())
+            }
+            To::Stdout => {
+                self.holes = self.holes.saturating_add(length);
+                if self.holes > HOLES {
+                    let message = format!(
+                        "files have more than {} of holes, all of which a stream would have to hold",
+                        format_bytes(HOLES)
+                    );
+                    return Err(Error::new(ErrorCode::LimitExceeded, message)
+                        .hint("name a file for the archive, or copy without --archive"));
+                }
+                self.zeros(length).await
+            }
+        }
     }
 
     async fn flush(&mut self) -> Result<()> {

@@ -1,6 +1,7 @@
 //! `kennel cp`, both ways.
 
 mod archive;
+mod sparse;
 mod symlinks;
 
 use crate::support::{Kennel, finish, on_every_provider};

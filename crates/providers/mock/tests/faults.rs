@@ -1,7 +1,7 @@
 //! What a test can tell the mock to do, and that the library above it stands it: an error in good time, never a panic
 //! or a hang.
 
-use kennel_core::{Error, ExecEvent, Provider, Sandbox};
+use kennel_core::{Error, ExecEvent, Piece, Provider, Sandbox, WriteOptions};
 use kennel_mock::{Answer, Fault, Gate, Mock};
 use kennel_proto::Channel;
 use kennel_types::{ErrorCode, ExecSpec, SandboxSpec, Status};
@@ -42,6 +42,35 @@ async fn answers_are_scripted() {
     assert_eq!(output.stdout_text(), "toy\n");
     assert_eq!(mock.ran()[0], ["git", "push"]);
     assert_eq!(mock.ran().len(), 4);
+}
+
+/// The mock's keeper knows nothing of holes, like one of an older release: all bytes travel, and the file is the same.
+#[tokio::test]
+async fn a_keeper_without_holes_gets_the_whole_file() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let sandbox = running(&Mock::new()).await;
+    let files = sandbox.files(None).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = std::fs::File::options().create_new(true).read(true).write(true).open(dir.path().join("x")).unwrap();
+    file.set_len(3_000_000).unwrap();
+    file.write_all_at(b"data", 1_234_567).unwrap();
+    let meta = file.metadata().unwrap();
+    assert!(meta.blocks() * 512 < meta.size(), "it has holes");
+    let mut sent = 0;
+    files.write_file("/x", &file, WriteOptions::default(), |count| sent += count).await.unwrap();
+    assert_eq!(sent, 3_000_000);
+    let mut expected = vec![0; 3_000_000];
+    expected[1_234_567..1_234_571].copy_from_slice(b"data");
+    assert!(files.read("/x", 4_000_000).await.unwrap() == expected);
+    let mut reader = files.open_sparse("/x").await.unwrap();
+    let mut back = Vec::new();
+    while let Some(piece) = reader.piece().await.unwrap() {
+        match piece {
+            Piece::Data(bytes) => back.extend(bytes),
+            Piece::Hole(_) => panic!("it knows of none"),
+        }
+    }
+    assert!(back == expected);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
 
 mod connection;
 mod files;
+pub mod filter;
 mod hosts;
 mod keeper;
 mod launch;

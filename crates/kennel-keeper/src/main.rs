@@ -3,7 +3,7 @@
 mod dial;
 
 use kennel_keeper::place::{self, Place};
-use kennel_keeper::{keep, sys};
+use kennel_keeper::{filter, keep, sys};
 use kennel_proto::KeeperConfig;
 use rustix::fd::{IntoRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -23,7 +23,12 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["serve", "--socket", path, "--config", hex] => {
-            parse_hex(hex).and_then(|bytes| config(&bytes)).and_then(|config| Ok((bind(path)?, config)))
+            parse_hex(hex).and_then(|bytes| config(&bytes)).and_then(|config| {
+                if let Some(file) = &config.filter {
+                    filter::put_up(file)?;
+                }
+                Ok((bind(path)?, config))
+            })
         }
         ["serve", "--dir", dir] => return in_directory(dir),
         ["dial", "--socket", path] => return dial::dial(path),

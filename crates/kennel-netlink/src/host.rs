@@ -51,6 +51,17 @@ pub fn host_networks() -> Result<Ranges, Errno> {
     Ok(blocked(&routes))
 }
 
+/// The networks that this network namespace is connected to itself: whatever is not behind a gateway.
+pub fn connected_networks() -> Result<Ranges, Errno> {
+    let socket = socket(None, SocketFlags::empty())?;
+    let mut ranges = Ranges::default();
+    for family in [INET, INET6] {
+        let routes = dump(&socket, family)?;
+        ranges.extend(routes.iter().filter(|route| !route.local && !route.gateway).filter_map(|route| route.to));
+    }
+    Ok(ranges)
+}
+
 /// A route of the main table, or an address.
 #[derive(Clone, Debug, Default)]
 struct Route {

@@ -10,6 +10,6 @@ mod message;
 mod ranges;
 
 pub use firewall::{Firewall, FirewallSocket};
-pub use host::{Changes, host_networks};
+pub use host::{Changes, connected_networks, host_networks};
 pub use message::{Message, text};
 pub use ranges::{Prefix, Ranges};

@@ -50,6 +50,15 @@ impl Ranges {
         self.insert(prefix.address.is_ipv4(), prefix.bounds());
     }
 
+    /// Adds all of another set.
+    pub fn merge(&mut self, other: &Self) {
+        for (v4, ranges) in [(true, &other.v4), (false, &other.v6)] {
+            for range in ranges {
+                self.insert(v4, *range);
+            }
+        }
+    }
+
     /// Removes a network.
     pub fn remove(&mut self, prefix: Prefix) {
         let (from, to) = prefix.bounds();

@@ -72,6 +72,10 @@ pub struct KeeperConfig {
     #[n(20)]
     #[cbor(default)]
     pub give: Vec<ByteVec>,
+    /// A file with the addresses that the sandbox must not connect to. Before anything runs, the keeper loads firewall rules
+    /// for them in its network namespace, removes the file, and gives up `CAP_NET_ADMIN` for good. If it cannot, it ends.
+    #[n(21)]
+    pub filter: Option<ByteVec>,
 }
 
 /// Where the main process's output is kept.

@@ -17,6 +17,8 @@ use std::time::Duration;
 pub struct Net {
     /// A process in the network that stands for the internet.
     internet: Option<Child>,
+    /// The interface that leads to an internet beside this machine's own networks. There is one at a time.
+    beside: Option<(File, String)>,
 }
 
 impl Net {
@@ -35,7 +37,7 @@ impl Net {
     pub fn alone() -> Self {
         move_out(UnshareFlags::NEWNET);
         ip(&["link", "set", "lo", "up"]);
-        Self { internet: None }
+        Self { internet: None, beside: None }
     }
 
     /// The same, with an internet behind it, and connected to a second network.
@@ -50,7 +52,7 @@ impl Net {
 
     /// Puts an internet behind the host that this thread is on, at an interface of this name.
     pub fn beside(interface: &str) -> Self {
-        let mut net = Self { internet: None };
+        let mut net = Self { internet: None, beside: Some((crate::docker::lock("net"), interface.to_owned())) };
         net.connect_internet(interface);
         net
     }
@@ -126,6 +128,10 @@ impl Drop for Net {
         if let Some(child) = &mut self.internet {
             drop(child.stdin.take());
             let _ = child.wait();
+        }
+        if let Some((_, interface)) = &self.beside {
+            // It goes with the internet, but the next one may not wait for that.
+            let _ = Command::new("ip").args(["link", "delete", interface]).stderr(Stdio::null()).status();
         }
     }
 }

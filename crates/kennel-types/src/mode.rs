@@ -270,6 +270,7 @@ const DOCKER: Mode = Mode {
         IpcNamespace,
         UtsNamespace,
         NetNamespace,
+        NetworkFilter,
         ReducedCapabilities,
         NoNewPrivileges,
         Seccomp,
@@ -286,6 +287,17 @@ const DOCKER_REMOTE: Mode = Mode {
     ids: "the image's, root on request",
     workspace_files: "nobody: this machine's files are not there",
     mount_owners: MountOwners::Nobody,
+    // Which networks are that machine's is not known here.
+    layers: &[
+        MountNamespace,
+        PidNamespace,
+        IpcNamespace,
+        UtsNamespace,
+        NetNamespace,
+        ReducedCapabilities,
+        NoNewPrivileges,
+        Seccomp,
+    ],
     ports: Support::Refused,
     mounts: Support::Refused,
     workspace: Support::Refused,
@@ -308,6 +320,7 @@ const DOCKER_ROOTLESS: Mode = Mode {
         IpcNamespace,
         UtsNamespace,
         NetNamespace,
+        NetworkFilter,
         UserNamespace,
         ReducedCapabilities,
         NoNewPrivileges,
@@ -321,10 +334,25 @@ const DOCKER_ROOTLESS: Mode = Mode {
 const ROOTLESS: Mode =
     Mode { name: "podman, rootless", provider: "podman", networks: DOCKER.networks, ..DOCKER_ROOTLESS };
 
+/// The walls of containers with a user namespace each. For whoever connects to their keeper, the engine starts a program
+/// beside it with all capabilities of the container: `NET_ADMIN`, which could remove firewall rules, must not be one of them.
+const OWN_IDS: &[Layer] = &[
+    MountNamespace,
+    PidNamespace,
+    IpcNamespace,
+    UtsNamespace,
+    NetNamespace,
+    UserNamespace,
+    ReducedCapabilities,
+    NoNewPrivileges,
+    Seccomp,
+];
+
 /// One in a user namespace where the user who runs Podman has the same ids inside.
 const KEEP_ID: Mode = Mode {
     name: "podman, rootless, userns keep-id",
     ids: "the user is the same inside, root and others are of the range given to it (subuid)",
+    layers: OWN_IDS,
     ..ROOTLESS
 };
 
@@ -332,7 +360,7 @@ const KEEP_ID: Mode = Mode {
 const REMAPPED: Mode = Mode {
     name: "docker, root, userns remap",
     ids: "all of the range given to the engine",
-    layers: DOCKER_ROOTLESS.layers,
+    layers: OWN_IDS,
     networks: DOCKER_ROOTLESS.networks,
     // Nobody outside is known there.
     workspace_files: DOCKER_REMOTE.workspace_files,

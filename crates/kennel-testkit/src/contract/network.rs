@@ -73,12 +73,11 @@ pub async fn bridge_reaches_neither_the_host_nor_sandboxes(stage: &Stage) {
         return;
     }
     put_reach(stage, &sandbox).await;
-    let port = net::answer_at("0.0.0.0:0".parse().unwrap()).port();
-    let port6 = net::answer_at("[::]:0".parse().unwrap()).port();
+    let port = net::answer_at("127.0.0.1:0".parse().unwrap()).port();
     let addresses = net::host_addresses();
     assert!(addresses.iter().any(IpAddr::is_ipv4), "the host has an address: {addresses:?}");
     for address in addresses {
-        let place = SocketAddr::new(address, if address.is_ipv4() { port } else { port6 });
+        let place = net::answer_at(SocketAddr::new(address, 0));
         assert!(net::answers(place), "{place} answers the host itself");
         for how in ["tcp", "udp"] {
             held(&format!("{how} to the host at {place}"), &reach(&sandbox, how, place).await);

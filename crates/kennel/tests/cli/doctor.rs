@@ -139,7 +139,7 @@ fn the_doctor_says_what_to_type() {
     let done = finish(bare.as_root(&["--provider", "docker", "doctor"]), None);
     assert_eq!(done.status, 1, "{done:?}");
     let text = done.text();
-    assert!(text.contains("- docker") && text.contains("8 walls; limits"), "what it would enforce: {text}");
+    assert!(text.contains("- docker") && text.contains("9 walls; limits"), "what it would enforce: {text}");
     assert!(text.contains("try: ") && text.contains(" && unset DOCKER_HOST"), "{text}");
     assert!(!text.contains("This machine"), "Docker has a kernel of its own choice: {text}");
     let object = finish(bare.as_root(&["--provider", "docker", "doctor", "--json"]), None).json();

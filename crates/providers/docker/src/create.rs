@@ -14,7 +14,7 @@ use bollard::query_parameters::{
     UploadToContainerOptionsBuilder,
 };
 use kennel_core::{Error, Result, new_id, printable, require};
-use kennel_types::{ErrorCode, Limits, Mode, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec, Support};
+use kennel_types::{ErrorCode, Layer, Limits, Mode, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec, Support};
 use rustix::fs::StatVfsMountFlags;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -101,6 +101,7 @@ impl Docker {
             kind: self.engine.kind(),
             way,
             limits: mode.limits == Support::Given,
+            filter: network == NetworkMode::Bridge && mode.layers.contains(&Layer::NetworkFilter),
             ids: match (has_own_ids(mode), mode.workspace) {
                 (true, Support::Refused) => Ids::Apart,
                 (true, Support::Given) => Ids::Kept,

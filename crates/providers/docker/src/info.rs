@@ -5,7 +5,7 @@ use crate::engine::Kind;
 use crate::labels;
 use crate::mounts::{OURS, WORKSPACE};
 use crate::names::{self, NamePrefix};
-use crate::plan::CAPABILITIES;
+use crate::plan::{CAPABILITIES, FILTERS};
 use crate::setup::has_own_ids;
 use kennel_core::Error;
 use kennel_types::{
@@ -151,6 +151,8 @@ pub(crate) struct Container {
     pub(crate) copied: bool,
     /// Whether there is no keeper in it.
     pub(crate) plain: bool,
+    /// Whether its keeper has to be told before each start what must not be connected to.
+    pub(crate) filter: bool,
     /// What the engine runs it with.
     pub(crate) runtime: String,
     /// Whether its root cannot be written.
@@ -206,6 +208,7 @@ impl Container {
             data: labels.get(labels::DATA).filter(|name| !name.is_empty()).cloned(),
             copied: mounts.iter().any(|mount| mount.kind == "volume" && mount.destination == OURS),
             plain: mode.keeper == Support::Refused,
+            filter: info.network == NetworkMode::Bridge && info.enforcement.layers.contains(&Layer::NetworkFilter),
             run_dir: mounted_at(&mounts, &format!("{OURS}/run")),
             info,
         })
@@ -312,6 +315,12 @@ fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<Layer> {
         Layer::IpcNamespace => apart(&host.ipc_mode),
         Layer::UtsNamespace => apart(&host.uts_mode),
         Layer::NetNamespace => network(host) != NetworkMode::Host,
+        // The keeper loads the rules, or there is no sandbox.
+        Layer::NetworkFilter => match network(host) {
+            NetworkMode::Bridge => capabilities(host, own).iter().any(|name| name == FILTERS),
+            NetworkMode::None => true,
+            NetworkMode::Host => false,
+        },
         Layer::ReducedCapabilities => !privileged && has_few_capabilities(host, own),
         Layer::NoNewPrivileges => {
             options.iter().any(|option| matches!(option.as_str(), "no-new-privileges" | "no-new-privileges:true"))
@@ -320,7 +329,7 @@ fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<Layer> {
             !privileged && !options.iter().any(|option| option.starts_with("seccomp") && option.ends_with("unconfined"))
         }
         // Nothing in an inspection tells of these.
-        Layer::CgroupNamespace | Layer::NetworkFilter | Layer::Landlock => false,
+        Layer::CgroupNamespace | Layer::Landlock => false,
     };
     mode.layers.iter().copied().filter(|layer| has(*layer)).collect()
 }
@@ -336,14 +345,21 @@ fn has_another_root(own: &Own) -> bool {
 }
 
 fn has_few_capabilities(host: &HostConfig, own: Option<&Own>) -> bool {
-    let bare = |name: &String| name.to_ascii_uppercase().trim_start_matches("CAP_").to_owned();
-    let few = |names: &[String]| names.iter().all(|name| CAPABILITIES.contains(&bare(name).as_str()));
-    if let Some(own) = own {
-        // Podman tells what differs from what it gives by default, whatever that may be; and what there is.
-        return own.bounding_caps.as_deref().is_some_and(few);
-    }
-    let dropped = host.cap_drop.iter().flatten().any(|name| bare(name) == "ALL");
-    dropped && few(host.cap_add.as_deref().unwrap_or_default())
+    // The keeper gives up the one for its rules.
+    let few = || capabilities(host, own).iter().all(|name| CAPABILITIES.contains(&&**name) || name == FILTERS);
+    let dropped = || host.cap_drop.iter().flatten().any(|name| bare(name) == "ALL");
+    own.map_or_else(dropped, |own| own.bounding_caps.is_some()) && few()
+}
+
+/// The capabilities that it was given by name. Podman tells what differs from what it gives by default, whatever that may
+/// be; and what there is.
+fn capabilities(host: &HostConfig, own: Option<&Own>) -> Vec<String> {
+    let names = own.map_or(host.cap_add.as_ref(), |own| own.bounding_caps.as_ref());
+    names.into_iter().flatten().map(|name| bare(name)).collect()
+}
+
+fn bare(name: &str) -> String {
+    name.to_ascii_uppercase().trim_start_matches("CAP_").to_owned()
 }
 
 #[cfg(test)]
@@ -381,7 +397,7 @@ mod tests {
 
     fn hardened() -> serde_json::Value {
         serde_json::json!({
-            "NetworkMode": "bridge", "CapDrop": ["ALL"], "CapAdd": ["CAP_KILL", "SETUID"], "IpcMode": "private",
+            "NetworkMode": "bridge", "CapDrop": ["ALL"], "CapAdd": ["CAP_KILL", "SETUID", "NET_ADMIN"], "IpcMode": "private",
             "SecurityOpt": ["no-new-privileges"], "Memory": 1024, "NanoCpus": 500_000_000, "PidsLimit": 7,
             "AutoRemove": true,
         })
@@ -436,10 +452,11 @@ mod tests {
     #[test]
     fn a_wall_that_is_not_there_is_not_reported() {
         let cases = [
-            ("NetworkMode", serde_json::json!("host"), vec![Layer::NetNamespace]),
+            ("NetworkMode", serde_json::json!("host"), vec![Layer::NetNamespace, Layer::NetworkFilter]),
+            ("CapAdd", serde_json::json!(["CAP_KILL"]), vec![Layer::NetworkFilter]),
             ("PidMode", serde_json::json!("host"), vec![Layer::PidNamespace]),
             ("CapDrop", serde_json::json!([]), vec![Layer::ReducedCapabilities]),
-            ("CapAdd", serde_json::json!(["SYS_ADMIN"]), vec![Layer::ReducedCapabilities]),
+            ("CapAdd", serde_json::json!(["SYS_ADMIN", "NET_ADMIN"]), vec![Layer::ReducedCapabilities]),
             ("SecurityOpt", serde_json::json!(["seccomp=unconfined"]), vec![Layer::NoNewPrivileges, Layer::Seccomp]),
             ("Privileged", serde_json::json!(true), vec![Layer::ReducedCapabilities, Layer::Seccomp]),
         ];

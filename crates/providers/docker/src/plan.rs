@@ -24,6 +24,12 @@ use std::path::Path;
 /// What the keeper needs to switch users, signal their processes and write files for them; nothing more is left.
 pub(crate) const CAPABILITIES: [&str; 7] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETPCAP", "SETUID"];
 
+/// What the keeper needs to load firewall rules, and gives up before anything else runs.
+pub(crate) const FILTERS: &str = "NET_ADMIN";
+
+/// What the sandbox must not connect to, in its run directory until the keeper has read it.
+pub(crate) const FILTER: &str = "filter";
+
 /// The keeper's socket in its run directory.
 pub(crate) const SOCKET: &str = "sock";
 
@@ -53,6 +59,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) way: Way<'a>,
     /// Whether the engine holds limits.
     pub(crate) limits: bool,
+    /// Whether the keeper loads firewall rules in the container's network.
+    pub(crate) filter: bool,
     /// Who people outside are inside.
     pub(crate) ids: Ids,
     /// The workspace and the other mounts asked for.
@@ -209,7 +217,7 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
         userns_mode: spec.userns.clone().map(|mode| if mode == "auto" { "auto:size=65536".into() } else { mode }),
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
-        cap_add: Some(CAPABILITIES.iter().map(|&name| name.into()).collect()),
+        cap_add: Some(CAPABILITIES.into_iter().chain(facts.filter.then_some(FILTERS)).map(Into::into).collect()),
         security_opt: Some(vec!["no-new-privileges".into()]),
         init: Some(false),
         auto_remove: Some(spec.tied),
@@ -332,6 +340,7 @@ fn keeper_config(
         }),
         // The engine keeps it, so that `docker logs` works too.
         log: LogSink::Passthrough,
+        filter: facts.filter.then(|| format!("{OURS}/run/{FILTER}").into_bytes().into()),
         ..KeeperConfig::default()
     }
 }
@@ -431,6 +440,7 @@ mod tests {
             kind: Kind::Docker,
             way: Way::Mounted { program: Some(Path::new("/programs/keeper")), run_dir: Path::new("/state/abc") },
             limits: true,
+            filter: false,
             ids: Ids::Same,
             mounts: Vec::new(),
             volumes: Vec::new(),
@@ -471,6 +481,18 @@ mod tests {
         let shape: Vec<_> = mounts.iter().map(|mount| (mount.target.as_deref().unwrap(), mount.read_only)).collect();
         assert_eq!(shape, [("/.kennel/keeper", Some(true)), ("/.kennel/run", Some(false))]);
         assert_eq!(plan.container, "kennel-abc");
+    }
+
+    #[test]
+    fn the_keeper_filters_the_network_where_it_can() {
+        let (id, image) = (SandboxId::new("abc").unwrap(), ImageConfig::default());
+        let with = |filter| {
+            let plan = plan(&SandboxSpec::default(), Facts { filter, ..facts(&id, &image, 0) }).unwrap();
+            let added = plan.body.host_config.as_ref().unwrap().cap_add.clone().unwrap();
+            (added.contains(&FILTERS.to_owned()), config(&plan).filter.map(|path| path.to_vec()))
+        };
+        assert_eq!(with(true), (true, Some(b"/.kennel/run/filter".to_vec())));
+        assert_eq!(with(false), (false, None));
     }
 
     #[test]

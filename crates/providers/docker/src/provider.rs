@@ -3,6 +3,7 @@
 use crate::engine::{Kind, status};
 use crate::info::Container;
 use crate::keeper::{Missed, SocketMark, back_off, greet_starting, shut_down, socket_mark};
+use crate::setup::is_rootless;
 use crate::{Docker, create, plan, streams, watch};
 use bollard::query_parameters::{
     RemoveContainerOptionsBuilder, RenameContainerOptionsBuilder, StopContainerOptionsBuilder,
@@ -14,6 +15,7 @@ use kennel_core::{
     Dialed, Error, EventStream, ImageBuild, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result,
     check_name,
 };
+use kennel_netlink::{Prefix, Ranges};
 use kennel_types::{Availability, ErrorCode, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec, Status, Support};
 use std::path::Path;
 use std::pin::pin;
@@ -270,6 +272,9 @@ impl Docker {
             return Ok(());
         }
         self.run_dirs.make(container.id())?;
+        if container.filter {
+            self.run_dirs.put(container.id(), plan::FILTER, &unreachable(container)?.to_string())?;
+        }
         if container.copied {
             self.put_keeper(container).await?;
         }
@@ -440,6 +445,17 @@ impl Docker {
             _ => error,
         }
     }
+}
+
+/// What a container must not connect to, as this machine's networks are now.
+fn unreachable(container: &Container) -> Result<Ranges> {
+    let networks = kennel_netlink::host_networks();
+    let mut networks = networks.map_err(|error| Error::io("look at this machine's networks", error))?;
+    if Mode::named(&container.info.enforcement.mode).is_some_and(is_rootless) {
+        // Between a rootless engine and this machine (slirp4netns): its own end, and this machine's loopback.
+        networks.add(Prefix::v4([10, 0, 2, 0], 24));
+    }
+    Ok(networks)
 }
 
 /// The socket of a container's keeper that is there now, of this life or an earlier one.

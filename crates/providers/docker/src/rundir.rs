@@ -5,9 +5,11 @@
 use crate::plan::SOCKET;
 use kennel_core::{Error, Result};
 use kennel_types::SandboxId;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use std::collections::HashSet;
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -68,6 +70,24 @@ impl RunDirs {
         });
         let held = held.map_err(|error| Error::io(format!("lock the run directory {}", path.display()), error))?;
         Ok((path, held))
+    }
+
+    /// Puts a file into the directory of a sandbox that does not run, whatever an earlier life of it has left there.
+    pub(crate) fn put(&self, id: &SandboxId, name: &str, text: &str) -> Result<()> {
+        let path = self.of(id);
+        let new = format!("{name}.new");
+        let put = || -> std::io::Result<()> {
+            let dir = open_dir(&path)?;
+            match rustix::fs::unlinkat(&dir, &new, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mut file = File::from(rustix::fs::openat(&dir, &new, flags, Mode::from_raw_mode(0o644))?);
+            file.write_all(text.as_bytes())?;
+            Ok(rustix::fs::renameat(&dir, &new, &dir, name)?)
+        };
+        put().map_err(|error| Error::io(format!("write {name} in the run directory {}", path.display()), error))
     }
 
     /// Whether someone holds it.
@@ -167,6 +187,23 @@ mod tests {
         assert!(dirs.remove(&id).unwrap());
         assert!(!dirs.remove(&id).unwrap());
         assert!(precious.join("file").exists());
+    }
+
+    #[test]
+    fn what_is_put_there_follows_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let precious = dir.path().join("precious");
+        std::fs::write(&precious, "x").unwrap();
+        let dirs = RunDirs::new(dir.path().join("run"));
+        let id = SandboxId::new("abc").unwrap();
+        let path = dirs.make(&id).unwrap();
+        for name in ["filter", "filter.new"] {
+            symlink(&precious, path.join(name)).unwrap();
+        }
+        dirs.put(&id, "filter", "new").unwrap();
+        assert_eq!(std::fs::read_to_string(path.join("filter")).unwrap(), "new");
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "x");
+        assert!(!path.join("filter").is_symlink() && !path.join("filter.new").exists());
     }
 
     #[test]

@@ -1,0 +1,87 @@
+//! Firewall rules in a container's network namespace, for sandboxes of engines: loaded by the keeper as process 1, before
+//! anything else runs, with a capability that it gives up at once.
+
+use crate::{paths, sys};
+use kennel_netlink::{Firewall, FirewallSocket, Prefix, Ranges, connected_networks};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+use std::io::Read;
+use std::net::IpAddr;
+
+/// More than any host has addresses and routes for.
+const CAP: u64 = 4 << 20;
+const RESOLVERS: &str = "/etc/resolv.conf";
+
+/// Keeps this network namespace away from the addresses in a file, which whoever starts the sandbox puts there, and from
+/// the networks that it is connected to itself: the engine's end of the bridge, and other containers. Names can be asked
+/// for at port 53 of the servers in `/etc/resolv.conf`, and those who connect to the sandbox can be answered.
+pub fn put_up(path: &[u8]) -> Result<(), String> {
+    let failed = |what: &'static str| move |error: Errno| format!("network bridge: {what}: {error}");
+    let shown = String::from_utf8_lossy(path).into_owned();
+    let text = read(path).map_err(|error| {
+        format!("network bridge: read {shown}: {error}: start this sandbox with kennel start, which writes it")
+    })?;
+    // The next start has to bring another one.
+    let _ = rustix::fs::unlink(path);
+    let mut blocked: Ranges = text.parse().map_err(|error| format!("network bridge: read {shown}: {error}"))?;
+    blocked.merge(&connected_networks().map_err(failed("look at the sandbox's network"))?);
+    let mut names = Ranges::metadata();
+    names.extend(servers(&read(RESOLVERS.as_bytes()).unwrap_or_default()));
+    let firewall = Firewall { blocked, names, answers: true };
+    let loaded = FirewallSocket::open().and_then(|socket| socket.load(&firewall));
+    loaded.map_err(|error| {
+        format!(
+            "network bridge: load firewall rules in the sandbox's network: {error} (they need the kernel's nf_tables, \
+             which a runtime with a kernel of its own may not have; --network none needs nothing)"
+        )
+    })?;
+    give_up().map_err(failed("give up CAP_NET_ADMIN"))
+}
+
+fn give_up() -> Result<(), Errno> {
+    let taken = CapabilitySet::NET_ADMIN;
+    sys::limit_bounding_set(!taken.bits())?;
+    let mut sets = rustix::thread::capabilities(None)?;
+    for set in [&mut sets.effective, &mut sets.permitted, &mut sets.inheritable] {
+        set.remove(taken);
+    }
+    rustix::thread::set_capabilities(None, sets)
+}
+
+fn read(path: &[u8]) -> Result<String, String> {
+    let file = paths::open_file(path, OFlags::RDONLY).map_err(|failure| failure.message)?;
+    let mut text = String::new();
+    let read = std::fs::File::from(file).take(CAP).read_to_string(&mut text);
+    read.map_err(|error| error.to_string())?;
+    Ok(text)
+}
+
+/// The name servers in a `resolv.conf`.
+fn servers(text: &str) -> Vec<Prefix> {
+    let named = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let server = (words.next() == Some("nameserver")).then(|| words.next()?.parse::<IpAddr>().ok())?;
+        server.map(Prefix::host)
+    });
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_those_that_are_named() {
+        let text =
+            "# nameserver 9.9.9.9\nsearch lan\nnameserver 10.0.0.1\nnameserver fd00::1\nnameserver x\nnameserver\n";
+        let found: Vec<String> = servers(text).iter().map(|server| server.address.to_string()).collect();
+        assert_eq!(found, ["10.0.0.1", "fd00::1"]);
+    }
+
+    #[test]
+    fn without_the_file_there_is_no_sandbox() {
+        let refused = put_up(b"/no/such/file").unwrap_err();
+        assert!(refused.contains("/no/such/file") && refused.contains("kennel start"), "{refused}");
+    }
+}

@@ -12,15 +12,12 @@ use tokio::net::UnixStream;
 pub async fn connect_socket(path: &Path, peer: Option<i32>) -> Result<UnixStream> {
     let what = || format!("connect to the keeper at {}", path.display());
     // Only the last part of the path can be changed from inside; the directory is ours.
-    let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|error| Error::io(what(), error))?;
-    let stat = rustix::fs::fstat(&file).map_err(|error| Error::io(what(), error))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
-        return Err(Error::new(ErrorCode::PermissionDenied, format!("{}: it is no socket, and is refused", what())));
-    }
-    let stream = UnixStream::connect(format!("/proc/self/fd/{}", file.as_raw_fd()))
-        .await
-        .map_err(|error| Error::io(what(), error))?;
+    let stream = connect_file(path).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidInput => {
+            Error::new(ErrorCode::PermissionDenied, format!("{}: it is no socket, and is refused", what()))
+        }
+        _ => Error::io(what(), error),
+    })?;
     if let Some(expected) = peer {
         let found = stream.peer_cred().ok().and_then(|cred| cred.pid());
         if found != Some(expected) {
@@ -31,6 +28,17 @@ pub async fn connect_socket(path: &Path, peer: Option<i32>) -> Result<UnixStream
         }
     }
     Ok(stream)
+}
+
+/// Connects to the socket at `path`, never through a symlink, however long the path is. `InvalidInput` says that something
+/// else is there.
+pub(crate) async fn connect_file(path: &Path) -> std::io::Result<UnixStream> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    UnixStream::connect(format!("/proc/self/fd/{}", file.as_raw_fd())).await
 }
 
 #[cfg(test)]

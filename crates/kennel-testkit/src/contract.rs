@@ -8,6 +8,7 @@ pub mod leftovers;
 pub mod lifecycle;
 pub mod limits;
 pub mod logs;
+pub mod masks;
 pub mod modes;
 pub mod mounts;
 pub mod network;
@@ -98,6 +99,12 @@ macro_rules! contract_of_walls {
                 many_modes_at_once_stop_nobody,
                 a_fence_inside_is_not_climbed,
                 the_keeper_is_not_meddled_with,
+            }
+            masks {
+                kennels_own_directories_are_masked,
+                a_missing_directory_of_kennels_cannot_be_made,
+                a_mount_of_kennels_own_is_refused,
+                engines_sockets_are_masked,
             }
             volumes {
                 its_own_is_found_again,

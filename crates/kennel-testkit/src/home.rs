@@ -44,6 +44,12 @@ impl Home {
         build().join("kennel-test-programs")
     }
 
+    /// A directory that a provider is told to keep from sandboxes, as the command line does with the user's settings. It does
+    /// not exist.
+    pub fn settings(&self) -> PathBuf {
+        self.path().join("top/.config/kennel")
+    }
+
     /// A directory to mount as the workspace.
     pub fn workspace(&self) -> PathBuf {
         self.path().join("workspace")

@@ -129,6 +129,36 @@ pub(crate) fn podman() -> Result<Endpoint> {
     Ok(Endpoint::Unix(own.unwrap_or_else(|| SYSTEM.into())))
 }
 
+/// Sockets of engines that this user has, or may have: none of them may get into a sandbox.
+pub(crate) fn sockets() -> Vec<PathBuf> {
+    const IN_RUNTIME_DIR: [&str; 4] =
+        ["docker.sock", "podman/podman.sock", "buildkit/buildkitd.sock", "containerd-rootless/api.sock"];
+    const IN_HOME: [&str; 6] = [
+        ".docker/run/docker.sock",
+        ".docker/desktop/docker.sock",
+        ".colima/default/docker.sock",
+        ".orbstack/run/docker.sock",
+        ".rd/docker.sock",
+        ".lima/docker/sock/docker.sock",
+    ];
+    let named = [environment::docker_host(), environment::container_host()].into_iter().flatten();
+    let contexts = environment::docker_config().map(|dir| hosts_of_contexts(&dir)).unwrap_or_default();
+    let named = named.chain(contexts).filter_map(|host| host.strip_prefix("unix://").map(PathBuf::from));
+    let runtime = environment::runtime_dir().into_iter().flat_map(|dir| IN_RUNTIME_DIR.map(|name| dir.join(name)));
+    let home = environment::home().into_iter().flat_map(|home| IN_HOME.map(|name| home.join(name)));
+    named.chain(runtime).chain(home).filter(|socket| socket.is_absolute()).collect()
+}
+
+/// Where the engines of all of Docker's contexts listen. A context that cannot be read leads nowhere.
+fn hosts_of_contexts(dir: &Path) -> Vec<String> {
+    let contexts = std::fs::read_dir(dir.join("contexts/meta")).into_iter().flatten().flatten();
+    let hosts = contexts.filter_map(|context| {
+        let meta = read_json::<serde_json::Value>(&context.path().join("meta.json")).ok()??;
+        Some(meta.pointer("/Endpoints/docker/Host")?.as_str()?.to_owned())
+    });
+    hosts.collect()
+}
+
 /// The directory of certificates, if the environment asks for TLS.
 fn certificates() -> Result<Option<PathBuf>> {
     if environment::docker_tls_verify() {
@@ -267,6 +297,7 @@ mod tests {
         std::fs::write(tls.join("ca.pem"), "").unwrap();
         let far = Endpoint::Tcp { host: "far".into(), port: 2376, certificates: Some(tls) };
         assert_eq!(in_context(dir.path(), "far").unwrap(), far);
+        assert_eq!(hosts_of_contexts(dir.path()).len(), 2);
         put("blind", r#"{"Endpoints": {"docker": {"Host": "tcp://far:2376", "SkipTLSVerify": true}}}"#);
         assert_eq!(in_context(dir.path(), "blind").unwrap_err().code(), ErrorCode::Unsupported);
         put("spoilt", "{");

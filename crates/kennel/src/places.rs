@@ -44,6 +44,12 @@ impl Places {
         environment::config_home().or_else(below_home).filter(|path| path.is_absolute()).map(|path| path.join("kennel"))
     }
 
+    /// Every directory that holds something of Kennel's: sandboxes, trust records, programs, images, the user's settings.
+    /// Whoever could change them from inside would say what the next sandbox may do.
+    pub(crate) fn all(&self) -> impl Iterator<Item = PathBuf> {
+        [self.state.clone(), self.data.clone()].into_iter().chain(Self::config())
+    }
+
     /// Where a provider keeps its state.
     pub(crate) fn provider_state(&self, provider: &str) -> PathBuf {
         self.state.join(provider)

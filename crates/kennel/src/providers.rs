@@ -83,7 +83,8 @@ impl ProviderName {
                     installation: places.installation()?,
                     name_prefix,
                 };
-                Arc::new(Docker::new(options, self.endpoint()?.dialer()?).with_logins(logins()))
+                let docker = Docker::new(options, self.endpoint()?.dialer()?).with_logins(logins());
+                Arc::new(docker.hiding(places.all()).beside_engines(engines::sockets()))
             }
         })
     }
@@ -392,8 +393,7 @@ fn has_image(image: &str) -> bool {
 
 fn make_native(places: &Places, pull: PullOptions) -> kennel_native::Native {
     let native = kennel_native::Native::new(places.provider_state("native"), places.programs());
-    // Settings may hold secrets; and who changed them would say what the next sandbox may do.
-    let native = native.hiding(std::iter::once(places.images()).chain(Places::config()));
+    let native = native.hiding(places.all()).beside_engines(engines::sockets());
     match kennel_image::Store::open(places.images()) {
         Ok(store) => native.with_images(store, pull),
         // Another's: it is told when an image is asked for.

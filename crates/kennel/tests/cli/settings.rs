@@ -254,3 +254,53 @@ fn without_a_sandbox_only_if_the_user_says_so() {
     let done = call(&kennel, &["--provider", "native", "run", "--json", "--", "echo", "hi"], &[]);
     assert_eq!(done.json()["provider"], "native", "{done:?}");
 }
+
+/// With the whole home as the workspace: what Kennel keeps in it is neither read nor changed, whether it exists yet or not.
+fn the_users_own_directories_are_out_of_reach(kennel: &Kennel) {
+    let home = kennel.home.path().join("user");
+    std::fs::create_dir(&home).unwrap();
+    let run = |script: &str| {
+        let mut call = kennel.call(&["run", "--network", "none", "-c", script]);
+        call.env_remove("KENNEL_HOME").env("HOME", &home).current_dir(&home);
+        finish(call, None)
+    };
+    let settings = home.join(".config/kennel/config.toml");
+    let forge = "printf '[sandbox]\\nenv = { A = \"forged\" }\\n' > .config/kennel/config.toml";
+    for script in [
+        format!("mkdir -p .config/kennel && {forge}"),
+        format!("mv .config away && mkdir -p .config/kennel && {forge}"),
+        "ls .local/share/kennel/programs/*".to_owned(),
+        "echo x > .local/state/kennel/installation".to_owned(),
+        "mkdir -p .local/state/kennel/trusted && echo x > .local/state/kennel/trusted/x".to_owned(),
+        "mv .local/state .local/away".to_owned(),
+    ] {
+        assert_ne!(run(&script).status, 0, "{script}");
+    }
+    assert!(!settings.exists());
+    std::fs::write(&settings, "[sandbox]\nenv = { A = \"mine\" }\n").unwrap();
+    assert_ne!(run(&format!("cat .config/kennel/config.toml || {forge}")).status, 0);
+    assert_eq!(run("echo $A; mkdir .config/other && echo x > .config/other/file").ok(), "mine");
+    assert!(home.join(".config/other/file").exists(), "the rest of it is the workspace");
+    let direct = |dir: &str| {
+        let mount = format!("{}:/x", home.join(dir).display());
+        let mut call = kennel.call(&["run", "--network", "none", "-v", &mount, "-c", "true"]);
+        call.env_remove("KENNEL_HOME").env("HOME", &home);
+        finish(call, None)
+    };
+    std::fs::create_dir_all(home.join(".local/state/kennel/trusted")).unwrap();
+    for dir in [".config/kennel", ".local/state/kennel", ".local/state/kennel/trusted", ".local/share/kennel"] {
+        let refused = direct(dir);
+        assert!(refused.status != 0 && refused.stderr.contains("things of its own"), "{dir}: {refused:?}");
+    }
+    direct(".config/other").ok();
+}
+
+#[test]
+fn the_users_own_directories_are_out_of_reach_on_native() {
+    the_users_own_directories_are_out_of_reach(&kennel());
+}
+
+#[test]
+fn the_users_own_directories_are_out_of_reach_on_docker() {
+    the_users_own_directories_are_out_of_reach(&Kennel::on("docker"));
+}

@@ -4,7 +4,7 @@
 use crate::engine::status;
 use crate::info::Container;
 use crate::keeper::back_off;
-use crate::mounts::{Guard, mounts};
+use crate::mounts::{Empty, mounts};
 use crate::plan::{Facts, Ids, Plan, Way, Workdir, plan};
 use crate::setup::{has_own_ids, is_rootless};
 use crate::{Docker, Seen};
@@ -13,9 +13,10 @@ use bollard::query_parameters::{
     ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
     UploadToContainerOptionsBuilder,
 };
-use kennel_core::{Error, Result, new_id, printable, require};
+use kennel_core::{Error, Guard, Result, new_id, printable, require};
 use kennel_types::{ErrorCode, Limits, Mode, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec, Support};
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{Mode as FileMode, OFlags, StatVfsMountFlags};
+use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -86,7 +87,9 @@ impl Docker {
             (true, Support::Given) => Way::Mounted { program: program.as_deref(), run_dir },
             (false, Support::Given) => Way::Copied,
         };
-        let guard = Guard::new(self.engine.dialer().socket(), &[&self.state_dir, &self.program_dir]);
+        let own = [&self.state_dir, &self.program_dir].into_iter().chain(&self.hidden);
+        let engines = self.engine.dialer().socket().map(Path::to_owned).into_iter().chain(self.engines.iter().cloned());
+        let guard = Guard::new(own.map(PathBuf::as_path)).with_engines(engines);
         let version = api.client_version();
         let deep = (version.major_version, version.minor_version) >= DEEP_READ_ONLY;
         let facts = Facts {
@@ -107,7 +110,7 @@ impl Docker {
                 (false, _) if is_rootless(mode) => Ids::Root,
                 (false, _) => Ids::Same,
             },
-            mounts: mounts(spec, &guard, deep)?,
+            mounts: mounts(spec, &guard, |kind| self.empty(kind), deep).await?,
             volumes: self.volumes(spec, spec.name.as_deref().unwrap_or(id.as_str()))?,
         };
         self.make_volumes(&facts.volumes).await?;
@@ -172,6 +175,26 @@ impl Docker {
         let program = kennel_keeper_bin::KEEPER.install(&self.program_dir).map_err(what)?;
         let place = rustix::fs::statvfs(&program).map_err(|error| what(error.into()))?;
         Ok(Some(program).filter(|_| !place.f_flag.contains(StatVfsMountFlags::NOEXEC)))
+    }
+
+    /// What masks something: an empty directory or file of ours, which is mounted read-only.
+    fn empty(&self, kind: Empty) -> Result<PathBuf> {
+        let path = self.program_dir.join(match kind {
+            Empty::Dir => "empty-dir",
+            Empty::File => "empty-file",
+        });
+        let made = std::fs::create_dir_all(&self.program_dir).map_err(|_| Errno::NOENT).and_then(|()| match kind {
+            Empty::Dir => match rustix::fs::mkdir(&path, FileMode::from_raw_mode(0o555)) {
+                Err(Errno::EXIST) => Ok(()),
+                made => made,
+            },
+            Empty::File => {
+                let flags = OFlags::CREATE | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                rustix::fs::open(&path, flags, FileMode::from_raw_mode(0o444)).map(drop)
+            }
+        });
+        made.map_err(|error| Error::io(format!("make {}", path.display()), error))?;
+        Ok(path)
     }
 
     /// An engine of another machine has none of this one's files, and would take its own of the same name.

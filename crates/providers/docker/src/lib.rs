@@ -65,6 +65,10 @@ pub struct Docker {
     program_dir: PathBuf,
     installation: String,
     prefix: NamePrefix,
+    /// Directories of the caller's that no sandbox may see.
+    hidden: Vec<PathBuf>,
+    /// Sockets of other engines that the caller knows of.
+    engines: Vec<PathBuf>,
     /// Who we are to registries.
     logins: Credentials,
     /// How the engine is set up, once it was asked.
@@ -110,6 +114,8 @@ impl Docker {
             program_dir: options.program_dir,
             installation: options.installation,
             prefix: options.name_prefix,
+            hidden: Vec::new(),
+            engines: Vec::new(),
             logins: Credentials::default(),
             setup: tokio::sync::OnceCell::new(),
             seen: Mutex::default(),
@@ -120,6 +126,19 @@ impl Docker {
     #[must_use]
     pub fn with_logins(self, logins: Credentials) -> Self {
         Self { logins, ..self }
+    }
+
+    /// Keeps these directories of the caller's from every sandbox, whether they exist yet or not: below a mount they are
+    /// masked, and a mount of one of them is refused.
+    #[must_use]
+    pub fn hiding(self, dirs: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { hidden: dirs.into_iter().collect(), ..self }
+    }
+
+    /// Keeps these sockets of container engines from every sandbox, beside the well-known ones and this engine's own.
+    #[must_use]
+    pub fn beside_engines(self, sockets: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { engines: sockets.into_iter().collect(), ..self }
     }
 
     /// A container by the engine's id of it, as it is now.

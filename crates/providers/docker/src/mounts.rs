@@ -1,10 +1,8 @@
-//! Which host paths a sandbox sees, and which it must never see.
-//!
-//! The engine's socket is the keys to the host, and the state directory holds the sockets of other sandboxes' keepers:
-//! a mount that would show the first is refused, and the second is covered.
+//! The host paths that a sandbox sees, and the mounts that mask what it must not see of them: what
+//! [`Guard`](kennel_core::Guard) says of each.
 
 use bollard::models::{Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountTmpfsOptions, MountType};
-use kennel_core::{Error, Result};
+use kennel_core::{Error, Guard, Result};
 use kennel_types::{ErrorCode, SandboxSpec};
 use std::path::{Component, Path, PathBuf};
 
@@ -15,27 +13,51 @@ pub(crate) const OURS: &str = "/.kennel";
 /// The keeper's program.
 pub(crate) const KEEPER: &str = "/.kennel/keeper";
 
-/// Host paths that are not for sandboxes.
-pub(crate) struct Guard {
-    /// The engine's socket.
-    pub(crate) socket: Option<PathBuf>,
-    /// Directories of Kennel's own.
-    pub(crate) private: Vec<PathBuf>,
+/// What masks something.
+#[derive(Clone, Copy)]
+pub(crate) enum Empty {
+    Dir,
+    File,
 }
 
-/// The workspace and the other mounts of the spec, as the engine takes them.
-pub(crate) fn mounts(spec: &SandboxSpec, guard: &Guard, read_only_goes_deep: bool) -> Result<Vec<Mount>> {
+/// The workspace and the other mounts of the spec, as the engine takes them, with what masks parts of them: the empty directory
+/// or file that `empty` makes. No tmpfs: Podman would copy into it what it is to mask.
+pub(crate) async fn mounts(
+    spec: &SandboxSpec,
+    guard: &Guard,
+    empty: impl Fn(Empty) -> Result<PathBuf>,
+    read_only_goes_deep: bool,
+) -> Result<Vec<Mount>> {
     let workspace = spec.workspace.iter().map(|host| (host, WORKSPACE, false));
     let others = spec.mounts.iter().map(|mount| (&mount.host, mount.target.as_str(), mount.read_only));
-    let mut mounts = Vec::new();
+    let mut asked = Vec::new();
     for (host, target, read_only) in workspace.chain(others) {
         let target = clean_target(target)?;
         let source = real_path(host)?;
-        guard.refuse(host, &source)?;
-        let covers = guard.below(&source).map(|rest| cover(&target, rest)).collect::<Vec<_>>();
-        let options = read_only.then(|| read_only_options(read_only_goes_deep));
-        mounts.push(bind(&source, &target, read_only, options)?);
-        mounts.extend(covers);
+        guard.check(host, &source, read_only)?;
+        guard.check_socket(host, &source).await?;
+        asked.push((source, target, read_only));
+    }
+    let mut mounts = Vec::new();
+    for ((source, target, read_only), screen) in asked.iter().zip(guard.screens(spec).await?) {
+        let options = || read_only.then(|| read_only_options(read_only_goes_deep));
+        mounts.push(bind(source, target, *read_only, options())?);
+        let top = Path::new(target);
+        // What another mount lies over is not seen, and the engine takes one mount for a place.
+        let others = || asked.iter().map(|(_, other, _)| Path::new(other)).filter(|other| *other != top);
+        let is_seen = |at: &Path| !others().any(|other| other.starts_with(top) && at.starts_with(other));
+        let places = |paths: &[PathBuf]| -> Result<Vec<(PathBuf, String)>> {
+            let seen = paths.iter().map(|path| (source.join(path), top.join(path))).filter(|(_, at)| is_seen(at));
+            seen.map(|(source, at)| Ok((source, text(&at)?))).collect()
+        };
+        for (source, at) in places(&screen.pins)? {
+            mounts.push(bind(&source, &at, *read_only, options())?);
+        }
+        for (kind, masked) in [(Empty::Dir, &screen.dirs), (Empty::File, &screen.sockets)] {
+            for (_, at) in places(masked)? {
+                mounts.push(bind(&empty(kind)?, &at, true, None)?);
+            }
+        }
     }
     Ok(mounts)
 }
@@ -60,37 +82,6 @@ pub(crate) fn own_volume(target: &str) -> Mount {
     Mount { typ: Some(MountType::VOLUME), target: Some(target.to_owned()), ..Mount::default() }
 }
 
-impl Guard {
-    /// The guard of an engine and of these directories, all by their real paths.
-    pub(crate) fn new(socket: Option<&Path>, private: &[&Path]) -> Self {
-        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let mut dirs: Vec<PathBuf> = private.iter().map(|path| real(path)).collect();
-        dirs.sort();
-        // One inside another needs no cover of its own.
-        dirs.dedup_by(|inner, outer| inner.starts_with(outer));
-        Self { socket: socket.map(real), private: dirs }
-    }
-
-    fn refuse(&self, asked: &Path, real: &Path) -> Result<()> {
-        let refusal = |why: &str| {
-            let message = format!("mount {}: {why}", asked.display());
-            Err(Error::new(ErrorCode::InvalidConfig, message).hint("mount a directory further down"))
-        };
-        if self.socket.as_ref().is_some_and(|socket| socket.starts_with(real)) {
-            return refusal("the engine's socket is there, and must not get into a sandbox");
-        }
-        if self.private.iter().any(|private| real.starts_with(private)) {
-            return refusal("it belongs to Kennel, and must not get into a sandbox");
-        }
-        Ok(())
-    }
-
-    /// Our own directories below `source`, relative to it.
-    fn below(&self, source: &Path) -> impl Iterator<Item = &Path> {
-        self.private.iter().filter_map(move |private| private.strip_prefix(source).ok())
-    }
-}
-
 /// An engine that makes only the top mount read-only would leave those below it writable: then they are left out.
 fn read_only_options(goes_deep: bool) -> MountBindOptions {
     MountBindOptions {
@@ -102,13 +93,9 @@ fn read_only_options(goes_deep: bool) -> MountBindOptions {
 }
 
 fn bind(source: &Path, target: &str, read_only: bool, bind_options: Option<MountBindOptions>) -> Result<Mount> {
-    let Some(text) = source.to_str() else {
-        let message = format!("mount {}: the engine takes UTF-8 paths only", source.display());
-        return Err(Error::new(ErrorCode::InvalidConfig, message));
-    };
     Ok(Mount {
         typ: Some(MountType::BIND),
-        source: Some(text.to_owned()),
+        source: Some(text(source)?),
         target: Some(target.to_owned()),
         read_only: Some(read_only),
         bind_options,
@@ -116,19 +103,12 @@ fn bind(source: &Path, target: &str, read_only: bool, bind_options: Option<Mount
     })
 }
 
-/// An empty directory over one of ours.
-fn cover(target: &str, rest: &Path) -> Mount {
-    Mount {
-        typ: Some(MountType::TMPFS),
-        target: Some(Path::new(target).join(rest).to_string_lossy().into_owned()),
-        read_only: Some(true),
-        tmpfs_options: Some(MountTmpfsOptions {
-            size_bytes: Some(4096),
-            mode: Some(0o555),
-            ..MountTmpfsOptions::default()
-        }),
-        ..Mount::default()
-    }
+/// A path as the engine takes it.
+fn text(path: &Path) -> Result<String> {
+    path.to_str().map(ToOwned::to_owned).ok_or_else(|| {
+        let message = format!("mount {}: the engine takes UTF-8 paths only", path.display());
+        Error::new(ErrorCode::InvalidConfig, message)
+    })
 }
 
 fn real_path(host: &Path) -> Result<PathBuf> {
@@ -175,62 +155,83 @@ mod tests {
         SandboxSpec { mounts: vec![mount], ..SandboxSpec::default() }
     }
 
-    fn refused(host: &Path, target: &str, guard: &Guard) -> String {
-        let error = mounts(&spec(host, target), guard, true).unwrap_err();
+    async fn made(spec: &SandboxSpec, guard: &Guard, deep: bool) -> Result<Vec<Mount>> {
+        mounts(spec, guard, |_| Ok("/empty".into()), deep).await
+    }
+
+    async fn refused(host: &Path, target: &str, guard: &Guard) -> String {
+        let error = made(&spec(host, target), guard, true).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidConfig);
         error.to_string()
     }
 
-    #[test]
-    fn the_engines_socket_stays_out_by_whatever_path() {
+    fn shape(mounts: &[Mount]) -> Vec<(&str, &str)> {
+        mounts.iter().map(|mount| (mount.target.as_deref().unwrap(), mount.source.as_deref().unwrap())).collect()
+    }
+
+    #[tokio::test]
+    async fn an_engines_socket_is_refused_or_masked() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         std::fs::create_dir(root.join("run")).unwrap();
-        std::fs::create_dir(root.join("running")).unwrap();
-        let socket = root.join("run/docker.sock");
-        std::fs::write(&socket, "").unwrap();
+        let socket = root.join("run/api.sock");
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         std::os::unix::fs::symlink("run", root.join("link")).unwrap();
-        let guard = Guard::new(Some(&root.join("link/docker.sock")), &[]);
-        for bad in [&root, &root.join("run"), &socket, &root.join("link"), &root.join("link/docker.sock")] {
-            assert!(refused(bad, "/x", &guard).contains("engine's socket"), "{}", bad.display());
+        let guard = Guard::default().with_engines([root.join("link/api.sock")]);
+        for bad in [&socket, &root.join("link/api.sock")] {
+            assert!(refused(bad, "/x", &guard).await.contains("engine"), "{}", bad.display());
         }
-        assert!(mounts(&spec(&root.join("running"), "/x"), &guard, true).is_ok());
+        for (source, target) in [(&root, "/x/run/api.sock"), (&root.join("link"), "/x/api.sock")] {
+            let mounts = made(&spec(source, "/x"), &guard, true).await.unwrap();
+            assert_eq!(shape(&mounts)[1..], [(target, "/empty")]);
+            assert_eq!(mounts[1].read_only, Some(true));
+        }
     }
 
-    #[test]
-    fn our_own_directories_are_covered_or_refused() {
+    #[tokio::test]
+    async fn our_own_directories_are_masked_and_those_above_pinned() {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().canonicalize().unwrap();
-        let state = home.join("state/kennel");
-        std::fs::create_dir_all(state.join("programs")).unwrap();
-        let guard = Guard::new(None, &[&state.join("programs"), &state]);
-        assert!(refused(&state, "/x", &guard).contains("belongs to Kennel"));
-        assert!(refused(&state.join("programs"), "/x", &guard).contains("belongs to Kennel"));
-        let spec = SandboxSpec { workspace: Some(home), ..SandboxSpec::default() };
-        let made = mounts(&spec, &guard, true).unwrap();
-        let shape: Vec<_> = made.iter().map(|mount| (mount.typ.unwrap(), mount.target.as_deref().unwrap())).collect();
-        assert_eq!(shape, [(MountType::BIND, "/workspace"), (MountType::TMPFS, "/workspace/state/kennel")]);
+        let guard = Guard::new([home.join(".local/state/kennel").as_path(), home.join(".config/kennel").as_path()]);
+        let mut spec = SandboxSpec { workspace: Some(home.clone()), ..SandboxSpec::default() };
+        let source = |path: &str| home.join(path).to_str().unwrap().to_owned();
+        let mounts = made(&spec, &guard, true).await.unwrap();
+        let pinned = [source(""), source(".config"), source(".local"), source(".local/state")];
+        let expected = [
+            ("/workspace", pinned[0].trim_end_matches('/')),
+            ("/workspace/.config", &pinned[1]),
+            ("/workspace/.local", &pinned[2]),
+            ("/workspace/.local/state", &pinned[3]),
+            ("/workspace/.config/kennel", "/empty"),
+            ("/workspace/.local/state/kennel", "/empty"),
+        ];
+        assert_eq!(shape(&mounts), expected);
+        // Another mount lies over one of them.
+        spec.mounts.push(Asked { host: "/usr".into(), target: "/workspace/.config".into(), read_only: true });
+        let mounts = made(&spec, &guard, true).await.unwrap();
+        let at: Vec<&str> = shape(&mounts).into_iter().map(|(at, _)| at).collect();
+        assert_eq!(at.iter().filter(|at| at.starts_with("/workspace/.config")).count(), 1, "{at:?}");
     }
 
-    #[test]
-    fn targets_that_would_break_the_sandbox_are_refused() {
+    #[tokio::test]
+    async fn targets_that_would_break_the_sandbox_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let guard = Guard::new(None, &[]);
+        let guard = Guard::default();
         for bad in ["/", "//.", "/a/../b", "/.kennel", "/.kennel/run", "//.kennel//keeper"] {
-            refused(dir.path(), bad, &guard);
+            refused(dir.path(), bad, &guard).await;
         }
-        let made = mounts(&spec(dir.path(), "//a/./b/"), &guard, true).unwrap();
+        let made = made(&spec(dir.path(), "//a/./b/"), &guard, true).await.unwrap();
         assert_eq!(made[0].target.as_deref(), Some("/a/b"));
-        assert!(refused(Path::new("/no/such/path"), "/x", &guard).contains("nothing at that path"));
-        assert!(refused(Path::new("relative"), "/x", &guard).contains("absolute"));
+        assert!(refused(Path::new("/no/such/path"), "/x", &guard).await.contains("nothing at that path"));
+        assert!(refused(Path::new("relative"), "/x", &guard).await.contains("absolute"));
     }
 
-    #[test]
-    fn a_read_only_mount_has_no_writable_one_below_it() {
+    #[tokio::test]
+    async fn a_read_only_mount_has_no_writable_one_below_it() {
         let dir = tempfile::tempdir().unwrap();
-        let guard = Guard::new(None, &[]);
+        let guard = Guard::default();
         for deep in [false, true] {
-            let made = mounts(&spec(dir.path(), "/x"), &guard, deep).unwrap();
+            let made = made(&spec(dir.path(), "/x"), &guard, deep).await.unwrap();
             assert_eq!(made[0].read_only, Some(true));
             let options = made[0].bind_options.as_ref().unwrap();
             assert_eq!(options.non_recursive.is_some(), !deep);

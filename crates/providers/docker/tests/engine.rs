@@ -156,14 +156,38 @@ async fn our_own_files_are_covered_in_a_mount_above_them() {
     fixture.clean().await;
 }
 
+/// Also where somebody passes on what is said: the engine itself answers.
 #[tokio::test]
-async fn the_engines_socket_is_refused() {
+async fn the_engines_socket_is_refused_and_masked() {
     let fixture = Fixture::new();
-    for host in [fixture.socket.clone(), fixture.socket.parent().unwrap().to_owned(), "/".into()] {
-        let mounts = vec![Mount { host, target: "/host".into(), read_only: true }];
-        let error = fixture.provider.create(&SandboxSpec { mounts, ..fixture.spec() }).await.unwrap_err();
+    let mounting = |host: &Path| {
+        let mount = Mount { host: host.to_owned(), target: "/host".into(), read_only: true };
+        SandboxSpec { mounts: vec![mount], ..fixture.spec() }
+    };
+    let dir = fixture.home.path().join("passed-on");
+    std::fs::create_dir(&dir).unwrap();
+    let listener = tokio::net::UnixListener::bind(dir.join("docker.sock")).unwrap();
+    let engine = fixture.socket.clone();
+    let passing_on = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut engine = tokio::net::UnixStream::connect(&engine).await.unwrap();
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut stream, &mut engine).await });
+        }
+    });
+    for socket in [&fixture.socket, &dir.join("docker.sock")] {
+        let error = fixture.provider.create(&mounting(socket)).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
     }
+    let ping = "printf 'GET /_ping HTTP/1.0\r\n\r\n' | knock /host/docker.sock";
+    let sandbox = fixture.started(&mounting(&dir)).await;
+    assert!(!run(&sandbox, ping).await.contains("Api-Version"));
+    // It is the mask that does it: a plain container with the same mount reaches the engine.
+    let (mount, image, socket) = (format!("{}:/host:ro", dir.display()), fixture.image.clone(), fixture.socket.clone());
+    let plain = tokio::task::spawn_blocking(move || {
+        docker::docker(&socket, &["run", "--rm", "--network", "none", "-v", &mount, &image, "sh", "-c", ping])
+    });
+    assert!(plain.await.unwrap().contains("Api-Version"));
+    passing_on.abort();
     fixture.clean().await;
 }
 

@@ -26,8 +26,8 @@ pub use network::{Bridge, Docker};
 
 use async_trait::async_trait;
 use kennel_core::{
-    Dialed, Error, EventStream, Helper, LogOptions, LogStream, Provider, PullProgress, Record, Records, RemoveOptions,
-    Result, Told, connect_socket, follow_log, require, watch_records,
+    Dialed, Error, EventStream, Guard, Helper, LogOptions, LogStream, Provider, PullProgress, Record, Records,
+    RemoveOptions, Result, Told, connect_socket, follow_log, require, watch_records,
 };
 use kennel_image::{PullOptions, Store};
 use kennel_jail::{Base, EtcFile, Network, Rights};
@@ -36,6 +36,7 @@ use kennel_types::{
     Availability, Enforcement, ErrorCode, Layer, Mode, NetworkMode, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats,
     Status, Support,
 };
+use plan::Masks;
 use range::{CLAIMS, Claim, Claims};
 use rights::Maker;
 use std::ffi::OsStr;
@@ -55,7 +56,9 @@ pub struct Native {
     ahead: Mutex<Option<Ahead>>,
     /// What else no sandbox may see.
     more: Vec<PathBuf>,
-    ours: OnceLock<Vec<PathBuf>>,
+    /// Sockets of engines that the caller knows of.
+    engines: Vec<PathBuf>,
+    guard: OnceLock<Guard>,
 }
 
 /// A jail that was started ahead.
@@ -75,13 +78,21 @@ impl Native {
         let records = Records::new("native", state).cleared_by(move |dir| clear::remove(dir, &jail, &ids));
         let volumes = Volumes::new(records.root().with_file_name("volumes"));
         let (images, ahead, claims) = (None, Mutex::new(None), Claims::new(CLAIMS));
-        Self { records, programs, maker, volumes, images, claims, ahead, more: Vec::new(), ours: OnceLock::new() }
+        let (more, engines) = (Vec::new(), Vec::new());
+        Self { records, programs, maker, volumes, images, claims, ahead, more, engines, guard: OnceLock::new() }
     }
 
-    /// With directories of the caller's that no sandbox may see, as it sees none of ours.
+    /// Keeps these directories of the caller's from every sandbox, whether they exist yet or not: below a mount they are
+    /// masked, and a mount of one of them is refused.
     #[must_use]
     pub fn hiding(self, dirs: impl IntoIterator<Item = PathBuf>) -> Self {
-        Self { more: dirs.into_iter().collect(), ours: OnceLock::new(), ..self }
+        Self { more: dirs.into_iter().collect(), guard: OnceLock::new(), ..self }
+    }
+
+    /// Keeps these sockets of container engines from every sandbox, beside the well-known ones.
+    #[must_use]
+    pub fn beside_engines(self, sockets: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { engines: sockets.into_iter().collect(), guard: OnceLock::new(), ..self }
     }
 
     /// Begins with what every sandbox needs, before it is known which: its namespaces are made while the caller goes on.
@@ -116,13 +127,25 @@ impl Native {
         claim.map_or_else(|| self.claim(), |claim| Ok(Some(claim)))
     }
 
-    /// Where Kennel keeps what no sandbox may see: sandboxes and their sockets, the programs, volumes of others. Without
-    /// links: whoever sees the host's files would find it where it really is.
-    fn ours(&self) -> &[PathBuf] {
-        let own = || [self.records.root(), &self.programs, self.volumes.root()].into_iter();
-        let claims = (self.maker.rights == Rights::Root).then(|| PathBuf::from(CLAIMS));
-        let all = || own().chain(self.more.iter().map(PathBuf::as_path)).map(plan::real).chain(claims);
-        self.ours.get_or_init(|| all().collect())
+    /// What no sandbox may see: sandboxes and their sockets, the programs, volumes of others, what the caller hides, and
+    /// sockets of engines.
+    fn guard(&self) -> &Guard {
+        self.guard.get_or_init(|| {
+            let own = [self.records.root(), &self.programs, self.volumes.root()].into_iter();
+            let claims = (self.maker.rights == Rights::Root).then_some(Path::new(CLAIMS));
+            let guard = Guard::new(own.chain(claims).chain(self.more.iter().map(PathBuf::as_path)));
+            let guard = guard.with_engines(self.engines.iter().cloned());
+            // The directory in which other providers keep theirs beside ours.
+            match self.records.root().parent() {
+                Some(state) => guard.masking(state),
+                None => guard,
+            }
+        })
+    }
+
+    /// The directories that nobody inside sees at their own paths either.
+    fn ours(&self) -> Vec<PathBuf> {
+        self.guard().refused().map(Path::to_owned).collect()
     }
 
     /// A jail that makes its namespaces and waits to be told the rest.
@@ -160,10 +183,12 @@ impl Native {
         make_layers(&dir)?;
         let base = match (self.maker.rights, &record.image) {
             (_, Some(image)) => Base::Image(plan::layers(image)?),
-            (Rights::Root, None) => cover::host(self.ours()),
-            (Rights::User, None) => Base::Parts(cover::parts(self.ours())),
+            (Rights::Root, None) => cover::host(&self.ours()),
+            (Rights::User, None) => Base::Parts(cover::parts(&self.ours())),
         };
-        let mut plan = plan::of(record, &self.maker, &dir, &self.hidden(), base, &self.volumes, &self.claims)?;
+        let screens = self.guard().screens(&record.spec).await?;
+        let masks = Masks { hidden: self.guard().masked().map(Path::to_owned).collect(), screens };
+        let mut plan = plan::of(record, &self.maker, &dir, &masks, base, &self.volumes, &self.claims)?;
         if record.network == NetworkMode::Bridge {
             let (link, names) = network::link(&record.id, &record.spec, self.maker.rights).await?;
             plan.etc.push(EtcFile {
@@ -217,12 +242,6 @@ impl Native {
         // The socket has no path inside: nobody there can put anything in its place.
         let stream = connect_socket(&self.records.dir(id).join("sock"), None).await?;
         Ok(Dialed { stream: Box::new(stream), token: None, owner: self.records.is_owned(id) })
-    }
-
-    /// The same, with the directory in which other providers keep theirs beside ours.
-    fn hidden(&self) -> Vec<PathBuf> {
-        let ours = self.ours();
-        ours[0].parent().map(Path::to_owned).into_iter().chain(ours.iter().cloned()).collect()
     }
 }
 
@@ -289,7 +308,7 @@ impl Provider for Native {
         }
         let held = spec.image.as_deref().map(|image| self.hold(image)).transpose()?;
         let image = held.as_ref().map(image::taken);
-        plan::check(spec, image.as_ref(), &self.maker, self.ours())?;
+        plan::check(spec, image.as_ref(), &self.maker, self.guard()).await?;
         let workdir = spec.workdir.clone().unwrap_or_else(|| plan::WORKSPACE.to_owned());
         let mut layers = mode.layers_with(network);
         // Its fence stands in the way of sandboxes inside, and some kernels do not have it. It is told of where it is.

@@ -5,8 +5,8 @@ use crate::range::Claims;
 use crate::rights::Maker;
 use crate::volumes::Volumes;
 use crate::{cover, image, toolchains};
-use kennel_core::{Error, Record, Result, TakenImage};
-use kennel_jail::{Base, Bind, Cgroup, EtcFile, Network, Owners, Plan, Rights};
+use kennel_core::{Error, Guard, Record, Result, Screen, TakenImage};
+use kennel_jail::{Base, Bind, Cgroup, EtcFile, IdMap, Ids, Network, Owners, Plan, Rights};
 use kennel_proto::{KeeperConfig, LogSink, Spawn};
 use kennel_types::{ErrorCode, Layer, Mount, NetworkMode, SandboxSpec, Support};
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ const KEEPER: u64 = 1 << 19;
 const TAKEN: [&str; 4] = ["/", "/dev", "/proc", "/sys"];
 
 /// Refuses what cannot be carried out, before anything is made.
-pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Maker, ours: &[PathBuf]) -> Result<()> {
+pub(crate) async fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Maker, guard: &Guard) -> Result<()> {
     if let Some(workspace) = &spec.workspace
         && !workspace.is_dir()
     {
@@ -54,23 +54,20 @@ pub(crate) fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Make
                        the two overlays on it that keep files of root unreadable";
         return Err(Error::new(ErrorCode::Unsupported, message).hint("name an image: --image IMAGE"));
     }
-    if let Some(dir) = ours.iter().find(|dir| cover::below_root(dir).is_none()) {
+    if let Some(dir) = guard.refused().find(|dir| cover::below_root(dir).is_none()) {
         let message = format!("{} cannot be kept from sandboxes: its name is not valid UTF-8", dir.display());
         return Err(Error::new(ErrorCode::InvalidConfig, message));
     }
-    for host in spec.workspace.iter().chain(spec.mounts.iter().map(|mount| &mount.host)) {
+    let workspace = spec.workspace.iter().map(|host| (host, false));
+    for (host, read_only) in workspace.chain(spec.mounts.iter().map(|mount| (&mount.host, mount.read_only))) {
         // What is mounted is what was named: a link can be changed by whoever may write where it is, a sandbox too.
         let real = real(host);
         if real != *host && host.exists() {
             let message = format!("mount {}: there is a link in it, which may lead elsewhere by then", host.display());
             return Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("name {}", real.display())));
         }
-        if ours.iter().any(|dir| real.starts_with(dir)) {
-            return Err(Error::new(
-                ErrorCode::InvalidConfig,
-                format!("mount {}: Kennel keeps things of its own there, and shows them to none", host.display()),
-            ));
-        }
+        guard.check(host, &real, read_only)?;
+        guard.check_socket(host, &real).await?;
     }
     for mount in &spec.mounts {
         if !mount.host.exists() {
@@ -136,12 +133,20 @@ fn check_target(target: &str, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// The plan for a sandbox in `dir`, on `base`, with what `volumes` it has, and with `hidden` not to be seen in any mount.
+/// What no sandbox may see.
+pub(crate) struct Masks {
+    /// Directories of which toolchains show nothing.
+    pub(crate) hidden: Vec<PathBuf>,
+    /// What the guard says of the workspace and of each other mount.
+    pub(crate) screens: Vec<Screen>,
+}
+
+/// The plan for a sandbox in `dir`, on `base`, with what `volumes` it has.
 pub(crate) fn of(
     record: &Record,
     maker: &Maker,
     dir: &Path,
-    hidden: &[PathBuf],
+    masks: &Masks,
     mut base: Base,
     volumes: &Volumes,
     claims: &Claims,
@@ -171,14 +176,15 @@ pub(crate) fn of(
         (Rights::User, _) => Owners::Kept,
     };
     let asked = spec.toolchains.as_ref().filter(|_| image.is_none());
-    let shown = asked.map(|asked| toolchains::of(asked, hidden)).unwrap_or_default();
+    let shown = asked.map(|asked| toolchains::of(asked, &masks.hidden)).unwrap_or_default();
     if let Base::Host { cover, .. } = &mut base {
         let targets = shown.binds.iter().filter_map(|bind| std::str::from_utf8(&bind.target).ok());
         cover::add_places(cover, targets);
     }
     let mut binds = shown.binds;
     binds.extend(volumes.of(record, maker, user)?);
-    binds.extend(workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owners.clone(), hidden)));
+    let mounts = workspace.iter().chain(&spec.mounts).zip(&masks.screens);
+    binds.extend(mounts.flat_map(|(mount, screen)| screened(mount, &owners, screen)));
     let limits = spec.limits;
     Ok(Plan {
         dir,
@@ -273,20 +279,41 @@ fn keeper_config(record: &Record, maker: &Maker, below: &BTreeMap<String, String
     }
 }
 
-/// `hidden` has no links in it.
-fn bind(mount: &Mount, owners: Owners, hidden: &[PathBuf]) -> Bind {
-    // A sandbox that sees another's socket could talk to its keeper.
-    let host = real(&mount.host);
-    let hide = hidden.iter().filter_map(|dir| {
-        let below = dir.strip_prefix(&host).ok()?.as_os_str().as_bytes().to_vec();
-        (!below.is_empty()).then(|| below.into())
-    });
-    Bind {
-        hide: hide.collect(),
-        host: mount.host.as_os_str().as_bytes().to_vec().into(),
-        target: mount.target.as_bytes().to_vec().into(),
+/// A mount, and what keeps from it what nobody inside may see. A pinned directory is a mount of its own.
+fn screened(mount: &Mount, owners: &Owners, screen: &Screen) -> Vec<Bind> {
+    let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec().into();
+    let top = Path::new("");
+    let dirs = || std::iter::once(top).chain(screen.pins.iter().map(PathBuf::as_path));
+    // Each mask is in the innermost of the mounts that contain it.
+    let home = |masked: &Path| dirs().rfind(|dir| masked.starts_with(dir)).unwrap_or(top);
+    let bind = |dir: &Path| Bind {
+        hide: screen
+            .dirs
+            .iter()
+            .chain(&screen.sockets)
+            .filter(|masked| home(masked) == dir)
+            .filter_map(|masked| masked.strip_prefix(dir).ok().map(bytes))
+            .collect(),
+        host: if dir == top { bytes(&mount.host) } else { bytes(&mount.host.join(dir)) },
+        target: if dir == top {
+            mount.target.as_bytes().to_vec().into()
+        } else {
+            bytes(&Path::new(&mount.target).join(dir))
+        },
         read_only: mount.read_only,
-        owners,
+        owners: if dir == top { owners.clone() } else { owners_below(&mount.host, owners) },
+    };
+    dirs().map(bind).collect()
+}
+
+/// The owners of a directory below the top of a mount: those of the mount, whoever owns that directory.
+fn owners_below(top: &Path, owners: &Owners) -> Owners {
+    match (owners, top.metadata()) {
+        (Owners::Top { user, group }, Ok(top)) => {
+            let one = |disk, shown| vec![IdMap { inside: disk, outside: shown, count: 1 }];
+            Owners::As(Ids { users: one(top.uid(), *user), groups: one(top.gid(), *group) })
+        }
+        _ => owners.clone(),
     }
 }
 

@@ -22,7 +22,7 @@ impl Subject for Namespaces {
     }
 
     fn open(&self) -> Arc<dyn Provider> {
-        Arc::new(Native::new(self.home.state(), self.home.programs()))
+        Arc::new(Native::new(self.home.state(), self.home.programs()).hiding([self.home.settings()]))
     }
 }
 

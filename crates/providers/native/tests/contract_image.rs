@@ -32,7 +32,9 @@ impl Images {
     }
 
     fn native(&self) -> Native {
-        Native::new(self.home.state(), self.home.programs()).with_images(self.store(), PullOptions::default())
+        Native::new(self.home.state(), self.home.programs())
+            .hiding([self.home.settings()])
+            .with_images(self.store(), PullOptions::default())
     }
 }
 

@@ -26,7 +26,7 @@ impl Subject for Rootless {
     }
 
     fn open(&self) -> Arc<dyn Provider> {
-        Arc::new(Native::new(self.home.state(), self.home.path().join("programs")))
+        Arc::new(Native::new(self.home.state(), self.home.path().join("programs")).hiding([self.home.settings()]))
     }
 }
 

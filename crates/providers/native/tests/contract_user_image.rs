@@ -37,6 +37,7 @@ impl Images {
 
     fn native(&self) -> Native {
         Native::new(self.home.state(), self.home.path().join("programs"))
+            .hiding([self.home.settings()])
             .with_images(self.store(), PullOptions::default())
     }
 }

@@ -2,7 +2,7 @@
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
-use kennel_testkit::{Home, Net, inside};
+use kennel_testkit::{Home, Net, docker, inside};
 use kennel_types::{ErrorCode, Mount, NetworkMode, SandboxSpec};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -66,4 +66,21 @@ async fn what_could_not_be_hidden_is_refused() {
     let error = native.create(&SandboxSpec::default()).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
     assert!(error.to_string().contains("cannot be kept from sandboxes"), "{error}");
+}
+
+#[tokio::test]
+async fn the_socket_of_a_running_engine_is_refused() {
+    let socket = docker::socket().canonicalize().unwrap();
+    let home = Home::new();
+    // The same by another name.
+    let link = home.path().join("other");
+    std::fs::hard_link(&socket, &link).unwrap();
+    let native = Native::new(home.state(), home.programs());
+    for host in [socket, link] {
+        std::os::unix::net::UnixStream::connect(&host).expect("whoever is not in a sandbox can connect");
+        let mounts = vec![Mount { host, target: "/socket".into(), read_only: true }];
+        let error = native.create(&SandboxSpec { mounts, ..SandboxSpec::default() }).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
+        assert!(error.to_string().contains("engine"), "{error}");
+    }
 }

@@ -49,7 +49,7 @@ impl Subject for Containers {
             installation: self.home.mark(),
             name_prefix: NamePrefix::default(),
         };
-        Arc::new(Docker::new(options, self.dialer.clone()))
+        Arc::new(Docker::new(options, self.dialer.clone()).hiding([self.home.settings()]))
     }
 
     fn mode(&self, provider: &dyn Provider) -> &'static Mode {

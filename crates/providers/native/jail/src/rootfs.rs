@@ -199,17 +199,22 @@ pub(crate) fn empty() -> Result<OwnedFd, Errno> {
     filesystem("tmpfs", &[("mode", "0555"), ("size", "4096"), ("nr_inodes", "2")], attributes)
 }
 
+/// An empty file in the sandbox's directory, which masks others.
+const NOTHING: &str = "nothing";
+
 /// What lies over something that is not to be seen: an empty directory, or an empty file.
 fn nothing(place: &OwnedFd) -> Result<OwnedFd, Errno> {
     let stat = rustix::fs::fstat(place)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
         return empty();
     }
-    let memory = filesystem("tmpfs", &[("size", "4096"), ("nr_inodes", "2")], MountAttrFlags::MOUNT_ATTR_NOSUID)?;
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
-    rustix::fs::openat(&memory, "empty", flags, Mode::from_raw_mode(0o444))?;
+    // In the sandbox's directory: kernels before 6.15 copy no mount that is attached nowhere.
+    match rustix::fs::open(NOTHING, OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC, Mode::from_raw_mode(0o444)) {
+        Ok(_) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error),
+    }
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let file = rustix::mount::open_tree(&memory, "empty", flags)?;
+    let file = rustix::mount::open_tree(CWD, NOTHING, flags)?;
     sys::set_mount_flags(&file, libc::MOUNT_ATTR_RDONLY, false)?;
     Ok(file)
 }

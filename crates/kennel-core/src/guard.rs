@@ -1,0 +1,209 @@
+//! What no sandbox may see of a directory that is mounted into it: Kennel's own directories, and the sockets of container
+//! engines. Every provider asks here, so that the same holds on each.
+//!
+//! A mask over a directory is not enough where the sandbox may write: it could rename a directory above the mask and put
+//! one of its own in its place. So each directory between the top of the mount and the mask is *pinned*: mounted on itself,
+//! which keeps the kernel from renaming or removing it. A symlink cannot be pinned: then the mount is refused.
+
+mod place;
+mod sockets;
+
+use crate::{Error, Result};
+use kennel_types::{ErrorCode, SandboxSpec};
+use place::Place;
+use std::path::{Path, PathBuf};
+
+/// Behind the links in it lies everything that a process of the host sees, unmasked.
+const PROC: &str = "/proc";
+
+/// Host paths that no sandbox may see.
+#[derive(Debug, Default)]
+pub struct Guard {
+    private: Vec<Private>,
+    engines: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Private {
+    place: Place,
+    /// Whether a mount of it, or of something in it, is an error. Otherwise it is only masked.
+    refused: bool,
+}
+
+/// What has to be done about one mount, by paths relative to it. Parents come before what is in them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Screen {
+    /// Directories that must be mount points, so that they cannot be renamed.
+    pub pins: Vec<PathBuf>,
+    /// Directories that must be empty and read-only.
+    pub dirs: Vec<PathBuf>,
+    /// Sockets that must be replaced by an empty file.
+    pub sockets: Vec<PathBuf>,
+}
+
+impl Guard {
+    /// Keeps these directories of Kennel's from every sandbox, whether they exist yet or not.
+    pub fn new<'a>(private: impl IntoIterator<Item = &'a Path>) -> Self {
+        let private = private.into_iter().map(|dir| Private { place: Place::of(dir), refused: true });
+        Self { private: private.collect(), engines: Vec::new() }
+    }
+
+    /// Masks one more directory; what lies in it may be mounted.
+    #[must_use]
+    pub fn masking(mut self, dir: &Path) -> Self {
+        self.private.push(Private { place: Place::of(dir), refused: false });
+        self
+    }
+
+    /// Takes these for sockets of engines, beside the well-known ones.
+    #[must_use]
+    pub fn with_engines(self, sockets: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { engines: sockets.into_iter().collect(), ..self }
+    }
+
+    /// Where all masked directories really are.
+    pub fn masked(&self) -> impl Iterator<Item = &Path> {
+        self.private.iter().map(|private| private.place.real.as_path())
+    }
+
+    /// Where those really are that are refused as mounts.
+    pub fn refused(&self) -> impl Iterator<Item = &Path> {
+        self.private.iter().filter(|private| private.refused).map(|private| private.place.real.as_path())
+    }
+
+    /// Refuses a mount of Kennel's own directories, of something in them, or of a directory in which a sandbox could replace
+    /// a symlink that leads to them. `asked` is the path as the user named it, `real` the same without symlinks.
+    pub fn check(&self, asked: &Path, real: &Path, read_only: bool) -> Result<()> {
+        let refusal = |why: String, hint: &str| {
+            let message = format!("mount {}: {why}", asked.display());
+            Err(Error::new(ErrorCode::InvalidConfig, message).hint(hint))
+        };
+        if Path::new(PROC).starts_with(real) || real.starts_with(PROC) {
+            let why = format!("{PROC} shows the processes of the host, and through them all of its files");
+            return refusal(why, "mount a directory further down");
+        }
+        for Private { place, refused } in &self.private {
+            if *refused && real.starts_with(&place.real) {
+                let why = "Kennel keeps things of its own there, and no sandbox may see them";
+                return refusal(why.into(), "mount another directory");
+            }
+            let replaceable = place.links.iter().find(|link| link.starts_with(real) && *link != real);
+            if let (false, Some(link)) = (read_only, replaceable) {
+                let (link, dir) = (link.display(), place.named.display());
+                let why = format!("the sandbox could replace the symlink {link}, which leads to Kennel's {dir}");
+                return refusal(why, "mount it read-only, or mount a directory further down");
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a mount of an engine's socket.
+    pub async fn check_socket(&self, asked: &Path, real: &Path) -> Result<()> {
+        if !sockets::is_engine(real, &self.engines).await {
+            return Ok(());
+        }
+        let message = format!("mount {}: a container engine listens there, and controls the host", asked.display());
+        Err(Error::new(ErrorCode::InvalidConfig, message).hint("leave this mount out"))
+    }
+
+    /// What has to be done about the workspace, if there is one, and about each other mount of the spec, in that order. Makes
+    /// directories of Kennel's that a sandbox could otherwise make itself. Call it each time the mounts are made.
+    pub async fn screens(&self, spec: &SandboxSpec) -> Result<Vec<Screen>> {
+        let workspace = spec.workspace.iter().map(|host| (host, false));
+        let others = spec.mounts.iter().map(|mount| (&mount.host, mount.read_only));
+        let mut tops = Vec::new();
+        let mut screens = Vec::new();
+        for (host, read_only) in workspace.chain(others) {
+            let real = host.canonicalize().map_err(|error| Error::io(format!("mount {}", host.display()), error))?;
+            screens.push(self.screen(&real, read_only)?);
+            tops.push((host.clone(), real));
+        }
+        let is_masked = |index: usize, rest: &Path| screens[index].dirs.iter().any(|dir| rest.starts_with(dir));
+        let found = sockets::below(&tops, &self.engines, is_masked).await;
+        for (screen, sockets) in screens.iter_mut().zip(found) {
+            screen.sockets = sockets;
+        }
+        Ok(screens)
+    }
+
+    fn screen(&self, real: &Path, read_only: bool) -> Result<Screen> {
+        let mut screen = Screen::default();
+        let places = self.private.iter().map(|private| &private.place);
+        let mut below: Vec<&Path> =
+            places.filter(|place| place.real != real).filter_map(|place| place.real.strip_prefix(real).ok()).collect();
+        below.sort_unstable();
+        // One inside another needs no mask of its own.
+        below.dedup_by(|inner, outer| inner.starts_with(outer));
+        for dir in below {
+            if !place::is_there(&real.join(dir), read_only)? {
+                continue;
+            }
+            screen.dirs.push(dir.to_owned());
+            let above = dir.ancestors().skip(1).filter(|above| !read_only && !above.as_os_str().is_empty());
+            screen.pins.extend(above.map(Path::to_owned));
+        }
+        screen.pins.sort_unstable();
+        screen.pins.dedup();
+        Ok(screen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_types::Mount;
+    use std::fs;
+
+    fn spec(host: &Path, read_only: bool) -> SandboxSpec {
+        let mount = Mount { host: host.to_owned(), target: "/x".into(), read_only };
+        SandboxSpec { mounts: vec![mount], ..SandboxSpec::default() }
+    }
+
+    fn paths<const N: usize>(paths: [&str; N]) -> Vec<PathBuf> {
+        paths.map(PathBuf::from).into()
+    }
+
+    #[tokio::test]
+    async fn directories_are_masked_and_those_above_them_pinned() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().canonicalize().unwrap();
+        let dirs = [".config/kennel", ".local/state/kennel", ".local/state/kennel/docker"].map(|dir| home.join(dir));
+        let guard = Guard::new(dirs.iter().map(PathBuf::as_path));
+        let [screen] = guard.screens(&spec(&home, false)).await.unwrap().try_into().unwrap();
+        assert_eq!(screen.pins, paths([".config", ".local", ".local/state"]));
+        assert_eq!(screen.dirs, paths([".config/kennel", ".local/state/kennel"]));
+        assert!(dirs[0].is_dir(), "a missing one is made, so that the inside cannot");
+        let [screen] = guard.screens(&spec(&home, true)).await.unwrap().try_into().unwrap();
+        assert_eq!((screen.pins, screen.dirs.len()), (Vec::new(), 2), "nothing is renamed in a read-only mount");
+    }
+
+    #[tokio::test]
+    async fn a_missing_directory_stays_missing_where_nothing_can_be_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().canonicalize().unwrap();
+        let missing = home.join(".config/kennel");
+        let guard = Guard::new([missing.as_path()]);
+        assert_eq!(guard.screens(&spec(&home, true)).await.unwrap(), [Screen::default()]);
+        assert!(!missing.exists());
+    }
+
+    #[test]
+    fn kennels_own_are_refused_by_whatever_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(home.join("real/kennel/trusted")).unwrap();
+        std::os::unix::fs::symlink("real", home.join("link")).unwrap();
+        let guard = Guard::new([home.join("link/kennel").as_path()]).masking(&home.join("others"));
+        let refused = |path: &str, read_only| {
+            let error = guard.check(&home.join(path), &home.join(path), read_only).err();
+            error.map(|error| error.to_string()).unwrap_or_default()
+        };
+        for inside in ["real/kennel", "real/kennel/trusted"] {
+            assert!(refused(inside, true).contains("of its own"), "{inside}");
+        }
+        assert_eq!(refused("real", false), "", "it is masked there");
+        assert_eq!(refused("others/one", false), "");
+        assert!(refused("", false).contains("could replace the symlink"));
+        assert_eq!(refused("", true), "");
+    }
+}

@@ -12,7 +12,7 @@ fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is in crates/").to_owned();
     println!("cargo::rerun-if-env-changed=KENNEL_KEEPER_PREBUILT");
-    for source in ["kennel-proto", "kennel-netlink", "kennel-keeper", "providers/native/jail"] {
+    for source in ["kennel-proto", "kennel-syscalls", "kennel-netlink", "kennel-keeper", "providers/native/jail"] {
         println!("cargo::rerun-if-changed={}", crates.join(source).join("src").display());
         println!("cargo::rerun-if-changed={}", crates.join(source).join("Cargo.toml").display());
     }

@@ -119,6 +119,7 @@ macro_rules! contract_of_walls {
                 the_hosts_files_stay_as_they_are,
                 kernel_settings_cannot_be_changed,
                 mounting_is_refused,
+                system_calls_are_filtered,
                 sandboxes_inside_are_asked_for,
                 no_other_sandbox_is_in_reach,
             }

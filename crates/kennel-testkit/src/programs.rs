@@ -14,6 +14,8 @@ pub const REACH: &str = include_str!("../programs/reach.rs");
 pub const ESCAPE: &str = include_str!("../programs/escape.rs");
 /// Makes system calls that a sandbox changes or refuses.
 pub const CALLS: &str = include_str!("../programs/calls.rs");
+/// Makes system calls by their numbers.
+pub const NUMBERS: &str = include_str!("../programs/numbers.rs");
 
 /// All of them, for whoever has become an ordinary user since, and may have neither a compiler nor a way to this build.
 static PREPARED: OnceLock<Vec<(&str, Vec<u8>)>> = OnceLock::new();
@@ -28,12 +30,12 @@ pub fn compile(source: &str, to: &Path) {
 
 /// Has all of them at hand, before this thread becomes an ordinary user's.
 pub fn prepare() {
-    PREPARED.get_or_init(|| [KNOCK, REACH, ESCAPE, CALLS].map(|source| (source, read(source))).into());
+    PREPARED.get_or_init(|| [KNOCK, REACH, ESCAPE, CALLS, NUMBERS].map(|source| (source, read(source))).into());
 }
 
 /// Puts all of them into a directory that is to be a build's elsewhere, where nothing can be compiled.
 pub fn put_all(dir: &Path) {
-    for source in [KNOCK, REACH, ESCAPE, CALLS] {
+    for source in [KNOCK, REACH, ESCAPE, CALLS, NUMBERS] {
         compile(source, &dir.join(name(source)));
     }
 }

@@ -1,7 +1,8 @@
 //! The walls: those of the row are really there. A row without any must say so.
 
-use crate::inside::{code, ok, run, sh};
-use crate::{Stage, host};
+use crate::inside::{code, files, ok, run, sh};
+use crate::{Stage, host, programs};
+use kennel_core::WriteOptions;
 use kennel_types::{Backing, ErrorCode, ExecSpec, Layer, SandboxSpec, Support};
 
 /// Whether there are walls. If not, the sandbox must not claim any.
@@ -160,6 +161,60 @@ pub async fn mounting_is_refused(stage: &Stage) {
     for script in ["mount -t tmpfs none /mnt", "mount -t proc none /mnt", "umount /proc", "unshare -m true"] {
         assert!(!sh(&sandbox, script).await.status.success(), "{script}");
     }
+}
+
+/// Numbers and arguments of system calls that no sandbox may make. From 424 on the numbers are the same everywhere.
+#[cfg(target_arch = "x86_64")]
+pub const FILTERED: [&str; 10] = [
+    "425:1",           // io_uring_setup
+    "41:40:1",         // socket, of the family vsock
+    "41:4294967336:1", // the same to the kernel, which looks at the lower half only
+    "41:38:5",         // of the family alg
+    "250:0:-3",        // keyctl
+    "248",             // add_key
+    "323",             // userfaultfd
+    "321",             // bpf
+    "298",             // perf_event_open
+    "428:-100",        // open_tree
+];
+/// Numbers and arguments of system calls that no sandbox may make.
+#[cfg(target_arch = "aarch64")]
+pub const FILTERED: [&str; 10] =
+    ["425:1", "198:40:1", "198:4294967336:1", "198:38:5", "219:0:-3", "217", "282", "280", "241", "428:-100"];
+
+/// `ENOSYS`, as on a kernel that does not have them.
+const NO_SUCH_CALL: &str = "38";
+
+/// What one of [`FILTERED`] returns where it is refused. For arguments, Docker 20.10 knows `EPERM` only.
+pub fn is_refusal(call: &str, answer: &str) -> bool {
+    answer == NO_SUCH_CALL
+        || (answer == "1" && call.contains(":40:") | call.contains(":4294967336:") | call.contains(":38:"))
+}
+
+/// What is not on the list does not exist, as on an older kernel: programs fall back. Threads and sockets work.
+pub async fn system_calls_are_filtered(stage: &Stage) {
+    let program = stage.home().path().join("numbers");
+    programs::compile(programs::NUMBERS, &program);
+    // The kernel has them all, and clone3 too.
+    let calls: Vec<&str> = FILTERED.into_iter().chain(["435"]).collect();
+    let outside = std::process::Command::new(&program).args(&calls).output().unwrap();
+    let outside = String::from_utf8(outside.stdout).unwrap();
+    assert_eq!(outside.lines().filter(|line| *line != NO_SUCH_CALL).count(), calls.len(), "{outside}");
+    if !stage.mode().layers.contains(&Layer::Seccomp) || !stage.has_processes().await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let (bytes, options) = (std::fs::read(&program).unwrap(), WriteOptions { mode: Some(0o755), parents: true });
+    files(&sandbox).await.write("/tmp/numbers", &bytes, options).await.unwrap();
+    let inside = run(&sandbox, &ExecSpec::argv(["/tmp/numbers"].iter().chain(&calls).copied())).await.stdout_text();
+    assert_eq!(inside.lines().count(), calls.len(), "{inside}");
+    for (call, answer) in calls.iter().zip(inside.lines()) {
+        assert!(is_refusal(call, answer), "{call} returned {answer}");
+    }
+    let usual =
+        if cfg!(target_arch = "x86_64") { ["41:1:1", "41:2:1", "41:16:3"] } else { ["198:1:1", "198:2:1", "198:16:3"] };
+    let inside = run(&sandbox, &ExecSpec::argv(["/tmp/numbers"].iter().chain(&usual).copied())).await.stdout_text();
+    assert_eq!(inside, "ok\nok\nok\n", "sockets of unix, inet and netlink");
 }
 
 /// Not the state directory, not another's files, not another's processes.

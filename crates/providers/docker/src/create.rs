@@ -7,7 +7,7 @@ use crate::keeper::back_off;
 use crate::mounts::{Empty, mounts};
 use crate::plan::{Facts, Ids, Plan, Way, Workdir, plan};
 use crate::setup::{has_own_ids, is_rootless};
-use crate::{Docker, Seen};
+use crate::{Docker, Seen, seccomp};
 use bollard::models::ImageConfig;
 use bollard::query_parameters::{
     ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
@@ -110,6 +110,7 @@ impl Docker {
                 (false, _) if is_rootless(mode) => Ids::Root,
                 (false, _) => Ids::Same,
             },
+            seccomp: seccomp::option(self.engine.kind(), here, &self.program_dir)?,
             mounts: mounts(spec, &guard, |kind| self.empty(kind), deep).await?,
             volumes: self.volumes(spec, spec.name.as_deref().unwrap_or(id.as_str()))?,
         };

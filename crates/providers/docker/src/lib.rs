@@ -21,6 +21,7 @@ mod plan;
 mod provider;
 mod pull;
 mod rundir;
+mod seccomp;
 mod setup;
 mod streams;
 mod through;

@@ -66,6 +66,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) limits: bool,
     /// Who people outside are inside.
     pub(crate) ids: Ids,
+    /// The option that names the system call filter, where the engine takes ours.
+    pub(crate) seccomp: Option<String>,
     /// The workspace and the other mounts asked for.
     pub(crate) mounts: Vec<Mount>,
     pub(crate) volumes: Vec<Volume>,
@@ -221,7 +223,7 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
         cap_add: Some(capabilities(&facts.way)),
-        security_opt: Some(vec!["no-new-privileges".into()]),
+        security_opt: Some(std::iter::once("no-new-privileges".into()).chain(facts.seccomp).collect()),
         init: Some(false),
         auto_remove: Some(spec.tied),
         restart_policy: Some(RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }),
@@ -444,6 +446,7 @@ mod tests {
             kind: Kind::Docker,
             way: Way::Mounted { program: Some(Path::new("/programs/keeper")), run_dir: Path::new("/state/abc") },
             limits: true,
+            seccomp: Some("seccomp={}".into()),
             ids: Ids::Same,
             mounts: Vec::new(),
             volumes: Vec::new(),
@@ -477,7 +480,7 @@ mod tests {
         let host = plan.body.host_config.unwrap();
         assert_eq!(host.cap_drop.unwrap(), ["ALL"]);
         assert_eq!(host.cap_add.unwrap(), CAPABILITIES);
-        assert_eq!(host.security_opt.unwrap(), ["no-new-privileges"]);
+        assert_eq!(host.security_opt.unwrap(), ["no-new-privileges", "seccomp={}"]);
         assert_eq!((host.privileged, host.init, host.auto_remove), (Some(false), Some(false), Some(true)));
         assert_eq!((host.network_mode.as_deref(), host.ipc_mode.as_deref()), (Some("none"), Some("private")));
         let mounts = host.mounts.unwrap();

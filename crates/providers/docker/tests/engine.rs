@@ -191,6 +191,35 @@ async fn the_engines_socket_is_refused_and_masked() {
     fixture.clean().await;
 }
 
+/// The engine's filter would let some of them through, and no filter all of them.
+#[tokio::test]
+async fn the_filter_is_ours_and_lets_32_bit_programs_run() {
+    use kennel_testkit::contract::isolation::{FILTERED, is_refusal};
+    let fixture = Fixture::new();
+    let program = fixture.home.workspace().join("numbers");
+    programs::compile(programs::NUMBERS, &program);
+    let plain = |words: &[&str]| {
+        let mount = format!("{}:/workspace", fixture.home.workspace().display());
+        let free = ["run", "--rm", "--network", "none", "--security-opt", "seccomp=unconfined", "-v", &mount];
+        fixture.docker(&[&free[..], &[&fixture.image, "/workspace/numbers"], words].concat())
+    };
+    let refused = |calls: &[&str], answers: &str| -> Vec<bool> {
+        assert_eq!(answers.lines().count(), calls.len(), "{answers}");
+        calls.iter().zip(answers.lines()).map(|(call, answer)| is_refusal(call, answer)).collect()
+    };
+    assert_eq!(refused(&FILTERED, &plain(&FILTERED)), [false; FILTERED.len()]);
+    let sandbox = fixture.started(&SandboxSpec { workspace: Some(fixture.home.workspace()), ..fixture.spec() }).await;
+    let answers = run(&sandbox, &format!("/workspace/numbers {}", FILTERED.join(" "))).await;
+    assert_eq!(refused(&FILTERED, &answers), [true; FILTERED.len()], "{answers}");
+    // getpid, socket of unix, of vsock, socketcall, io_uring_setup.
+    let narrow = ["32:20", "32:359:1:1", "32:359:40:1", "32:102", "32:425:1"];
+    assert_eq!(refused(&narrow, &plain(&narrow)), [false; 5]);
+    let answers = run(&sandbox, &format!("/workspace/numbers {}", narrow.join(" "))).await;
+    assert_eq!(refused(&narrow, &answers), [false, false, true, true, true], "{answers}");
+    assert!(answers.starts_with("ok\nok\n"), "{answers}");
+    fixture.clean().await;
+}
+
 #[tokio::test]
 async fn a_refusal_of_the_engine_is_passed_on() {
     let fixture = Fixture::new();

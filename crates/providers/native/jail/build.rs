@@ -6,10 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-#[path = "src/syscalls.rs"]
-mod syscalls;
-
-use syscalls::{Condition, Operation};
+use kennel_syscalls::{ALLOWED, Call, Condition, NESTING, Operation, allowed_if};
 
 /// One step of the filter: code, jump if true, jump if false, value.
 type Step = (u16, u8, u8, u32);
@@ -31,7 +28,6 @@ const KILL: Step = (RETURN, 0, 0, 0x8000_0000);
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=src/syscalls.rs");
     let target = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target's architecture");
     assert_eq!(target, std::env::consts::ARCH, "the filter is compiled with the numbers of the machine that builds it");
     let architecture = match target.as_str() {
@@ -65,18 +61,14 @@ fn write(name: &str, filter: &[Step]) {
 type Range = (u32, Vec<Step>);
 
 fn ranges(nesting: bool) -> Vec<Range> {
+    let number = |call: &Call| u32::try_from(call.number).expect("system calls are small numbers");
     let mut each: BTreeMap<u32, Vec<Step>> = BTreeMap::new();
-    for (number, _reason) in syscalls::ALLOWED {
-        each.insert(u32::try_from(*number).expect("system calls are small numbers"), vec![ALLOW]);
-    }
-    let more = syscalls::NESTING.iter().filter(|_| nesting);
-    for (number, _reason) in more {
-        each.insert(u32::try_from(*number).expect("system calls are small numbers"), vec![ALLOW]);
-    }
+    let more = NESTING.iter().filter(|_| nesting);
+    each.extend(ALLOWED.iter().chain(more).map(|call| (number(call), vec![ALLOW])));
     let mut rules: BTreeMap<u32, Vec<Vec<Condition>>> = BTreeMap::new();
-    let is_free = |number: &i64| nesting && syscalls::NESTING.iter().any(|(free, _)| free == number);
-    for (number, _reason, conditions) in syscalls::allowed_if().into_iter().filter(|(number, ..)| !is_free(number)) {
-        rules.entry(u32::try_from(number).expect("system calls are small numbers")).or_default().push(conditions);
+    let is_free = |call: &Call| nesting && NESTING.iter().any(|free| free.number == call.number);
+    for (call, conditions) in allowed_if().into_iter().filter(|(call, _)| !is_free(call)) {
+        rules.entry(number(&call)).or_default().push(conditions);
     }
     for (number, alternatives) in rules {
         let twice = each.insert(number, alternatives.iter().flat_map(|all| check(all)).chain([UNKNOWN]).collect());

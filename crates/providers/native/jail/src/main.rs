@@ -31,9 +31,6 @@ mod parts;
 mod pasta;
 mod rootfs;
 mod sys;
-#[cfg(test)]
-#[allow(dead_code)] // the build script makes the filter of it
-mod syscalls;
 mod walls;
 
 use guard::Guard;

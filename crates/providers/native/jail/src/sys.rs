@@ -249,7 +249,7 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use crate::syscalls::{self, Operation};
+    use kennel_syscalls::Operation;
     use std::collections::HashSet;
 
     const ALLOW: u32 = 0x7fff_0000;
@@ -289,8 +289,8 @@ mod tests {
 
     #[test]
     fn the_filter_says_what_the_list_says() {
-        let allowed: HashSet<i64> = syscalls::ALLOWED.iter().map(|(number, _)| *number).collect();
-        let conditional: HashSet<i64> = syscalls::allowed_if().iter().map(|(number, ..)| *number).collect();
+        let allowed: HashSet<i64> = kennel_syscalls::ALLOWED.iter().map(|call| call.number).collect();
+        let conditional: HashSet<i64> = kennel_syscalls::allowed_if().iter().map(|(call, _)| call.number).collect();
         for number in 0..2000 {
             if !conditional.contains(&number) {
                 let expected = if allowed.contains(&number) { ALLOW } else { UNKNOWN };
@@ -299,14 +299,14 @@ mod tests {
             assert_eq!(answer(HERE, number as u32 | 0x4000_0000, [0; 6]), UNKNOWN, "x32 {number}");
             assert_eq!(answer(0x4000_0003, number as u32, [0; 6]), 0x8000_0000, "32-bit {number}");
         }
-        for (number, _, conditions) in syscalls::allowed_if() {
+        for (call, conditions) in kennel_syscalls::allowed_if() {
             let mut arguments = [0; 6];
             for (argument, operation, value) in &conditions {
                 if let Operation::Is = operation {
                     arguments[usize::from(*argument)] = *value as u32;
                 }
             }
-            assert_eq!(answer(HERE, number as u32, arguments), ALLOW, "{number}");
+            assert_eq!(answer(HERE, call.number as u32, arguments), ALLOW, "{}", call.name());
         }
     }
 

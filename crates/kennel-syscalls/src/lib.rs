@@ -1,11 +1,42 @@
-//! The system calls that are let through, with the reason for each group. What is not here answers `ENOSYS`, as an older
-//! kernel would, and libraries fall back to what can be filtered: `clone3` to `clone`, whose flags are checked below.
+//! The system calls that are let through, with the reason for each group. Every provider that has a filter makes it of this
+//! list: native compiles it, engines get it as a profile. What is not here returns `ENOSYS`, as an older kernel would, and
+//! libraries fall back to what can be filtered: `clone3` to `clone`, whose flags are checked below.
 //!
 //! Not here, on purpose: everything about mounts, modules, clocks, keys, BPF, performance counters, userfaultfd, io_uring,
 //! handles by number, kexec, reboot, swap, quotas, accounting, I/O ports, and changing namespaces.
 
+/// A system call.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// Its number on the machine that this is compiled for.
+    pub number: i64,
+    /// The constant of the C library that holds the number.
+    symbol: &'static str,
+    /// Why it is let through.
+    pub why: &'static str,
+}
+
+impl Call {
+    /// Its name, as the kernel's manual has it.
+    pub fn name(&self) -> &'static str {
+        self.symbol.trim_start_matches("SYS_")
+    }
+}
+
+macro_rules! call {
+    ($symbol:ident, $why:literal) => {
+        Call { number: libc::$symbol, symbol: stringify!($symbol), why: $why }
+    };
+}
+
+macro_rules! calls {
+    ($($(#[$attribute:meta])* (libc::$symbol:ident, $why:literal),)*) => {
+        &[$($(#[$attribute])* call!($symbol, $why),)*]
+    };
+}
+
 /// System calls that are let through whatever their arguments.
-pub(crate) const ALLOWED: &[(i64, &str)] = &[
+pub const ALLOWED: &[Call] = calls![
     (libc::SYS_read, "files: open, read, write and look at them"),
     (libc::SYS_write, "files: open, read, write and look at them"),
     (libc::SYS_readv, "files: open, read, write and look at them"),
@@ -351,7 +382,7 @@ pub(crate) const ALLOWED: &[(i64, &str)] = &[
 
 /// System calls that are let through too where sandboxes are made inside, whatever their arguments. They work only in
 /// what the sandbox has made itself: it has no rights to anything else.
-pub(crate) const NESTING: &[(i64, &str)] = &[
+pub const NESTING: &[Call] = calls![
     (libc::SYS_clone, "namespaces of its own"),
     (libc::SYS_unshare, "namespaces of its own"),
     (libc::SYS_setns, "namespaces of its own"),
@@ -370,7 +401,8 @@ pub(crate) const NESTING: &[(i64, &str)] = &[
 ];
 
 /// How an argument is compared.
-pub(crate) enum Operation {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
     /// Equal.
     Is,
     /// Not equal.
@@ -380,11 +412,11 @@ pub(crate) enum Operation {
 }
 
 /// The number of an argument, how it is compared, and with what.
-pub(crate) type Condition = (u8, Operation, u64);
+pub type Condition = (u8, Operation, u64);
 
 /// System calls that are let through only with certain arguments: all conditions of an entry must hold, one entry is
 /// enough.
-pub(crate) fn allowed_if() -> Vec<(i64, &'static str, Vec<Condition>)> {
+pub fn allowed_if() -> Vec<(Call, Vec<Condition>)> {
     use Operation::{Is, IsNot, Masked};
     const NAMESPACES: u64 = (libc::CLONE_NEWNS
         | libc::CLONE_NEWCGROUP
@@ -394,26 +426,23 @@ pub(crate) fn allowed_if() -> Vec<(i64, &'static str, Vec<Condition>)> {
         | libc::CLONE_NEWPID
         | libc::CLONE_NEWNET) as u64;
     let mut rules = vec![
-        (libc::SYS_clone, "processes and threads, but no namespaces", vec![(0, Masked(NAMESPACES), 0)]),
+        (call!(SYS_clone, "processes and threads, but no namespaces"), vec![(0, Masked(NAMESPACES), 0)]),
         (
-            libc::SYS_unshare,
-            "own descriptors and working directory per thread, but no namespaces",
+            call!(SYS_unshare, "own descriptors and working directory per thread, but no namespaces"),
             vec![(0, Masked(NAMESPACES), 0)],
         ),
         (
-            libc::SYS_ioctl,
-            "devices and terminals, but no typing into them from outside (TIOCSTI, TIOCLINUX)",
+            call!(SYS_ioctl, "devices and terminals, but no typing into them from outside (TIOCSTI, TIOCLINUX)"),
             vec![(1, IsNot, libc::TIOCSTI), (1, IsNot, 0x541c)],
         ),
         (
-            libc::SYS_socket,
-            "networks, but neither the hypervisor's (vsock) nor the kernel's own cryptography (alg)",
+            call!(SYS_socket, "networks, but neither the hypervisor's (vsock) nor the kernel's own cryptography (alg)"),
             vec![(0, IsNot, libc::AF_VSOCK as u64), (0, IsNot, libc::AF_ALG as u64)],
         ),
     ];
     // Plain Linux, with and without address randomisation: what debuggers and old programs ask for.
     for persona in [0, 0x0008, 0x0002_0000, 0x0002_0008, 0x0004_0000, 0xffff_ffff] {
-        rules.push((libc::SYS_personality, "asking for, and being, plain Linux", vec![(0, Is, persona)]));
+        rules.push((call!(SYS_personality, "asking for, and being, plain Linux"), vec![(0, Is, persona)]));
     }
     rules
 }

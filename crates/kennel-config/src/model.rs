@@ -110,6 +110,8 @@ pub struct SandboxSection {
     pub extra_toolchains: Vec<PathBuf>,
     /// Whether other sandboxes, as those of bubblewrap, can be made inside. It opens up more of the kernel.
     pub nesting: bool,
+    /// Whether `.git/config` is read-only inside, beside `.git/hooks`; with `false` neither is. The hooks if not given.
+    pub protect_git: Option<bool>,
     /// How long a whole `run` may take.
     #[schemars(extend("x-aliases" = {"timeoutMs": "ms"}))]
     pub timeout: Time,
@@ -161,6 +163,7 @@ impl Default for SandboxSection {
             toolchains: true,
             extra_toolchains: Vec::new(),
             nesting: false,
+            protect_git: None,
             timeout: Time(Duration::from_mins(5)),
             command_timeout: Time(Duration::from_mins(1)),
             startup_timeout: Time(Duration::from_secs(10)),

@@ -12,6 +12,7 @@ mod keeper;
 mod logfile;
 mod provider;
 mod records;
+mod repository;
 mod sandbox;
 mod socket;
 mod text;
@@ -29,6 +30,7 @@ pub use provider::{
     RemoveOptions, check_name, new_id, require,
 };
 pub use records::{Record, Records, Starting, TakenImage, watch_records};
+pub use repository::{Pin, pins};
 pub use sandbox::Sandbox;
 pub use socket::connect_socket;
 pub use text::printable;

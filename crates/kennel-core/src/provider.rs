@@ -4,8 +4,8 @@ use crate::{Error, Result};
 use futures_util::stream::Stream;
 use kennel_proto::Channel;
 use kennel_types::{
-    Availability, Backing, ErrorCode, Event, Limits, Mode, NetworkMode, Pull, SandboxId, SandboxInfo, SandboxSpec,
-    Stats, Support,
+    Availability, Backing, ErrorCode, Event, GitProtection, Limits, Mode, NetworkMode, Pull, SandboxId, SandboxInfo,
+    SandboxSpec, Stats, Support,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -248,6 +248,22 @@ fn check_volumes(spec: &SandboxSpec) -> Result<()> {
     }
 }
 
+/// Refuses a read-only `.git/config` where it cannot be held.
+fn check_git(mode: &Mode, spec: &SandboxSpec) -> Result<()> {
+    if spec.protect_git != GitProtection::Config {
+        return Ok(());
+    }
+    let without = "leave it out, or say --protect-git=false";
+    if spec.workspace.is_some() && mode.workspace == Support::Given && mode.mounts == Support::Refused {
+        return Err(Error::unsupported(mode.provider, "a read-only .git/config").hint(without));
+    }
+    if spec.nesting {
+        let message = "--protect-git cannot hold with --nesting: in a mount namespace made inside, .git can be renamed";
+        return Err(Error::new(ErrorCode::InvalidConfig, message).hint("leave out one of them"));
+    }
+    Ok(())
+}
+
 /// Refuses what the mode does not give, and answers the network to use. Every provider calls it first in `create`.
 pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
     let refuse = |what: String, feature: &str| {
@@ -262,6 +278,7 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
     if mode.nesting == Support::Refused && spec.nesting {
         return refuse("sandboxes inside".into(), "nesting");
     }
+    check_git(mode, spec)?;
     if let (Support::Refused, Some(mount)) = (mode.mounts, spec.mounts.first()) {
         return refuse(format!("a mount at {}", mount.target), "mounts");
     }

@@ -2,6 +2,7 @@
 
 pub mod exec;
 pub mod files;
+pub mod git;
 pub mod hostile;
 pub mod isolation;
 pub mod leftovers;
@@ -98,6 +99,15 @@ macro_rules! contract_of_walls {
                 many_modes_at_once_stop_nobody,
                 a_fence_inside_is_not_climbed,
                 the_keeper_is_not_meddled_with,
+            }
+            git {
+                hooks_cannot_be_changed,
+                settings_can_be_protected,
+                symlinks_in_a_repository_are_refused,
+                what_is_missing_cannot_be_put_there,
+                a_file_that_leads_to_a_repository_stays,
+                a_part_of_a_repository_is_a_workspace,
+                repositories_in_other_mounts,
             }
             volumes {
                 its_own_is_found_again,

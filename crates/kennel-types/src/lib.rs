@@ -22,7 +22,7 @@ pub use mode::{Backing, Layer, MODES, Mode, MountOwners, Support};
 pub use port::{Port, Protocol, Published};
 pub use quantity::{ByteSize, InvalidQuantity, format_bytes, parse_cpus, parse_duration};
 pub use sandbox::{
-    Availability, Cache, Enforcement, Limits, Mount, NetworkMode, Owner, Pull, STARTUP, SandboxInfo, SandboxSpec,
-    Status, Toolchains,
+    Availability, Cache, Enforcement, GitProtection, Limits, Mount, NetworkMode, Owner, Pull, STARTUP, SandboxInfo,
+    SandboxSpec, Status, Toolchains,
 };
 pub use stats::Stats;

@@ -51,6 +51,8 @@ pub struct SandboxSpec {
     pub toolchains: Option<Toolchains>,
     /// Other sandboxes, as those of bubblewrap, can be made inside. It opens up more of the kernel.
     pub nesting: bool,
+    /// What of git repositories in writable mounts is read-only inside.
+    pub protect_git: GitProtection,
     /// Limits.
     pub limits: Limits,
     /// The user outside on whose behalf the sandbox is made; the calling user if not given. Engines without a user namespace
@@ -117,6 +119,19 @@ pub struct Cache {
     pub name: String,
     /// Absolute path inside.
     pub target: String,
+}
+
+/// What of a git repository at the top of a writable mount is read-only inside, because git on the host runs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GitProtection {
+    /// Nothing.
+    None,
+    /// The hooks.
+    #[default]
+    Hooks,
+    /// The hooks and the repository's own settings (`.git/config`).
+    Config,
 }
 
 /// When an image is pulled.

@@ -75,6 +75,7 @@ pub(super) const RULES: &[Rule] = &[
     rule("toolchains", Opens::Nothing, Over::Same),
     rule("extraToolchains", Opens::Always("directories of this machine, to read"), Over::Same),
     rule("nesting", Opens::If(is_true, "more of the kernel"), Over::Free),
+    rule("protectGit", Opens::If(is_false, "git hooks that the inside may change"), Over::Free),
     rule("timeout", Opens::Nothing, Over::AtMost(amount)),
     rule("commandTimeout", Opens::Nothing, Over::AtMost(amount)),
     rule("startupTimeout", Opens::Nothing, Over::AtMost(amount)),

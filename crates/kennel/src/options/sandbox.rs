@@ -7,8 +7,8 @@ use crate::settings::Settings;
 use kennel_config::{SandboxSection, Volume};
 use kennel_core::{Error, Result};
 use kennel_types::{
-    ByteSize, Cache, ErrorCode, Limits, Mode, Mount, NetworkMode, Port, Protocol, Pull, SandboxSpec, Support,
-    Toolchains, parse_cpus,
+    ByteSize, Cache, ErrorCode, GitProtection, Limits, Mode, Mount, NetworkMode, Port, Protocol, Pull, SandboxSpec,
+    Support, Toolchains, parse_cpus,
 };
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -73,6 +73,9 @@ pub(crate) struct SandboxOptions {
     /// Let other sandboxes, as those of bubblewrap, be made inside; it opens up more of the kernel
     #[arg(long)]
     nesting: bool,
+    /// Make .git/config read-only too, beside .git/hooks; with =false neither is [default: the hooks]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    protect_git: Option<bool>,
     /// bridge, host or none
     #[arg(long, value_name = "MODE")]
     pub(crate) network: Option<NetworkMode>,
@@ -132,6 +135,11 @@ impl SandboxOptions {
             ports: self.ports(set),
             toolchains: toolchains(set, mode.provider == "native" && self.image(settings).is_none())?,
             nesting: self.nesting || set.nesting,
+            protect_git: match self.protect_git.or(set.protect_git) {
+                None => GitProtection::Hooks,
+                Some(true) => GitProtection::Config,
+                Some(false) => GitProtection::None,
+            },
             limits: Limits {
                 memory: self.memory.or(set.memory),
                 millicpus: self.cpus.or(set.cpus.map(|cpus| cpus.0)),

@@ -4,7 +4,7 @@
 //! a mount that would show the first is refused, and the second is covered.
 
 use bollard::models::{Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountTmpfsOptions, MountType};
-use kennel_core::{Error, Result};
+use kennel_core::{Error, Pin, Result};
 use kennel_types::{ErrorCode, SandboxSpec};
 use std::path::{Component, Path, PathBuf};
 
@@ -35,9 +35,25 @@ pub(crate) fn mounts(spec: &SandboxSpec, guard: &Guard, read_only_goes_deep: boo
         let covers = guard.below(&source).map(|rest| cover(&target, rest)).collect::<Vec<_>>();
         let options = read_only.then(|| read_only_options(read_only_goes_deep));
         mounts.push(bind(&source, &target, read_only, options)?);
+        if !read_only {
+            mounts.extend(pinned(spec, guard, &source, &target, read_only_goes_deep)?);
+        }
         mounts.extend(covers);
     }
     Ok(mounts)
+}
+
+/// What of a git repository at the top of a writable mount is mounted over itself, so that it can be neither changed nor
+/// replaced. The engine resolves these paths again when the container starts; a symlink found now is refused.
+fn pinned(spec: &SandboxSpec, guard: &Guard, source: &Path, target: &str, deep: bool) -> Result<Vec<Mount>> {
+    let pins = kennel_core::pins(spec, source, target)?.into_iter();
+    pins.map(|Pin { path, read_only }| (source.join(&path), Path::new(target).join(path), read_only))
+        .filter(|(host, ..)| !guard.private.iter().any(|private| host.starts_with(private)))
+        .map(|(host, place, read_only)| {
+            let options = read_only.then(|| read_only_options(deep));
+            bind(&host, &place.to_string_lossy(), read_only, options)
+        })
+        .collect()
 }
 
 /// A place in memory that anyone inside may write to.
@@ -168,7 +184,7 @@ pub(crate) fn clean_target(target: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_types::Mount as Asked;
+    use kennel_types::{GitProtection, Mount as Asked};
 
     fn spec(host: &Path, target: &str) -> SandboxSpec {
         let mount = Asked { host: host.to_owned(), target: target.into(), read_only: true };
@@ -210,6 +226,32 @@ mod tests {
         let made = mounts(&spec, &guard, true).unwrap();
         let shape: Vec<_> = made.iter().map(|mount| (mount.typ.unwrap(), mount.target.as_deref().unwrap())).collect();
         assert_eq!(shape, [(MountType::BIND, "/workspace"), (MountType::TMPFS, "/workspace/state/kennel")]);
+    }
+
+    #[test]
+    fn a_repository_is_mounted_over_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let project = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(project.join(".git/hooks")).unwrap();
+        let guard = Guard::new(None, &[]);
+        let shape = |spec: &SandboxSpec, guard: &Guard| -> Vec<(String, String, bool)> {
+            let made = mounts(spec, guard, true).unwrap().into_iter();
+            made.map(|mount| (mount.source.unwrap_or_default(), mount.target.unwrap(), mount.read_only.unwrap()))
+                .collect()
+        };
+        let at = |path: &str| project.join(path).to_str().unwrap().trim_end_matches('/').to_owned();
+        let spec = SandboxSpec { workspace: Some(project.clone()), ..SandboxSpec::default() };
+        let whole = (at(""), "/workspace".to_owned(), false);
+        let git = (at(".git"), "/workspace/.git".to_owned(), false);
+        let hooks = (at(".git/hooks"), "/workspace/.git/hooks".to_owned(), true);
+        assert_eq!(shape(&spec, &guard), [whole.clone(), git, hooks]);
+        let off = SandboxSpec { protect_git: GitProtection::None, ..spec.clone() };
+        assert_eq!(shape(&off, &guard), [whole]);
+        // What is only read needs no more.
+        assert_eq!(mounts(&self::spec(&project, "/x"), &guard, true).unwrap().len(), 1);
+        // What is hidden stays so.
+        let hiding = Guard::new(None, &[&project.join(".git")]);
+        assert!(shape(&spec, &hiding).iter().all(|(source, ..)| !source.contains(".git")));
     }
 
     #[test]

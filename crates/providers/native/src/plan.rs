@@ -6,7 +6,7 @@ use crate::rights::Maker;
 use crate::volumes::Volumes;
 use crate::{cover, image, toolchains};
 use kennel_core::{Error, Record, Result, TakenImage};
-use kennel_jail::{Base, Bind, Cgroup, EtcFile, Network, Owners, Plan, Rights};
+use kennel_jail::{Base, Bind, Cgroup, EtcFile, Network, Owners, Pin, Plan, Rights};
 use kennel_proto::{KeeperConfig, LogSink, Spawn};
 use kennel_types::{ErrorCode, Layer, Mount, NetworkMode, SandboxSpec, Support};
 use std::collections::BTreeMap;
@@ -178,7 +178,10 @@ pub(crate) fn of(
     }
     let mut binds = shown.binds;
     binds.extend(volumes.of(record, maker, user)?);
-    binds.extend(workspace.iter().chain(&spec.mounts).map(|mount| bind(mount, owners.clone(), hidden)));
+    for mount in workspace.iter().chain(&spec.mounts) {
+        let pins = if mount.read_only { Vec::new() } else { pins(spec, mount, hidden)? };
+        binds.push(Bind { pins, ..bind(mount, owners.clone(), hidden) });
+    }
     let limits = spec.limits;
     Ok(Plan {
         dir,
@@ -287,7 +290,18 @@ fn bind(mount: &Mount, owners: Owners, hidden: &[PathBuf]) -> Bind {
         target: mount.target.as_bytes().to_vec().into(),
         read_only: mount.read_only,
         owners,
+        pins: Vec::new(),
     }
+}
+
+/// What of a git repository in a mount is read-only inside. What is hidden stays so.
+fn pins(spec: &SandboxSpec, mount: &Mount, hidden: &[PathBuf]) -> Result<Vec<Pin>> {
+    let mut pins = kennel_core::pins(spec, &mount.host, &mount.target)?;
+    let below = |dir: &Path| dir.strip_prefix(&mount.host).is_ok_and(|below| below != Path::new(""));
+    let hidden: Vec<_> = hidden.iter().filter(|dir| below(dir)).collect();
+    pins.retain(|pin| !hidden.iter().any(|dir| mount.host.join(&pin.path).starts_with(dir)));
+    let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec().into();
+    Ok(pins.iter().map(|pin| Pin { path: bytes(&pin.path), read_only: pin.read_only }).collect())
 }
 
 /// The path without links, as far as it exists.

@@ -134,6 +134,7 @@ fn bind(at: &Path, known: Option<&Known>, home: &Path, ours: &[PathBuf]) -> Opti
         target: bytes(at.as_os_str()),
         read_only: true,
         owners: Owners::Shifted,
+        pins: Vec::new(),
     })
 }
 

@@ -49,6 +49,7 @@ impl Volumes {
                 read_only: false,
                 owners: owners.clone(),
                 hide: Vec::new(),
+                pins: Vec::new(),
             })
         };
         own.into_iter().chain(shared).map(bind).collect()

@@ -9,7 +9,7 @@ mod wiring;
 
 pub use plan::{
     Base, Bind, CLEAR, Cgroup, Clear, Cover, CoverKind, DISK, EtcFile, IdMap, Ids, Network, Owners, Part, PartKind,
-    Plan, Rights,
+    Pin, Plan, Rights,
 };
 pub use trial::{TRY, Trial, landlock_version};
 pub use wiring::{FORWARD, Link, NAMES, NAMES_BY_PASTA, PORTS, PREFIX, Publish};

@@ -229,6 +229,20 @@ pub struct Bind {
     /// What in it, relative to it, must not be seen inside: Kennel's own, and secrets.
     #[n(4)]
     pub hide: Vec<ByteVec>,
+    /// Paths in it that are mount points of their own, so that nobody inside can rename or remove them. Parents first.
+    #[n(5)]
+    pub pins: Vec<Pin>,
+}
+
+/// A path of a [`Bind`] that is mounted over itself.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Pin {
+    /// Relative to the bind.
+    #[n(0)]
+    pub path: ByteVec,
+    /// Whether it can only be read.
+    #[n(1)]
+    pub read_only: bool,
 }
 
 /// How the owners of files in a mount are shown inside.

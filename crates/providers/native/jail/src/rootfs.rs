@@ -37,11 +37,11 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd, namespaces: &Namespaces) -
         make_place(&root, place.as_bytes(), true, Some(&plan.ids))?;
     }
     write_etc(&root, &plan.etc, Some(&plan.ids))?;
-    let mut binds = show_all(root.as_fd(), others, &plan.binds, Some(&plan.ids), |bind, mount| {
+    let mut binds = show_all(root.as_fd(), others, &plan.binds, Some(&plan.ids), |bind, host, mount| {
         let shift = |by: &OwnedFd| sys::shift_ids(mount, by, true).map_err(|error| error.to_string());
         match &bind.owners {
             Owners::Top { user, group } => {
-                let top = rustix::fs::fstat(mount).map_err(|error| error.to_string())?;
+                let top = rustix::fs::fstat(host).map_err(|error| error.to_string())?;
                 let one = |disk, shown| vec![IdMap { inside: disk, outside: shown, count: 1 }];
                 shift(&*namespaces.with(&Ids { users: one(top.st_uid, *user), groups: one(top.st_gid, *group) })?)
             }
@@ -58,13 +58,14 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd, namespaces: &Namespaces) -
 
 /// Makes host paths ready to be shown inside, with owners changed by `shift`: mounts that are attached nowhere yet, and
 /// the place of each, in the order in which they are to be attached. `others` are the root's other filesystems, which are
-/// attached first. A place in `root` is made as `owner`'s.
+/// attached first. A place in `root` is made as `owner`'s. `shift` gets the host path too, whose
+/// owner counts for all that is mounted of it.
 pub(crate) fn show_all(
     root: BorrowedFd<'_>,
     others: Vec<(String, OwnedFd)>,
     binds: &[Bind],
     owner: Option<&Ids>,
-    shift: impl Fn(&Bind, &OwnedFd) -> Result<(), String>,
+    shift: impl Fn(&Bind, &OwnedFd, &OwnedFd) -> Result<(), String>,
 ) -> Result<Vec<(OwnedFd, OwnedFd)>, String> {
     let names = |path: &[u8]| -> Vec<Vec<u8>> {
         let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
@@ -85,7 +86,7 @@ pub(crate) fn show_all(
         all.push((mount, place));
     }
     for (names, bind) in sorted {
-        let shown = show(bind, |mount| shift(bind, mount))?;
+        let shown = show(bind, |host, mount| shift(bind, host, mount))?;
         let place = match dirs.iter().rev().find(|(dir, ..)| names.starts_with(dir)) {
             Some((dir, index, owners)) if dir.len() < names.len() => {
                 // Made with the rights of a user inside, and none but those: it is the host's own directory.
@@ -99,9 +100,16 @@ pub(crate) fn show_all(
             _ => make_place(root, &bind.target, shown.is_dir, owner)?,
         };
         if shown.is_dir {
-            dirs.push((names, all.len(), &bind.owners));
+            dirs.push((names.clone(), all.len(), &bind.owners));
         }
         all.push((shown.mount, place));
+        for pinned in shown.pinned {
+            if pinned.is_dir {
+                let below = pinned.path.split(|byte| *byte == b'/').map(<[u8]>::to_vec);
+                dirs.push((names.iter().cloned().chain(below).collect(), all.len(), &bind.owners));
+            }
+            all.push((pinned.mount, pinned.place));
+        }
         all.extend(shown.hidden);
     }
     Ok(all)
@@ -111,12 +119,22 @@ pub(crate) fn show_all(
 struct Shown {
     mount: OwnedFd,
     is_dir: bool,
+    /// Paths in it that are mounted over themselves.
+    pinned: Vec<Pinned>,
     /// What lies over places in it that are not to be seen.
     hidden: Vec<(OwnedFd, OwnedFd)>,
 }
 
+/// A path of a bind, ready to be mounted over itself.
+struct Pinned {
+    path: Vec<u8>,
+    mount: OwnedFd,
+    place: OwnedFd,
+    is_dir: bool,
+}
+
 /// Makes a host path ready to be shown inside, with its owners changed by `shift`.
-fn show(bind: &Bind, shift: impl FnOnce(&OwnedFd) -> Result<(), String>) -> Result<Shown, String> {
+fn show(bind: &Bind, shift: impl Fn(&OwnedFd, &OwnedFd) -> Result<(), String>) -> Result<Shown, String> {
     let shown = String::from_utf8_lossy(&bind.host);
     let step = |what: &str, error: Errno| format!("mount {shown}: {what}: {error}");
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
@@ -126,7 +144,8 @@ fn show(bind: &Bind, shift: impl FnOnce(&OwnedFd) -> Result<(), String>) -> Resu
     let place = place.map_err(|error| step("open", error))?;
     let flags = flags | OpenTreeFlags::AT_EMPTY_PATH;
     let mount = rustix::mount::open_tree(&place, "", flags).map_err(|error| step("open", error))?;
-    shift(&mount).map_err(|error| format!("mount {shown}: show its files as those of the user inside: {error}"))?;
+    shift(&place, &mount)
+        .map_err(|error| format!("mount {shown}: show its files as those of the user inside: {error}"))?;
     let mut attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     if bind.read_only {
         attributes |= libc::MOUNT_ATTR_RDONLY;
@@ -134,17 +153,69 @@ fn show(bind: &Bind, shift: impl FnOnce(&OwnedFd) -> Result<(), String>) -> Resu
     sys::set_mount_flags(&mount, attributes, true).map_err(|error| step("set its flags", error))?;
     let stat = rustix::fs::fstat(&mount).map_err(|error| step("look at it", error))?;
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    let pinned = pin_all(bind, &place, &mount, attributes, &shift)?;
     // Looked up before the mount is anywhere: nobody inside can have a hand in it.
     let mut hidden = Vec::new();
     for path in &bind.hide {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        match rustix::fs::openat2(&mount, &path[..], OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+        let (dir, path) = within(&pinned, &mount, path);
+        match beneath(dir, path) {
             Ok(place) => hidden.push((nothing(&place).map_err(|error| step("hide what is in it", error))?, place)),
             Err(Errno::NOENT) => {}
             Err(error) => return Err(step("hide what is in it", error)),
         }
     }
-    Ok(Shown { mount, is_dir, hidden })
+    Ok(Shown { mount, is_dir, pinned, hidden })
+}
+
+/// Makes the pins of a bind ready. `host` is where it is outside, `mount` the copy of it that goes inside, with `attributes`.
+fn pin_all(
+    bind: &Bind,
+    host: &OwnedFd,
+    mount: &OwnedFd,
+    attributes: u64,
+    shift: impl Fn(&OwnedFd, &OwnedFd) -> Result<(), String>,
+) -> Result<Vec<Pinned>, String> {
+    let mut pinned: Vec<Pinned> = Vec::new();
+    for pin in &bind.pins {
+        let (dir, name) = (String::from_utf8_lossy(&bind.host), String::from_utf8_lossy(&pin.path));
+        let failed = |why: &dyn std::fmt::Display| format!("protect {dir}/{name}: {why}");
+        let step = |error: Errno| failed(&error);
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_RECURSIVE
+            | OpenTreeFlags::AT_EMPTY_PATH;
+        // From the host's own mount: kernels before 6.15 copy none that is attached nowhere.
+        let source = beneath(host, &pin.path).map_err(step)?;
+        let copy = rustix::mount::open_tree(&source, "", flags).map_err(step)?;
+        shift(host, &copy).map_err(|error| failed(&error))?;
+        let read_only = if pin.read_only { libc::MOUNT_ATTR_RDONLY } else { 0 };
+        sys::set_mount_flags(&copy, attributes | read_only, true).map_err(step)?;
+        let (dir, path) = within(&pinned, mount, &pin.path);
+        let place = beneath(dir, path).map_err(step)?;
+        // These were two look-ups, and another sandbox may see the same directory.
+        let (copied, covered) = (rustix::fs::fstat(&copy).map_err(step)?, rustix::fs::fstat(&place).map_err(step)?);
+        if (copied.st_dev, copied.st_ino) != (covered.st_dev, covered.st_ino) {
+            return Err(failed(&"it was replaced meanwhile"));
+        }
+        let is_dir = FileType::from_raw_mode(copied.st_mode) == FileType::Directory;
+        pinned.push(Pinned { path: pin.path.to_vec(), mount: copy, place, is_dir });
+    }
+    Ok(pinned)
+}
+
+/// The mount that a path of a bind is in: the innermost pin around it, or the bind's own. With what is left of the path.
+fn within<'a>(pinned: &'a [Pinned], mount: &'a OwnedFd, path: &'a [u8]) -> (&'a OwnedFd, &'a [u8]) {
+    let inner = pinned.iter().rev().find_map(|pin| {
+        let rest = path.strip_prefix(&pin.path[..])?.strip_prefix(b"/")?;
+        Some((&pin.mount, rest))
+    });
+    inner.unwrap_or((mount, path))
+}
+
+/// Opens a path beneath a directory, without following symlinks.
+fn beneath(dir: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(dir, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
 /// A `/dev` with the few devices that every program may have. Made here: inside, no device can be made.

@@ -176,7 +176,7 @@ fn mount_all(dir: &str, root: &Root, read_only: bool, nesting: bool, own: &Own) 
             attach(made.as_fd(), CWD, dir)?;
             parts::fill(made.as_fd(), base, etc)?;
             // The user is the same, inside and outside.
-            let mut binds = rootfs::show_all(made.as_fd(), Vec::new(), binds, None, |_, _| Ok(()))?;
+            let mut binds = rootfs::show_all(made.as_fd(), Vec::new(), binds, None, |_, _, _| Ok(()))?;
             if read_only {
                 binds.push((rootfs::scratch(false, None)?, rootfs::make_place(&made, b"tmp", true, None)?));
                 sys::set_mount_flags(&made, libc::MOUNT_ATTR_RDONLY, true).map_err(step("make the root read-only"))?;

@@ -24,6 +24,7 @@ mod result;
 mod settings;
 mod signals;
 mod terminal;
+mod triggers;
 
 use std::process::ExitCode;
 

@@ -3,10 +3,12 @@
 use crate::drive::{Ending, Sink};
 use crate::output::{BROKEN_PIPE, print_json};
 use crate::report;
+use crate::triggers::Triggers;
 use base64::Engine;
 use kennel_core::{Collector, Error, Output, RUN_OUTPUT_CAP, Result};
 use kennel_types::{ErrorCode, ExitStatus, SandboxId};
 use serde::Serialize;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What is known of a command so far.
@@ -16,6 +18,7 @@ pub(crate) struct Record {
     pub(crate) provider: Option<&'static str>,
     pub(crate) sandbox: Option<SandboxId>,
     pub(crate) timeout: Option<Duration>,
+    triggers: Option<Triggers>,
     timings: Timings,
     began: Instant,
     lap: Instant,
@@ -57,6 +60,7 @@ impl Record {
             provider: None,
             sandbox: None,
             timeout: None,
+            triggers: None,
             timings: Timings::default(),
             began: now,
             lap: now,
@@ -75,6 +79,13 @@ impl Record {
         };
         *slot = Some(milliseconds(now - self.lap));
         self.lap = now;
+    }
+
+    /// Remembers the trigger files of the workspace as they are now, if anyone is to be told what became of them. `hooks`: see
+    /// [`Triggers::look`].
+    pub(crate) fn look_at(&mut self, workspace: Option<&Path>, hooks: bool) {
+        let told = self.json || report::is_watched();
+        self.triggers = workspace.filter(|_| told).and_then(|workspace| Triggers::look(workspace, hooks));
     }
 
     /// Tells all, and answers the exit status: the command's own where there is one. `cleanup` is what went wrong after it.
@@ -97,18 +108,22 @@ impl Record {
             }
         };
         let cleanup = cleanup.err();
+        let changed = self.triggers.take().map(|triggers| triggers.changed()).unwrap_or_default();
         if !self.json {
             problem.iter().chain(&cleanup).for_each(report::error);
+            if !changed.is_empty() {
+                report::note(&format!("changed files that run on this machine: {}", changed.join(", ")));
+            }
             return exit;
         }
         // Only one error fits into the object.
         if problem.is_some() {
             cleanup.iter().for_each(report::error);
         }
-        self.print(exit, status, problem.or(cleanup).as_ref())
+        self.print(exit, status, problem.or(cleanup).as_ref(), changed)
     }
 
-    fn print(self, exit: u8, status: ExitStatus, error: Option<&Error>) -> u8 {
+    fn print(self, exit: u8, status: ExitStatus, error: Option<&Error>, changed_triggers: Vec<String>) -> u8 {
         let output = match self.sink {
             Sink::Collect(collector) => collector.finish(status),
             Sink::Pass => Collector::new(0).finish(status),
@@ -126,6 +141,7 @@ impl Record {
             oom_killed: status.oom_killed,
             sandbox_id: self.sandbox.as_ref(),
             provider: self.provider,
+            changed_triggers,
             error: error.map(JsonError::of),
             timings: &self.timings,
         };
@@ -156,6 +172,8 @@ struct Object<'a> {
     oom_killed: bool,
     sandbox_id: Option<&'a SandboxId>,
     provider: Option<&'static str>,
+    /// Files of the workspace that programs on the host run, and that changed meanwhile.
+    changed_triggers: Vec<String>,
     error: Option<JsonError>,
     timings: &'a Timings,
 }

@@ -77,6 +77,7 @@ impl Exec {
         let own = program.spec();
         spec.env.extend(own.env);
         let spec = ExecSpec { command: own.command, stdin: own.stdin, tty: own.tty, ..spec };
+        record.look_at(sandbox.info().workspace.as_deref(), true);
         let exec = watch.unless_ended(sandbox.exec(&spec)).await.map_err(|error| self.explain(error))?;
         let mut signals = watch.signals;
         let mut wiring = program.wiring;

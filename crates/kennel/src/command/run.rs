@@ -9,7 +9,7 @@ use crate::report;
 use crate::result::{Phase, Record};
 use crate::settings::Settings;
 use kennel_core::{Error, Keeper, Result, Sandbox};
-use kennel_types::{ErrorCode, ExecSpec, SandboxSpec};
+use kennel_types::{ErrorCode, ExecSpec, GitProtection, SandboxSpec, Support};
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
@@ -125,6 +125,8 @@ impl Run {
         }
         let launched = while_waiting("starting the sandbox", watch.unless_ended(sandbox.launch())).await;
         let keeper = line.insert(launched?);
+        // While the walls are put up: the command has not been sent yet.
+        record.look_at(asked.workspace.as_deref(), !protects_hooks(sandbox, asked));
         let spec = ExecSpec { timeout: watch.left()?, last: !self.keeps(settings), ..program.spec() };
         let exec = watch.unless_ended(sandbox.exec(&spec)).await;
         // One that could not be started is not one that stays.
@@ -159,4 +161,9 @@ impl Run {
             None => Some(set),
         }
     }
+}
+
+/// Whether git hooks of the workspace are read-only inside.
+fn protects_hooks(sandbox: &Sandbox, asked: &SandboxSpec) -> bool {
+    asked.protect_git != GitProtection::None && sandbox.provider().mode().mounts == Support::Given
 }

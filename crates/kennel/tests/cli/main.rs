@@ -5,6 +5,7 @@ mod copy;
 mod doctor;
 mod engines;
 mod failures;
+mod git;
 mod images;
 mod life;
 mod run;

@@ -212,8 +212,10 @@ fn profile() -> Value {
     json!({
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": ENOSYS,
+        // Calls of an architecture that is not here would kill the process. Those of x32 return ENOSYS all the same: the keeper
+        // has a filter for commands that says so.
         "archMap": [
-            { "architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86"] },
+            { "architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"] },
             { "architecture": "SCMP_ARCH_AARCH64", "subArchitectures": ["SCMP_ARCH_ARM"] },
         ],
         "syscalls": rules,

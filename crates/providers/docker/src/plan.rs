@@ -506,7 +506,7 @@ mod tests {
         let with = |filter| {
             let plan = plan(&SandboxSpec::default(), Facts { filter, ..facts(&id, &image, 0) }).unwrap();
             let added = plan.body.host_config.as_ref().unwrap().cap_add.clone().unwrap();
-            (added.contains(&FILTERS.to_owned()), config(&plan).filter.map(|path| path.to_vec()))
+            (added.contains(&FILTERS.to_owned()), config(&plan).firewall.map(|path| path.to_vec()))
         };
         assert_eq!(with(true), (true, Some(b"/.kennel/run/filter".to_vec())));
         assert_eq!(with(false), (false, None));

@@ -216,7 +216,8 @@ mod tests {
         for bad in [&socket, &root.join("link/api.sock")] {
             assert!(refused(bad, "/x", &guard).await.contains("engine"), "{}", bad.display());
         }
-        for (source, target) in [(&root, "/x/run/api.sock"), (&root.join("link"), "/x/api.sock")] {
+        assert!(refused(&root.join("link"), "/x", &guard).await.contains("symlink"));
+        for (source, target) in [(&root, "/x/run/api.sock"), (&root.join("run"), "/x/api.sock")] {
             let mounts = made(&spec(source, "/x"), &guard, true).await.unwrap();
             assert_eq!(shape(&mounts)[1..], [(target, "/empty")]);
             assert_eq!(mounts[1].read_only, Some(true));

@@ -140,7 +140,9 @@ pub(crate) fn host(ours: &[PathBuf]) -> Base {
     let covers = masks(ours);
     // Of this thread: it may be in another mount namespace than the first one of this program.
     let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
-    let filesystems = filesystems(&mounts, &covers);
+    let mut filesystems = filesystems(&mounts, &covers);
+    // A single file can be mounted too; what it lies over is shown then.
+    filesystems.retain(|path| Path::new("/").join(path).is_dir());
     let cover = with_parents(&covers, &filesystems);
     Base::Host { filesystems, cover }
 }

@@ -186,7 +186,8 @@ impl Native {
             (Rights::Root, None) => cover::host(&self.ours()),
             (Rights::User, None) => Base::Parts(cover::parts(&self.ours())),
         };
-        let screens = self.guard().screens(&record.spec).await?;
+        let gone = |error: Error| Error::new(ErrorCode::StartFailed, format!("start the sandbox: {error}"));
+        let screens = self.guard().screens(&record.spec).await.map_err(gone)?;
         let masks = Masks { hidden: self.guard().masked().map(Path::to_owned).collect(), screens };
         let mut plan = plan::of(record, &self.maker, &dir, &masks, base, &self.volumes, &self.claims)?;
         if record.network == NetworkMode::Bridge {

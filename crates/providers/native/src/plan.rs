@@ -187,7 +187,7 @@ pub(crate) fn of(
     binds.extend(volumes.of(record, maker, user)?);
     for (mount, screen) in workspace.iter().chain(&spec.mounts).zip(&masks.screens) {
         let pins = if mount.read_only { Vec::new() } else { pins(spec, mount, &masks.hidden)? };
-        binds.extend(screened(mount, &owners, screen, pins));
+        binds.extend(screened(mount, &owners, screen, &pins));
     }
     let limits = spec.limits;
     Ok(Plan {
@@ -284,7 +284,7 @@ fn keeper_config(record: &Record, maker: &Maker, below: &BTreeMap<String, String
 }
 
 /// A mount, and what keeps from it what nobody inside may see. A pinned directory is a mount of its own.
-fn screened(mount: &Mount, owners: &Owners, screen: &Screen, pins: Vec<Pin>) -> Vec<Bind> {
+fn screened(mount: &Mount, owners: &Owners, screen: &Screen, pins: &[Pin]) -> Vec<Bind> {
     let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec().into();
     let top = Path::new("");
     let dirs = || std::iter::once(top).chain(screen.pins.iter().map(PathBuf::as_path));
@@ -306,7 +306,7 @@ fn screened(mount: &Mount, owners: &Owners, screen: &Screen, pins: Vec<Pin>) -> 
         },
         read_only: mount.read_only,
         owners: if dir == top { owners.clone() } else { owners_below(&mount.host, owners) },
-        pins: if dir == top { pins.clone() } else { Vec::new() },
+        pins: if dir == top { pins.to_vec() } else { Vec::new() },
     };
     dirs().map(bind).collect()
 }

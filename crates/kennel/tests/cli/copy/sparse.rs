@@ -99,7 +99,9 @@ fn small_files_with_holes(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     let from = kennel.home.path().join("from");
     std::fs::create_dir(&from).unwrap();
-    let cases: [(&str, u64, &[(u64, u64)]); 6] = [
+    /// Its name, its size, and where its data lies: offset and length.
+    type Case<'a> = (&'a str, u64, &'a [(u64, u64)]);
+    let cases: [Case<'_>; 6] = [
         ("hole", 1 << 20, &[]),
         ("start", 300_000, &[(200_000, 100_000)]),
         ("end", 1_000_001, &[(0, 12_345)]),

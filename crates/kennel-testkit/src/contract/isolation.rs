@@ -239,7 +239,7 @@ pub async fn no_other_sandbox_is_in_reach(stage: &Stage) {
 
 /// They need more of the kernel than a sandbox has by itself.
 pub async fn sandboxes_inside_are_asked_for(stage: &Stage) {
-    let spec = SandboxSpec { nesting: true, workspace: None, ..stage.spec() };
+    let spec = SandboxSpec { nesting: true, workspace: None, workdir: Some("/".into()), ..stage.spec() };
     if stage.mode().nesting == Support::Refused {
         return stage.refuses(&spec).await;
     }

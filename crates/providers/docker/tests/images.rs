@@ -226,7 +226,8 @@ async fn an_image_is_built(fixture: &Fixture) {
     let error = fixture.provider.build_image(&build, &tell).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ExecFailed);
     assert!(error.to_string().contains("echo before; exit 3"), "the step that failed: {error}");
-    for (bad, said) in [(fixture.home.state(), "no Dockerfile"), (context.join("absent"), "not a directory")] {
+    for (bad, said) in [(fixture.home.state(), "no Dockerfile"), (context.join("absent"), "No such file or directory")]
+    {
         let error =
             fixture.provider.build_image(&ImageBuild { context: bad, ..build.clone() }, &tell).await.unwrap_err();
         assert!(error.to_string().contains(said), "{error}");

@@ -116,17 +116,13 @@ impl Layers {
     /// The writable overlay of one filesystem of the host.
     fn host(&mut self, path: &str, cover: &OwnedFd, namespace: &OwnedFd, upper: &Upper) -> Result<OwnedFd, String> {
         let host = shifted(path, namespace)?;
-        let weak = {
-            // Nobody, who is in no group. What remains are the capabilities that mounting needs.
-            let _nobody = sys::FilesOf::become_nobody().map_err(|error| format!("give up groups: {error}"))?;
-            self.overlay(&[&host, cover], None).map_err(named(path))?
-        };
+        let weak = self.overlay(&[&host, cover], None).map_err(named(path))?;
         let made = self.overlay(&[cover, &weak], Some(upper)).map_err(named(path))?;
         keep_open([host, weak]);
         Ok(made)
     }
 
-    /// An overlay of these layers, topmost first. Without an upper layer it is read-only.
+    /// An overlay of these layers, topmost first. Without an upper layer it is read-only, and shows what nobody may read.
     fn overlay(&mut self, layers: &[&OwnedFd], upper: Option<&Upper>) -> Result<OwnedFd, Failure> {
         if self.attached.is_none() {
             match create(upper, |overlay| {
@@ -174,9 +170,12 @@ fn keep_open(layers: impl IntoIterator<Item = OwnedFd>) {
     layers.into_iter().for_each(std::mem::forget);
 }
 
-/// Makes an overlay, with its lower layers set by `set_lower`.
+/// Makes an overlay, with its lower layers set by `set_lower`. Without an upper layer it is made as nobody.
 fn create(upper: Option<&Upper>, set_lower: impl FnOnce(&OwnedFd) -> Result<(), Errno>) -> Result<OwnedFd, Failure> {
     let step = |what: &'static str| move |error: Errno| (what, error);
+    // Nobody, who is in no group. What remains are the capabilities that mounting needs.
+    let nobody = upper.is_none().then(sys::FilesOf::become_nobody).transpose();
+    let _nobody = nobody.map_err(step("give up rights on files"))?;
     let overlay =
         rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(step("open the file system"))?;
     set_lower(&overlay).map_err(step("add the lower layers"))?;

@@ -34,7 +34,8 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     package("rootlesskit", "rootlesskit"),
     // No program on PATH: it comes where Podman looks for it.
     package("../lib/podman/netavark", "netavark"),
-    // A project's real tests, to be run inside.
+    // A project's real tests and real git, to be run inside.
+    package("git", "git"),
     package("python3", "python3"),
     package("../lib/python3.11/test/test_json/__init__.py", "libpython3.11-testsuite"),
 ];

@@ -37,7 +37,10 @@ impl Records {
             if let Ok(ended) = tokio::time::timeout(BY_ITSELF, self.wait_until_ended(id)).await {
                 return ended;
             }
-            self.kill_holder(id).map_err(|_| error)?;
+            // Whoever held the lock may have let go of it just now, and cannot be found any more.
+            if self.kill_holder(id).is_err() && self.is_running(id) {
+                return Err(error);
+            }
         }
         self.wait_until_ended(id).await
     }

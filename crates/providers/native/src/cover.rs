@@ -193,13 +193,12 @@ fn foreign_state() -> impl Iterator<Item = (String, u32)> {
 fn filesystems(mountinfo: &str, covers: &BTreeMap<String, CoverKind>) -> Vec<String> {
     let mut found: Vec<(String, bool)> = Vec::new();
     for line in mountinfo.lines() {
-        let fields: Vec<&str> = line.split(' ').collect();
-        let (Some(at), Some(kind)) = (fields.get(4), fields.iter().position(|field| *field == "-")) else { continue };
-        let Some(at) = at.strip_prefix('/').filter(|at| SHOWN.iter().any(|top| is_at_or_below(at, top))) else {
-            continue;
-        };
+        let mut fields = line.split(' ');
+        let at = fields.nth(4).and_then(|at| at.strip_prefix('/'));
+        let Some(at) = at.filter(|at| SHOWN.iter().any(|top| is_at_or_below(at, top))) else { continue };
+        let Some(kind) = fields.skip_while(|field| *field != "-").nth(1) else { continue };
         // Spaces and the like are written as `\040`: nobody mounts a system's files there.
-        let storage = !at.contains('\\') && fields.get(kind + 1).is_some_and(|kind| STORAGE.contains(kind));
+        let storage = !at.contains('\\') && STORAGE.contains(&kind);
         // What is mounted over another hides it, and what is below that.
         found.retain(|(earlier, _)| !is_at_or_below(earlier, at));
         found.push((at.to_owned(), storage));
@@ -308,15 +307,19 @@ fn with_parents(covers: &BTreeMap<String, CoverKind>, filesystems: &[String]) ->
 
 /// The same accounts, none of which can log in.
 fn without_passwords(text: &str) -> String {
-    text.lines()
-        .map(|line| {
-            let mut fields: Vec<&str> = line.split(':').collect();
-            if let Some(password) = fields.get_mut(1) {
-                *password = "*";
-            }
-            fields.join(":") + "\n"
-        })
-        .collect()
+    let mut without = String::with_capacity(text.len());
+    for line in text.lines() {
+        let (name, rest) = line.split_once(':').unwrap_or((line, ""));
+        without.push_str(name);
+        if let Some((_, rest)) = rest.split_once(':') {
+            without.push_str(":*:");
+            without.push_str(rest);
+        } else if name.len() < line.len() {
+            without.push_str(":*");
+        }
+        without.push('\n');
+    }
+    without
 }
 
 #[cfg(test)]

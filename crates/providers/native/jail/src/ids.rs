@@ -1,6 +1,6 @@
 //! User namespaces: how ids inside meet ids outside.
 
-use crate::sys;
+use crate::sys::{self, NamespaceHolder};
 use kennel_jail::{IdMap, Ids};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
@@ -52,8 +52,8 @@ pub(crate) fn namespace_of(pid: i32) -> Result<OwnedFd, String> {
 pub(crate) struct Namespaces {
     /// Whom they are charged to, if not the host's root.
     charged_to: Option<u32>,
-    /// The process that left one without maps: see [`sys::leave_namespaces`].
-    spare: Cell<Option<i32>>,
+    /// The holder of one without maps.
+    spare: Cell<Option<NamespaceHolder>>,
     made: RefCell<Vec<(Ids, Rc<OwnedFd>)>>,
 }
 
@@ -64,13 +64,13 @@ impl Namespaces {
 
     /// Makes the first one, which nearly every sandbox needs, before it is known what it will map.
     pub(crate) fn prepare(&self) {
-        self.spare.set(self.leave().ok());
+        self.spare.set(self.start().ok());
     }
 
-    fn leave(&self) -> Result<i32, String> {
+    fn start(&self) -> Result<NamespaceHolder, String> {
         let failed = |error| format!("make a user namespace: {error}");
         let _charged = self.charged_to.map(sys::ChargedTo::user).transpose().map_err(failed)?;
-        sys::leave_namespaces(libc::CLONE_NEWUSER).map_err(failed)
+        NamespaceHolder::start(libc::CLONE_NEWUSER).map_err(failed)
     }
 
     /// One with these maps. Mounts with the same owner share it.
@@ -78,25 +78,12 @@ impl Namespaces {
         if let Some((_, namespace)) = self.made.borrow().iter().find(|(has, _)| has == ids) {
             return Ok(namespace.clone());
         }
-        let pid = self.spare.take().map_or_else(|| self.leave(), Ok)?;
-        let namespace = map(pid, ids).and_then(|()| namespace_of(pid));
-        reap(pid);
-        let namespace = Rc::new(namespace?);
+        let holder = self.spare.take().map_or_else(|| self.start(), Ok)?;
+        map(holder.pid, ids)?;
+        let namespace = Rc::new(namespace_of(holder.pid)?);
         self.made.borrow_mut().push((ids.clone(), namespace.clone()));
         Ok(namespace)
     }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        if let Some(pid) = self.spare.take() {
-            reap(pid);
-        }
-    }
-}
-
-fn reap(pid: i32) {
-    let _ = rustix::process::waitpid(rustix::process::Pid::from_raw(pid), rustix::process::WaitOptions::empty());
 }
 
 /// Gives the host ids of a sandbox back, whose directory is gone: removes the claim, unless it is another's by now.

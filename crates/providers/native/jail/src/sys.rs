@@ -50,18 +50,35 @@ fn effective_user(id: u32) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_setresuid, SAME, libc::c_long::from(id), SAME) }).map(drop)
 }
 
-/// Makes new namespaces with nobody in them. The child has ended when this returns, and is not reaped: its entries in
-/// `/proc` are those of its namespaces until it is waited for. Cheaper than a fork, because nothing is copied.
-pub(crate) fn leave_namespaces(namespaces: libc::c_int) -> Result<i32, Errno> {
-    extern "C" fn end(_: *mut libc::c_void) -> libc::c_int {
-        0
+/// A process that is in new namespaces and does nothing but end. Its entries in `/proc` are those of its namespaces until it
+/// is reaped, which dropping this does.
+pub(crate) struct NamespaceHolder {
+    pub(crate) pid: i32,
+    /// In use until the process is reaped.
+    _stack: Vec<u128>,
+}
+
+impl NamespaceHolder {
+    /// Starts one. It shares this process's memory, so nothing is copied. It runs beside this process (there is no
+    /// `CLONE_VFORK`): waiting until the other processor has ended it takes longer than making the namespaces.
+    pub(crate) fn start(namespaces: libc::c_int) -> Result<Self, Errno> {
+        extern "C" fn end(_: *mut libc::c_void) -> libc::c_int {
+            0
+        }
+        let mut stack = vec![0_u128; 512];
+        let flags = namespaces | libc::CLONE_VM | libc::SIGCHLD;
+        // SAFETY: the stack is the child's alone, grows down from its end, and is kept until the child is reaped. The child
+        // only returns, which touches no other memory of this process.
+        let pid = unsafe { libc::clone(end, stack.as_mut_ptr_range().end.cast(), flags, std::ptr::null_mut()) };
+        check(libc::c_long::from(pid)).map(|pid| Self { pid: pid as i32, _stack: stack })
     }
-    let mut stack = vec![0_u128; 1024];
-    let flags = namespaces | libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the stack is the child's alone and grows down from its end. With CLONE_VFORK this process does nothing until
-    // the child, which only returns, has ended.
-    let pid = unsafe { libc::clone(end, stack.as_mut_ptr_range().end.cast(), flags, std::ptr::null_mut()) };
-    check(libc::c_long::from(pid)).map(|pid| pid as i32)
+}
+
+impl Drop for NamespaceHolder {
+    fn drop(&mut self) {
+        let _ =
+            rustix::process::waitpid(rustix::process::Pid::from_raw(self.pid), rustix::process::WaitOptions::empty());
+    }
 }
 
 /// Moves this process into new namespaces. Only for single-threaded programs.

@@ -95,7 +95,7 @@ pub struct RemoveOptions {
 #[async_trait::async_trait]
 pub trait Provider: Send + Sync {
     /// The provider's name on the command line.
-    #[allow(clippy::misnamed_getters)] // the row's `name` is the mode's, not the provider's
+    #[allow(clippy::misnamed_getters)] // `Mode::name` is the name of the mode, not of the provider
     fn name(&self) -> &'static str {
         self.mode().provider
     }

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!              command ends
-//!   running ----------------> report, exit          (what is left goes on)
+//!   running ----------------> report, exit          (remaining processes continue)
 //!      |  Kill, or the keeper is gone
 //!      v
 //!   TERM to all --- all gone ---> report, exit

@@ -1,11 +1,11 @@
-//! Builds the static programs and checks that they are static.
+//! Builds the static programs, and checks that they are static.
 
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Program, hash variable.
+/// The programs, and the variables for their hashes.
 const PROGRAMS: [(&str, &str); 2] = [("kennel-keeper", "KENNEL_KEEPER_HASH"), ("kennel-jail", "KENNEL_JAIL_HASH")];
 
 fn main() {
@@ -17,7 +17,7 @@ fn main() {
         println!("cargo::rerun-if-changed={}", crates.join(source).join("Cargo.toml").display());
     }
     println!("cargo::rerun-if-changed={}", crates.join("providers/native/jail/build.rs").display());
-    // Which features of others they are built with.
+    // The features of dependencies that they are built with.
     println!("cargo::rerun-if-changed={}", crates.join("../Cargo.toml").display());
     println!("cargo::rerun-if-changed={}", crates.join("../Cargo.lock").display());
     let built = match std::env::var_os("KENNEL_KEEPER_PREBUILT") {
@@ -38,7 +38,7 @@ fn main() {
     }
 }
 
-/// Compiles them with a cargo of their own; answers where they are.
+/// Compiles them with a separate cargo, and returns their directory.
 fn build(crates: &Path, out: &Path) -> PathBuf {
     let target = std::env::var("TARGET").expect("cargo sets TARGET");
     let mut cargo = Command::new(std::env::var_os("CARGO").expect("cargo sets CARGO"));
@@ -47,7 +47,7 @@ fn build(crates: &Path, out: &Path) -> PathBuf {
         .args(["build", "--locked", "--quiet", "--profile", "keeper", "--package", "kennel-keeper"])
         .args(["--package", "kennel-jail", "--bins", "--target", &target, "--target-dir"])
         .arg(out.join("target"))
-        // What the outer build was told is not for the inner one.
+        // The settings of the outer build do not apply to the inner one.
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env_remove("RUSTC_WRAPPER")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
@@ -57,7 +57,7 @@ fn build(crates: &Path, out: &Path) -> PathBuf {
     out.join("target").join(target).join("keeper")
 }
 
-/// An ELF program without an interpreter.
+/// Whether the bytes are an ELF program without an interpreter.
 fn is_static(bytes: &[u8]) -> bool {
     const PT_INTERP: u32 = 3;
     let half = |at: usize| bytes.get(at..at + 2).map(|b| u16::from_le_bytes([b[0], b[1]]) as usize);

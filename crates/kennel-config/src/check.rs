@@ -1,4 +1,4 @@
-//! From a tree as written to a tree of settings: known keys under their proper names, values of the right kind.
+//! Checks a parsed tree: keys must be known and get their canonical names, and values must have the right type.
 
 use crate::error::printable;
 use crate::shape::{Field, Keys, Shape, find, nearest};
@@ -6,26 +6,26 @@ use crate::{Environment, Key, KeyPath, Layer, Location, Node, Origin, Problem, S
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a tree is read with.
+/// The context in which a tree is checked.
 pub(crate) struct Context<'a> {
     pub(crate) layer: Layer,
-    /// Where relative paths of this machine start.
+    /// The directory that relative host paths start from.
     pub(crate) base: &'a Path,
     pub(crate) environment: &'a Environment,
-    /// Whether `${VAR}` is replaced.
+    /// Whether `${VAR}` is expanded.
     pub(crate) expand: bool,
-    /// Whether a text may be a number or a truth value: there is only text in variables and flags.
+    /// Whether a text may stand for a number or a boolean. Variables and flags contain only text.
     pub(crate) loose: bool,
 }
 
-/// What was found wrong so far. A hostile file has no end of it, so there is one.
+/// The problems found so far. A hostile file can cause any number of them, so the list is bounded.
 #[derive(Default)]
 pub(crate) struct Problems(pub(crate) Vec<Problem>);
 
 impl Problems {
     const MOST: usize = 100;
 
-    /// Whether what is added now is left out: the work for it can be spared.
+    /// Whether the list is full. Further problems are not added, so the work to find them can be skipped.
     fn is_full(&self) -> bool {
         self.0.len() > Self::MOST
     }
@@ -43,15 +43,15 @@ impl Problems {
 }
 
 impl Context<'_> {
-    /// Checks a whole file, or one section of another's.
+    /// Checks a whole file, or only one section of another program's file.
     pub(crate) fn check_root(&self, node: &Node, only: Option<&str>, problems: &mut Problems) -> Tree {
         let Value::Map(entries) = &node.value else {
-            // The file may be anything that was named by mistake: none of its content is shown.
+            // The user may have named any file by mistake, so its content is not shown.
             let found = kind(node).to_owned();
             problems.add(&node.at, &KeyPath::default(), What::Value { expected: "a map".to_owned(), found });
             return Tree::default();
         };
-        // Editors find the schema by `$schema`; it is no setting.
+        // Editors find the schema through `$schema`. It is not a setting.
         let ours = |key: &Key| only.map_or(key.name != "$schema", |section| key.name == section);
         let entries: Vec<_> = entries.iter().filter(|(key, _)| ours(key)).collect();
         let Shape::Section(fields) = Shape::root() else { unreachable!("the whole is a section") };
@@ -60,7 +60,7 @@ impl Context<'_> {
         tree
     }
 
-    /// Checks a value of any shape; `None` if nothing of it can be used or nothing is there.
+    /// Checks a value of any shape. Returns `None` if it is missing or cannot be used.
     pub(crate) fn check(
         &self,
         node: &Node,
@@ -110,7 +110,7 @@ impl Context<'_> {
                 problems.add(&key.at, &path.with(&key.name), What::Twice { line });
                 continue;
             }
-            // A message names the key as it is written; the setting has its proper name.
+            // Messages use the key as it is written. The setting has its canonical name.
             path.push(&key.name);
             let tree = self.check_with_unit(node, &field.shape, unit, path, problems);
             path.pop();
@@ -160,7 +160,7 @@ impl Context<'_> {
     }
 }
 
-/// A profile that says its name must say the one it is kept under.
+/// If a profile contains its name, it must be the name it is stored under.
 fn check_names(tree: &Tree, problems: &mut Problems) {
     let path: KeyPath = ["container", "profiles"].into_iter().collect();
     let Some(Tree::Map(profiles)) = tree.at(&path) else { return };
@@ -176,7 +176,7 @@ fn check_names(tree: &Tree, problems: &mut Problems) {
     }
 }
 
-/// What a value is, for a message that must not show it.
+/// The type of a value, for a message that must not show the value itself.
 fn kind(node: &Node) -> &'static str {
     match &node.value {
         Value::Null => "nothing",
@@ -188,7 +188,7 @@ fn kind(node: &Node) -> &'static str {
     }
 }
 
-/// A value for a message, as it was written.
+/// A value as it was written, for a message.
 pub(crate) fn describe(node: &Node) -> String {
     const LONGEST: usize = 60;
     match &node.value {

@@ -1,4 +1,4 @@
-//! Changing one setting in a file, with the rest of the file as it was.
+//! Changes one setting in a file and keeps the rest of the file as it is.
 
 use crate::check::{Context, Problems};
 use crate::layers::known;
@@ -12,11 +12,12 @@ use serde_json::Value as Json;
 use std::path::Path;
 use toml_edit::{DocumentMut, Item, TableLike};
 
-/// Sets a key in a file, which is made if it is not there. Comments and the order of keys stay. `value` is as a person
-/// types it, with `${VAR}` as in a file; a list or a map as JSON. YAML is refused: no library keeps its comments.
+/// Sets a key in a file, which is created if it does not exist. Comments and the order of keys are kept. `value` is the
+/// text that a person types, with `${VAR}` as in a file; lists and maps are JSON. YAML files are refused, because no
+/// library preserves their comments.
 ///
-/// The file is replaced in one step, so that a reader sees the old or the new one; its permissions stay. A project's
-/// file that is a symlink is refused. The user's own file may be one: then its target is replaced.
+/// The file is replaced atomically and keeps its permissions. A project's file that is a symlink is refused. The user's
+/// own file may be a symlink; then its target is replaced.
 pub fn set(place: &Place, key: &str, value: &str) -> Result<(), Error> {
     let key = known(key)?;
     let file = place.path.as_path();
@@ -43,7 +44,7 @@ pub fn set(place: &Place, key: &str, value: &str) -> Result<(), Error> {
         Format::Toml => edit.toml(&text, &names, &value)?,
         _ => edit.json(&text, &names, &value)?,
     };
-    // What was written must be what is read: a file is never replaced by one that is broken.
+    // Parse the new text before the file is replaced, so that a valid file is never replaced by a broken one.
     parse(&changed, format, Source::File(file.to_owned()))?;
     Ok(crate::file::replace(place, &changed)?)
 }
@@ -58,7 +59,8 @@ impl Edit<'_> {
         Problem { at: Location::whole(Source::File(self.file.to_owned())), key: self.key.clone(), what }.into()
     }
 
-    /// The names the file uses for the key, proper ones where it has none; and the unit of a number under the last.
+    /// Returns the names that the file uses for the key, or the canonical names where it has none, and the unit of a
+    /// number under the last name.
     fn names_in(&self, node: &Node) -> (Vec<String>, String) {
         let mut names = Vec::new();
         let mut unit = String::new();
@@ -82,7 +84,7 @@ impl Edit<'_> {
         (names, unit)
     }
 
-    /// The value of the right kind, after it is checked.
+    /// Returns the value with the right type, after checking it.
     fn value(&self, text: &str, unit: &str) -> Result<Json, Error> {
         let shape = Shape::root().lookup(self.key).map(|(_, shape)| shape).map_err(|_| {
             let what = What::UnknownKey { nearest: None };
@@ -102,7 +104,7 @@ impl Edit<'_> {
         let context = Context { layer: Layer::Flags, base, environment: &none, expand: true, loose: true };
         let mut problems = Problems::default();
         let tree = context.check(&node, shape, &mut self.key.clone(), &mut problems);
-        // Whether a variable is set is for the one who reads the file.
+        // Whether a variable is set matters only when the file is read.
         problems.0.retain(|problem| !matches!(problem.what, What::Unset { .. }));
         let tree = Error::unless_empty(tree, problems.0)?;
         let counts = tree.map(|tree| tree.to_json(&|setting| setting.value.clone()));
@@ -126,7 +128,7 @@ impl Edit<'_> {
         let mut table: &mut dyn TableLike = document.as_table_mut();
         for name in sections {
             if table.get(name).is_none() {
-                // Without a header of its own while it has only tables.
+                // A table that contains only tables needs no header.
                 let mut new = toml_edit::Table::new();
                 new.set_implicit(true);
                 table.insert(name, Item::Table(new));
@@ -137,7 +139,7 @@ impl Edit<'_> {
         let mut new = toml_value(value);
         match table.get_mut(last) {
             Some(Item::Value(old)) => {
-                // The comment behind a value belongs to its decoration.
+                // The comment after a value is part of its decoration.
                 *new.decor_mut() = old.decor().clone();
                 *old = new;
             }
@@ -171,7 +173,7 @@ impl Edit<'_> {
     }
 }
 
-/// A quantity as a whole number of the unit that a file already uses for it.
+/// Returns a quantity as a whole number in the unit that the file already uses for it.
 fn in_unit(text: &str, shape: &Shape, unit: &str) -> Option<Json> {
     let one = format!("1{unit}");
     if *shape == Shape::Size {

@@ -1,4 +1,4 @@
-//! The layer of environment variables: one for each setting that is a single value.
+//! The layer of environment variables. There is one for each setting that is a single value.
 
 use crate::check::{Context, Problems};
 use crate::shape::{Shape, spelling};
@@ -7,21 +7,21 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// The environment, as the caller hands it in.
+/// The environment, provided by the caller.
 pub type Environment = BTreeMap<String, String>;
 
 /// An environment variable that is a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvVar {
-    /// Its name: `KENNEL_SANDBOX_MEMORY`.
+    /// The name, for example `KENNEL_SANDBOX_MEMORY`.
     pub name: String,
-    /// The setting.
+    /// The key of the setting.
     pub key: KeyPath,
-    /// What the setting is.
+    /// The description of the setting.
     pub description: String,
 }
 
-/// Every environment variable that is a setting. Lists, maps and what is inside a profile have none.
+/// Returns all environment variables that are settings. Lists, maps and the content of profiles have none.
 pub fn environment_variables() -> &'static [EnvVar] {
     static ALL: LazyLock<Vec<EnvVar>> = LazyLock::new(|| {
         let mut all = Vec::new();
@@ -48,8 +48,8 @@ fn variable(key: &KeyPath) -> String {
     format!("KENNEL_{}", words.join("_"))
 }
 
-/// The settings in the environment, and a warning for each variable that looks like one and is none. Paths are
-/// relative to `current`. An empty variable counts as not set.
+/// Reads the settings in the environment. Returns a warning for each variable that looks like a setting but is none.
+/// Paths are relative to `current`. An empty variable counts as not set.
 pub(crate) fn layer(environment: &Environment, current: &Path) -> Result<(Tree, Vec<Problem>), Error> {
     if !environment.keys().any(|name| is_ours(name)) {
         return Ok((Tree::default(), Vec::new()));
@@ -85,6 +85,6 @@ fn unknown(environment: &Environment) -> Vec<Problem> {
         let at = Location::whole(Source::Variable(name.clone()));
         Some(Problem { at, key: KeyPath::default(), what: What::UnknownKey { nearest } })
     };
-    // A name of any length may be in the environment; comparing costs its length.
+    // Names in the environment may have any length, and a comparison takes time in proportion to it.
     environment.keys().filter(strange).filter(|name| name.len() < 200).filter_map(warn).collect()
 }

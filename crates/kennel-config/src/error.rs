@@ -1,54 +1,54 @@
-//! What is wrong with a file or a value, said so that a person can put it right.
+//! Errors in a file or a value, described so that a person can fix them.
 
 use crate::{KeyPath, Location};
 use kennel_types::ErrorCode;
 use std::fmt;
 
-/// One thing that is wrong, and where.
+/// One problem, with its location.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
-    /// Where.
+    /// The location.
     pub at: Location,
-    /// Which setting; empty if it is about the whole file.
+    /// The key of the setting; empty if the problem concerns the whole file.
     pub key: KeyPath,
-    /// What.
+    /// The kind of problem.
     pub what: What,
 }
 
-/// What is wrong. Texts in it are as they were found; `Display` makes them printable.
+/// The kinds of problems. The texts are unescaped; `Display` escapes them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum What {
-    /// A key that means nothing here.
+    /// An unknown key.
     #[error("unknown key{}", nearest.as_ref().map(|near| format!("; did you mean {near}?")).unwrap_or_default())]
     UnknownKey {
-        /// The nearest one that does.
+        /// The most similar known key.
         nearest: Option<KeyPath>,
     },
-    /// One setting given twice in one file, perhaps under two names.
+    /// A setting that occurs twice in one file, perhaps under two names.
     #[error("given twice, first on line {line}")]
     Twice {
-        /// Line of the first.
+        /// The line of the first occurrence.
         line: u32,
     },
-    /// A value of the wrong kind or out of range.
+    /// A value of the wrong type or out of range.
     #[error("expected {}, found {}", printable(expected), printable(found))]
     Value {
-        /// What it should be.
+        /// The expected value.
         expected: String,
-        /// What it is.
+        /// The value that was found.
         found: String,
     },
-    /// A variable in a value that is not set.
+    /// An environment variable that a value uses is not set.
     #[error(
         "the environment variable {} is not set; set it, or write ${{{}:-default}}",
         printable(name),
         printable(name)
     )]
     Unset {
-        /// Its name.
+        /// The name of the variable.
         name: String,
     },
-    /// The text is not of its format, or past a limit.
+    /// The text has a syntax error or exceeds a limit.
     #[error("{}", printable(.0))]
     Syntax(String),
     /// The file cannot be read or written.
@@ -56,21 +56,21 @@ pub enum What {
     File {
         /// What was attempted, as a verb.
         doing: &'static str,
-        /// What the system says.
+        /// The message of the operating system.
         why: String,
     },
-    /// Two files that would both be the project's or the user's.
+    /// Two files exist that could both be the project's or the user's.
     #[error("{} is there too; keep one of them", printable(other))]
     TwoFiles {
-        /// The other one.
+        /// The other file.
         other: String,
     },
-    /// An edit that cannot be made by a program.
+    /// An edit that Kennel cannot make automatically.
     #[error("{}", printable(.0))]
     Refused(String),
 }
 
-/// Everything that is wrong: all of it, not only the first.
+/// All problems that were found, not only the first.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub struct Error {
     problems: Vec<Problem>,
@@ -82,17 +82,17 @@ impl Error {
         Self { problems }
     }
 
-    /// `Ok` with the value if nothing is wrong.
+    /// Returns the value if there are no problems, and an error otherwise.
     pub(crate) fn unless_empty<T>(value: T, problems: Vec<Problem>) -> Result<T, Self> {
         if problems.is_empty() { Ok(value) } else { Err(Self::new(problems)) }
     }
 
-    /// What is wrong, in the order it was found.
+    /// The problems, in the order in which they were found.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// The code everyone uses for this.
+    /// The error code, which is always `invalid_config`.
     pub fn code(&self) -> ErrorCode {
         ErrorCode::InvalidConfig
     }
@@ -126,8 +126,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Text from outside, safe on a terminal: control characters and those that turn the direction of writing are
-/// escaped, and what is long is cut.
+/// Makes text from outside safe to print: control characters and characters that change the text direction are escaped,
+/// and long text is cut.
 pub(crate) fn printable(text: &str) -> String {
     const LONGEST: usize = 300;
     let mut out = String::new();

@@ -1,10 +1,10 @@
-//! `${VAR}` in texts of files.
+//! Expands `${VAR}` in the texts of files.
 
 use crate::{Environment, What};
 use std::borrow::Cow;
 
-/// Replaces `${VAR}`, `${VAR:-default}` (for a variable that is not set or empty) and `$$`. Any other `$` is itself.
-/// What a variable holds is not looked at again.
+/// Replaces `${VAR}`, `${VAR:-default}` (for a variable that is not set or empty) and `$$`. Any other `$` stays as it
+/// is. The value of a variable is not expanded again.
 pub(crate) fn expand<'a>(text: &'a str, environment: &Environment) -> Result<Cow<'a, str>, What> {
     if !text.contains('$') {
         return Ok(Cow::Borrowed(text));

@@ -1,8 +1,8 @@
-//! Opening and replacing settings files.
+//! Opens and replaces settings files.
 //!
-//! What runs in a sandbox can write to the project, so whatever lies where a project's settings file is expected may be
-//! hostile: a FIFO that never ends, a symlink to another project's trusted file or to a secret. Only regular files are
-//! read, none is waited for, and a symlink of the project is never followed.
+//! Commands in a sandbox can write to the project, so the file at the path of a project's settings may be hostile: a
+//! FIFO that never ends, or a symlink to another project's trusted file or to a secret. So only regular files are read,
+//! nothing is waited for, and symlinks in the project are never followed.
 
 use crate::{KeyPath, Layer, Location, MAX_BYTES, Place, Problem, Source, What};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
@@ -13,10 +13,11 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Directories of a project that hold settings files.
+/// Directories of a project that contain settings files.
 const HIDDEN: [&str; 2] = [".kennel", ".openagents"];
 
-/// The project that a settings file belongs to: its directory, or the parent of that if it is one for settings only.
+/// Returns the project that a settings file belongs to: its directory, or the parent if that directory is only for
+/// settings.
 pub(crate) fn project_of(file: &Path) -> Option<&Path> {
     let dir = file.parent()?;
     let hidden = dir.file_name().is_some_and(|name| HIDDEN.iter().any(|hidden| name == *hidden));
@@ -39,8 +40,8 @@ pub(crate) fn read(place: &Place) -> Result<String, Problem> {
     })
 }
 
-/// Replaces a settings file in one step, or makes it: a reader sees the old or the new one. Its permissions stay. The
-/// symlinks that [`read`] refuses are refused here too; a symlink of the user's own to the user's file stays one.
+/// Replaces a settings file atomically, or creates it. It keeps its permissions. The symlinks that [`read`] refuses are
+/// refused here too. If the user's own file is a symlink, it stays one.
 pub(crate) fn replace(place: &Place, text: &str) -> Result<(), Problem> {
     let fail = |why: Why| problem(&place.path, "write", why.to_string());
     let made = project_of(&place.path).filter(|_| place.layer == Layer::Project).or(place.path.parent());
@@ -50,13 +51,13 @@ pub(crate) fn replace(place: &Place, text: &str) -> Result<(), Problem> {
     Found::at(place, Missing::Made).and_then(|found| found.replace(text)).map_err(fail)
 }
 
-/// A settings file's directory, open, and the file's name in it.
+/// The open directory of a settings file, and the file's name in it.
 struct Found {
     dir: OwnedFd,
     name: std::ffi::OsString,
 }
 
-/// What becomes of a directory of the project that is missing.
+/// What to do if a directory of the project is missing.
 #[derive(Clone, Copy, PartialEq)]
 enum Missing {
     Refused,
@@ -79,9 +80,9 @@ enum Why {
 }
 
 impl Found {
-    /// Opens the directory. A symlink on the way from the project's directory to a project's file is an error.
+    /// Opens the directory. A symlink between the project's directory and a project's file is an error.
     fn at(place: &Place, missing: Missing) -> Result<Self, Why> {
-        // The user's own file may be a symlink, as managers of dotfiles make them.
+        // The user's own file may be a symlink, as dotfile managers create them.
         let real = match place.layer {
             Layer::User if place.path.is_symlink() => Some(place.path.canonicalize()?),
             _ => None,
@@ -112,8 +113,8 @@ impl Found {
         }
     }
 
-    /// Opens the file for reading. Its kind is checked before, since opening a device may do something, and after, since
-    /// it may be another one by then; one that is a FIFO by then is not waited for.
+    /// Opens the file for reading. Its type is checked before, because opening a device may have side effects, and
+    /// after, because the file may have been replaced. If it has become a FIFO, the open does not wait.
     fn open(&self) -> Result<File, Why> {
         regular(kind(&self.dir, &self.name)?)?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -138,7 +139,7 @@ impl Found {
                 rustix::fs::fchmod(&file, mode)?;
             }
             file.sync_all()?;
-            // A symlink that was put in the file's place meanwhile is replaced, not followed.
+            // If a symlink has replaced the file meanwhile, the symlink is replaced and not followed.
             rustix::fs::renameat(&self.dir, &temporary, &self.dir, &self.name)?;
             Ok(())
         })();
@@ -148,7 +149,7 @@ impl Found {
         written
     }
 
-    /// A new file beside it. The user's mask takes its part of the permissions, as for any new file.
+    /// Creates a temporary file next to it. The umask applies, as for any new file.
     fn temporary(&self) -> Result<(String, File), Why> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for number in 0_u32..100 {

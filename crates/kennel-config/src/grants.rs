@@ -1,9 +1,9 @@
-//! What a project's files open up, and so need the user's trust for.
+//! Finds what a project's settings would grant to a sandbox. Grants need the user's trust.
 //!
-//! A project may be anyone's, and what runs in its sandbox can write to its files and put symlinks in their place. So a
-//! project's setting needs trust if it gives a sandbox more than it has by itself, if it loosens what the user's own
-//! file sets, or if one of its paths leads anywhere but to a plain place in the project. What may be done without trust
-//! is decided for each key in [`RULES`](rules::RULES).
+//! A project may come from anyone, and commands in its sandbox can change its files and replace them by symlinks. A
+//! project's setting needs trust in three cases: it gives a sandbox more than the default, it loosens what the user's
+//! own file sets, or one of its paths is not a plain path in the project. [`RULES`](rules::RULES) decides this for each
+//! key.
 
 mod rules;
 
@@ -15,34 +15,34 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
 
-/// A setting of a project's file that opens something up.
+/// A setting of a project's file that grants something.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grant<'a> {
-    /// Its key.
+    /// The key.
     pub key: KeyPath,
     /// The setting.
     pub setting: &'a Setting,
-    /// What it opens up.
+    /// A description of what it grants.
     pub what: &'static str,
-    /// The setting of the user's own file that it replaces.
+    /// The setting in the user's own file that it replaces.
     pub over: Option<&'a Setting>,
-    /// All host paths that the setting names.
+    /// All host paths in the setting.
     pub paths: Vec<GrantedPath>,
 }
 
-/// A host path that a setting names, and where it leads.
+/// A host path in a setting, and what it resolves to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GrantedPath {
     /// The absolute path.
     pub path: PathBuf,
-    /// The path without symlinks; `None` if it cannot be resolved, as one that does not exist.
+    /// The path without symlinks; `None` if it cannot be resolved, for example because it does not exist.
     pub resolved: Option<PathBuf>,
 }
 
 impl Layered {
-    /// What the project's files open up in the sections `sandbox` and `images`, for new sandboxes. `resolve` returns a
-    /// path without symlinks, or `None` if it does not exist.
+    /// Returns what the project's files grant to new sandboxes, in the sections `sandbox` and `images`. `resolve`
+    /// returns a path without symlinks, or `None` if it does not exist.
     pub fn grants(&self, resolve: &dyn Fn(&Path) -> Option<PathBuf>) -> Vec<Grant<'_>> {
         let of_project = |(_, setting): &(KeyPath, &Setting)| setting.origin.layer == Layer::Project;
         let grant = |(key, setting)| {
@@ -66,7 +66,8 @@ fn opens(
     paths: &[GrantedPath],
     resolve: &dyn Fn(&Path) -> Option<PathBuf>,
 ) -> Option<&'static str> {
-    // What the user's own file says already is nothing new, except a path, which may lead elsewhere by now.
+    // A value that the user's own file already has grants nothing new. A path does, because it may resolve to another
+    // place by now.
     if paths.is_empty() && over.is_some_and(|over| over.value == setting.value) {
         return None;
     }
@@ -91,8 +92,9 @@ fn opens(
     opened.or_else(loosened).or_else(variable)
 }
 
-/// Whether a path is anything but a plain place in the setting's project. A symlink on the way counts, even if it leads
-/// to the project again: what the sandbox can write to may be less than the project, and a symlink can lead out of it.
+/// Whether a path is anything but a plain path in the setting's project. A symlink on the way counts, even if it leads
+/// back into the project: the sandbox may have write access to only a part of the project, and a symlink can lead out
+/// of that part.
 fn leads_elsewhere(path: &GrantedPath, setting: &Setting, resolve: &dyn Fn(&Path) -> Option<PathBuf>) -> bool {
     let Some(project) = setting.origin.file().and_then(project_of) else { return true };
     let Ok(below) = clean(&path.path).strip_prefix(clean(project)).map(Path::to_owned) else { return true };
@@ -100,7 +102,7 @@ fn leads_elsewhere(path: &GrantedPath, setting: &Setting, resolve: &dyn Fn(&Path
     resolve(project).is_none_or(|project| *resolved != project.join(below))
 }
 
-/// The path without `.` and `..`, by its text alone.
+/// Removes `.` and `..` from the path, textually.
 fn clean(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for component in path.components() {
@@ -115,7 +117,7 @@ fn clean(path: &Path) -> PathBuf {
     clean
 }
 
-/// The host paths in a setting, told by the shape of its key.
+/// Returns the host paths in a setting, according to the shape of its key.
 fn host_paths(key: &KeyPath, setting: &Setting) -> Vec<PathBuf> {
     let Ok((_, shape)) = Shape::root().lookup(key) else { return Vec::new() };
     let (shape, values) = match (shape, setting.value.as_array()) {

@@ -4,11 +4,11 @@ use crate::error::printable;
 use std::fmt;
 use std::str::FromStr;
 
-/// A path of keys. A key that has a dot in it, or nothing, stands in double quotes.
+/// A path of keys. A key that is empty or contains a dot is written in double quotes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyPath(Vec<String>);
 
-/// A path that cannot be read.
+/// An invalid key path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a key: write names with dots between them, as in sandbox.memory")]
 pub struct InvalidKey(String);
@@ -27,7 +27,7 @@ impl KeyPath {
         self.0.pop();
     }
 
-    /// This path with one more key.
+    /// Returns this path with one more key.
     pub(crate) fn with(&self, name: &str) -> Self {
         let mut path = self.clone();
         path.push(name);

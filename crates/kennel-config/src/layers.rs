@@ -1,4 +1,4 @@
-//! Layers, weakest first, and what comes of them.
+//! The layers of settings, weakest first, and their merged result.
 
 use crate::shape::{Shape, find, nearest};
 use crate::{Config, Error, KeyPath, Location, Problem, Setting, Source, Tree, What};
@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// Which layer a setting is of, weakest first.
+/// A layer of settings, weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// Kennel's own defaults.
@@ -35,17 +35,17 @@ impl fmt::Display for Layer {
     }
 }
 
-/// Where a setting came from.
+/// The origin of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The layer.
     pub layer: Layer,
-    /// The place in it.
+    /// The location in the layer.
     pub at: Location,
 }
 
 impl Origin {
-    /// The file, if it came from one.
+    /// The file, if the setting came from one.
     pub fn file(&self) -> Option<&Path> {
         self.at.file()
     }
@@ -62,7 +62,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// All layers, and what they come to.
+/// All layers, and their merged result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layered {
     layers: Vec<Tree>,
@@ -70,14 +70,14 @@ pub struct Layered {
 }
 
 impl Layered {
-    /// The built-in layer with others over it, weakest first.
+    /// Creates the built-in layer with the others on top, weakest first.
     pub fn new(others: impl IntoIterator<Item = Tree>) -> Self {
         let layers: Vec<_> = std::iter::once(built_in().clone()).chain(others).collect();
         let merged = layers.iter().cloned().fold(Tree::default(), Tree::merge);
         Self { layers, merged }
     }
 
-    /// The settings that count, as a value.
+    /// Returns the merged settings as a value.
     pub fn config(&self) -> Result<Config, Error> {
         serde_json::from_value(self.merged.to_json(&|setting| setting.value.clone())).map_err(|error| {
             let at = Location::whole(Source::BuiltIn);
@@ -86,20 +86,21 @@ impl Layered {
         })
     }
 
-    /// What counts at a key, in any of its spellings: one setting or a map of them. `None` if it is known but not set.
+    /// Returns the merged setting or map of settings at a key, in any of its spellings. `None` means that the key is
+    /// known but not set.
     pub fn get(&self, key: &str) -> Result<Option<&Tree>, Error> {
         Ok(self.merged.at(&known(key)?))
     }
 
-    /// What every layer says at or under a key, the strongest layer first: the first one of a path is the one that
-    /// counts.
+    /// Returns the settings of all layers at or under a key, strongest layer first. For each path, the first one
+    /// applies.
     pub fn explain(&self, key: &str) -> Result<Vec<(KeyPath, &Setting)>, Error> {
         let key = known(key)?;
         let under = |(path, _): &(KeyPath, &Setting)| path.segments().starts_with(key.segments());
         Ok(self.layers.iter().rev().flat_map(Tree::settings).filter(under).collect())
     }
 
-    /// The layer that decides a single setting; `None` if the key is unknown, not set, or a map.
+    /// Returns the layer that decides a single setting, or `None` if the key is unknown, not set, or a map.
     pub fn layer_of(&self, key: &str) -> Option<Layer> {
         match self.get(key).ok()?? {
             Tree::Leaf(setting) => Some(setting.origin.layer),
@@ -107,7 +108,7 @@ impl Layered {
         }
     }
 
-    /// What one layer of files says at a key, whether it counts or not.
+    /// Returns the setting of one layer of files at a key, whether it applies or not.
     pub(crate) fn in_layer(&self, layer: Layer, key: &KeyPath) -> Option<&Setting> {
         self.layers.iter().rev().find_map(|tree| match tree.at(key) {
             Some(Tree::Leaf(setting)) if setting.origin.layer == layer => Some(setting),
@@ -115,13 +116,13 @@ impl Layered {
         })
     }
 
-    /// The settings that count, each with its origin, in the order of their keys.
+    /// Returns the merged settings with their origins, in the order of their keys.
     pub fn settings(&self) -> impl Iterator<Item = (KeyPath, &Setting)> {
         self.merged.settings().into_iter()
     }
 
-    /// The same as JSON: each setting a map of `value` as it was written, `layer`, and `file`, `line` and `column` or
-    /// `name` where there are any.
+    /// Returns the merged settings as JSON. Each setting is a map of `value` as it was written, `layer`, and `file`,
+    /// `line` and `column`, or `name`, if it has them.
     pub fn show(&self) -> Json {
         self.merged.to_json(&|setting| {
             let mut out = json!({ "value": setting.written, "layer": setting.origin.layer.to_string() });
@@ -140,7 +141,7 @@ impl Layered {
     }
 }
 
-/// The proper form of a key that someone typed.
+/// Returns the canonical form of a key that a user typed.
 pub(crate) fn known(key: &str) -> Result<KeyPath, Error> {
     let at = || Location::whole(Source::Flag("key".to_owned()));
     let path: KeyPath = key
@@ -156,7 +157,7 @@ fn problem(at: Location, key: KeyPath, what: What) -> Error {
     Problem { at, key, what }.into()
 }
 
-/// The nearest known path to one whose last key is wrong.
+/// Returns the known path that is most similar to a path whose last key is wrong.
 fn near(path: &KeyPath) -> Option<KeyPath> {
     let (last, before) = path.segments().split_last()?;
     let before: KeyPath = before.iter().cloned().collect();
@@ -166,7 +167,7 @@ fn near(path: &KeyPath) -> Option<KeyPath> {
     Some(before.with(&field.name))
 }
 
-/// The defaults of [`Config`], as a layer.
+/// Returns the defaults of [`Config`] as a layer.
 fn built_in() -> &'static Tree {
     static TREE: LazyLock<Tree> = LazyLock::new(|| {
         let json = serde_json::to_value(Config::default()).expect("settings are plain data");

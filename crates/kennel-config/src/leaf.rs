@@ -1,4 +1,4 @@
-//! One value: from what was written to what counts.
+//! Converts one value from the form in which it was written.
 
 use crate::check::{Context, Problems, describe};
 use crate::expand::expand;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// What a value counts as, or `None` after saying what is wrong with it. `unit` is that of a bare number.
+/// Returns the converted value, or `None` after adding a problem. `unit` is the unit of a number without one.
 pub(crate) fn read(
     node: &Node,
     shape: &Shape,
@@ -59,7 +59,7 @@ pub(crate) fn read(
 
 fn scalar(node: &Node, shape: &Shape, unit: &str, context: &Context<'_>) -> Result<Json, What> {
     let err = || wrong(shape, node);
-    // A text that a variable was put into, or that comes from where there is only text, may be any scalar.
+    // A text may stand for any scalar if a variable was expanded in it, or if its source contains only text.
     let (text, loose) = match &node.value {
         Value::Text(text) if context.expand => {
             let expanded = expand(text, context.environment)?;
@@ -70,7 +70,7 @@ fn scalar(node: &Node, shape: &Shape, unit: &str, context: &Context<'_>) -> Resu
         _ => (None, false),
     };
     let text = text.as_deref();
-    // Numbers as text, so that one parser has the last word on every quantity.
+    // Numbers are converted to text, so that one parser handles every quantity.
     let number = match &node.value {
         Value::Int(number) => Some(number.to_string()),
         Value::Float(number) if number.is_finite() => Some(number.to_string()),
@@ -129,7 +129,7 @@ fn scalar(node: &Node, shape: &Shape, unit: &str, context: &Context<'_>) -> Resu
     })
 }
 
-/// A name that may be part of a file name and of a container's name.
+/// Whether the text can be part of a file name and of a container name.
 pub(crate) fn is_name(text: &str) -> bool {
     text.len() <= 100
         && text.starts_with(|first: char| first.is_ascii_alphanumeric())
@@ -147,15 +147,15 @@ fn wrong(shape: &Shape, node: &Node) -> What {
     What::Value { expected, found: describe(node) }
 }
 
-/// A bare number with the unit of its key; anything else has its own.
+/// Adds the unit of the key to a number without one.
 fn with_unit<'a>(text: &'a str, unit: &str) -> Cow<'a, str> {
     let bare = !text.trim().ends_with(|last: char| last.is_ascii_alphabetic());
     if bare && !unit.is_empty() { Cow::Owned(format!("{}{unit}", text.trim())) } else { Cow::Borrowed(text) }
 }
 
-/// An absolute path of this machine. JSON has only Unicode, so a directory that has not is refused, not bent.
+/// Returns an absolute host path. JSON supports only Unicode, so a path that is not valid UTF-8 is refused.
 fn host_path(text: &str, base: &Path) -> Option<Json> {
-    // `~` is the shell's; a directory of that name is never meant.
+    // The shell expands `~`. Nobody means a directory of that name.
     if text.is_empty() || text.contains('\0') || text == "~" || text.starts_with("~/") {
         return None;
     }
@@ -175,7 +175,7 @@ fn volume(text: &str, base: &Path) -> Option<Json> {
         Some("ro") => true,
         Some(_) => return None,
     };
-    // A bare word would be a named volume elsewhere; a directory is written `./word`.
+    // In other tools, a plain word is a named volume. A directory is written `./word`.
     let is_path = host.contains('/') || matches!(host, "." | "..");
     if !is_path || !is_inner_path(container) || parts.next().is_some() {
         return None;

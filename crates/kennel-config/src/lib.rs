@@ -1,12 +1,12 @@
-//! Settings: the files they stand in, the layers they come from, and the form they must have.
+//! Settings: the files they are in, the layers they come from, and their schema.
 //!
-//! Every format is read into one tree of [`Node`]s that know their line and column. A tree is checked against the
-//! shape of [`Config`], which gives a [`Tree`] of settings that know their origin; layers of those are merged, and the
-//! result becomes a [`Config`]. The published schema, the check, the environment variables and the built-in layer all
-//! come from the one declaration in [`Config`].
+//! Every format is parsed into one tree of [`Node`]s with line and column. The tree is checked against the shape of
+//! [`Config`], which results in a [`Tree`] of settings with their origin. Layers of these trees are merged, and the
+//! result becomes a [`Config`]. The published schema, the check, the environment variables and the built-in layer are
+//! all derived from the declaration of [`Config`].
 //!
-//! This room checks form only. It never asks whether an image, an engine or a directory exists, prints nothing, and
-//! reads no environment variable: the caller passes environment and directories in.
+//! This crate checks syntax and types only. It never checks whether an image, an engine or a directory exists. It
+//! prints nothing and reads no environment variable: the caller provides the environment and the directories.
 
 mod check;
 mod edit;

@@ -1,4 +1,4 @@
-//! From directories, environment and flags to settings.
+//! Loads settings from directories, environment and flags.
 
 use crate::check::{Context, Problems};
 use crate::file::read;
@@ -10,37 +10,37 @@ use crate::{
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Where settings come from. All paths absolute.
+/// The sources of settings. All paths are absolute.
 #[derive(Clone, Debug)]
 pub struct Sources<'a> {
-    /// Where the search for the project's files begins.
+    /// The directory where the search for the project's files begins.
     pub project: &'a Path,
     /// The directory of the user's file, if there is one.
     pub user: Option<&'a Path>,
     /// The ids of the calling user, whose directories are searched upwards; see [`paths`].
     pub users: &'a [u32],
-    /// What paths in variables and flags are relative to.
+    /// The directory that paths in variables and flags are relative to.
     pub current: &'a Path,
-    /// The environment: for `${VAR}` in files, and `KENNEL_` variables.
+    /// The environment, for `${VAR}` in files and for `KENNEL_` variables.
     pub environment: &'a Environment,
     /// The flags; see [`Node::from_flags`].
     pub flags: Option<Node>,
 }
 
-/// What was read.
+/// The result of loading.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The settings.
     pub layered: Layered,
-    /// What is odd and was passed over; to be shown.
+    /// Problems that did not prevent loading. The caller should print them.
     pub warnings: Vec<Problem>,
-    /// All places that were looked at.
+    /// All paths that were checked for files.
     pub places: Vec<Place>,
-    /// The files that were read, and just what was in them then.
+    /// The files that were read, with the content they had.
     pub texts: BTreeMap<PathBuf, String>,
 }
 
-/// Reads and checks all layers. The error has everything that is wrong in any of them.
+/// Loads and checks all layers. The error contains all problems of all layers.
 pub fn load(sources: &Sources<'_>) -> Result<Loaded, Error> {
     let places = paths(sources.project, sources.user, sources.users);
     let mut problems = doubles(&places);
@@ -78,8 +78,8 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Error> {
     Ok(Loaded { layered: Layered::new(trees), warnings, places, texts })
 }
 
-/// Checks files by themselves, as they would be read, and answers what is odd in them. One that is not there is an
-/// error: ask for those of [`paths`] that exist, or for [`Place::named`] ones.
+/// Checks files individually, as they would be read, and returns warnings. A missing file is an error: pass those of
+/// [`paths`] that exist, or [`Place::named`] ones.
 pub fn validate(files: &[Place], environment: &Environment) -> Result<Vec<Problem>, Error> {
     let mut problems = Vec::new();
     let mut warnings = Vec::new();
@@ -92,7 +92,7 @@ pub fn validate(files: &[Place], environment: &Environment) -> Result<Vec<Proble
     Error::unless_empty(warnings, problems)
 }
 
-/// Checks a text as a file of ours at `file`, without reading that.
+/// Checks a text as if it were Kennel's own file at `file`. The file itself is not read.
 pub fn check_text(
     text: &str,
     format: Format,
@@ -131,7 +131,7 @@ fn check_place(
     });
     match (*owner, parsed) {
         (Owner::Kennel, parsed) => Ok((check_node(&parsed?, None, file, layer, environment)?, Vec::new())),
-        // Another's file is its own business until it is known to hold a section of ours.
+        // Another program's file matters only if it contains a section for Kennel.
         (Owner::Other { .. }, Err(error)) => Ok((Tree::default(), error.problems().to_vec())),
         (Owner::Other { .. }, Ok(Node { value, .. })) if !matches!(value, Value::Map(_)) => {
             Ok((Tree::default(), Vec::new()))

@@ -1,10 +1,10 @@
-//! Where a value stands, for messages and for `config show`.
+//! The location of a value, for messages and for `config show`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a value was read from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Kennel's own default.
@@ -17,24 +17,25 @@ pub enum Source {
     Flag(String),
 }
 
-/// A place in a source. Lines and columns count from 1, columns in characters; both are 0 where there are none.
+/// A location in a source. Lines and columns count from 1, columns in characters. Both are 0 if the source has no
+/// lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// What it is in.
+    /// The source.
     pub source: Arc<Source>,
-    /// Line.
+    /// The line.
     pub line: u32,
-    /// Column.
+    /// The column.
     pub column: u32,
 }
 
 impl Location {
-    /// A place in a source that has no lines.
+    /// A location in a source without lines.
     pub fn whole(source: Source) -> Self {
         Self { source: Arc::new(source), line: 0, column: 0 }
     }
 
-    /// The file, if it is one.
+    /// The file, if the source is one.
     pub fn file(&self) -> Option<&Path> {
         match &*self.source {
             Source::File(path) => Some(path),
@@ -54,11 +55,11 @@ impl fmt::Display for Location {
     }
 }
 
-/// Turns byte offsets of one text into lines and columns, in constant time per value: a file may be one long line.
+/// Converts byte offsets of a text to lines and columns, in constant time per value: a file may be one long line.
 pub(crate) struct Lines {
     source: Arc<Source>,
     starts: Vec<usize>,
-    /// Characters before each byte; `None` if every character is one byte.
+    /// The number of characters before each byte; `None` if every character is one byte.
     chars: Option<Vec<u32>>,
 }
 

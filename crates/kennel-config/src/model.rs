@@ -1,5 +1,5 @@
-//! The settings themselves. This declaration is the only one: the check, the schema, the environment variables and the
-//! built-in layer are made from it. `x-aliases` are other names of a key, with the unit that a bare number has under it.
+//! The declaration of all settings. It is the only one: the check, the schema, the environment variables and the
+//! built-in layer are derived from it. `x-aliases` are other names of a key, with the unit of a number without one.
 
 use crate::quantity::{Cpus, HostPath, InnerPath, Name, Network, Port, Size, Time, Volume};
 use kennel_types::{ByteSize, NetworkMode, Pull};

@@ -1,47 +1,47 @@
-//! The one tree that every format is read into.
+//! The tree that every format is parsed into.
 
 use crate::{KeyPath, Location, Source};
 
-/// A value and where it stands.
+/// A value and its location.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// The value.
     pub value: Value,
-    /// Where it begins.
+    /// The location of its first character.
     pub at: Location,
 }
 
-/// A value as its format has it, before it is known what it should be.
+/// A value as its format represents it, before it is checked.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Nothing: the key counts as not given.
+    /// Null: the key counts as not set.
     Null,
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// Another number.
+    /// A number that is not an integer.
     Float(f64),
     /// Text.
     Text(String),
     /// A list.
     List(Vec<Node>),
-    /// A map, in the order written; a key may stand in it twice, which the check refuses.
+    /// A map, in the order written. A key may occur twice; the check refuses that.
     Map(Vec<(Key, Node)>),
 }
 
-/// A key of a map and where it stands.
+/// A key of a map and its location.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
-    /// As written.
+    /// The name as written.
     pub name: String,
-    /// Where it begins.
+    /// The location of its first character.
     pub at: Location,
 }
 
 impl Node {
-    /// The tree for the layer of flags: each setting with its key, the flag the user typed, and its value. Of two with
-    /// the same key the later one counts.
+    /// Creates the tree for the layer of flags. Each setting has its key, the flag that the user typed, and its value.
+    /// If a key occurs twice, the later one applies.
     pub fn from_flags(settings: impl IntoIterator<Item = (KeyPath, String, Value)>) -> Self {
         let at = Location::whole(Source::Flag("flags".to_owned()));
         let mut root = Self { value: Value::Map(Vec::new()), at };
@@ -68,7 +68,7 @@ impl Node {
         entries[index].1.insert(rest, at, value);
     }
 
-    /// The value as JSON. A number that JSON has not (infinite) becomes null.
+    /// Returns the value as JSON. A number that JSON does not support (infinity) becomes null.
     pub fn to_json(&self) -> serde_json::Value {
         match &self.value {
             Value::Null => serde_json::Value::Null,

@@ -1,38 +1,38 @@
-//! Where files are looked for.
+//! The paths where settings files are searched for.
 
 use crate::{KeyPath, Layer, Location, Problem, Source, What};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Whose file it is.
+/// The program that a file belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Kennel's: every key in it must be known.
+    /// Kennel: every key in the file must be known.
     Kennel,
-    /// Another program's: only this section of it is read, and only if it is there.
+    /// Another program: only one section of the file is read, if it exists.
     Other {
-        /// The section.
+        /// The name of the section.
         section: &'static str,
     },
 }
 
-/// A file that is looked for.
+/// A path where a settings file is searched for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its path.
+    /// The path.
     pub path: PathBuf,
-    /// The layer it is of.
+    /// The layer of the file.
     pub layer: Layer,
-    /// Whose it is.
+    /// The program that the file belongs to.
     pub owner: Owner,
-    /// Whether it is there.
+    /// Whether the file exists.
     pub exists: bool,
 }
 
 const EXTENSIONS: [&str; 4] = ["toml", "yaml", "yml", "json"];
 
-/// Files of other programs, and the section that each may hold. Only that one: the same word may mean something else
-/// in a file that is not ours.
+/// Files of other programs, and the section that each may contain. No other section is read: the same name may have
+/// another meaning in a file that is not Kennel's.
 const OTHERS: [(&str, &str); 4] = [
     (".openagents/project.json", "sandbox"),
     ("opencode.json", "container"),
@@ -40,12 +40,13 @@ const OTHERS: [(&str, &str); 4] = [
     ("config.yml", "agent"),
 ];
 
-/// All places, weakest first: the user's, those of other programs in the project, the project's own.
+/// Returns all paths, weakest first: the user's file, files of other programs in the project, the project's own files.
 ///
-/// The project's directory is the nearest one, from `project` upwards, that has a file of ours; else the nearest with a
-/// `.git`; else `project` itself. The search ends at a `.git`. It does not go up into a directory that anyone may write
-/// to, such as `/tmp`, or that belongs to someone else: neither to one of `users`, who are the calling user, nor to root,
-/// nor to the owner of `project`, who could as well put a file there. Both paths must be absolute.
+/// The project's directory is the nearest one, from `project` upwards, that contains a file of Kennel; otherwise the
+/// nearest with a `.git`; otherwise `project` itself. The search ends at a `.git`. It does not continue into a
+/// directory that everyone can write to, such as `/tmp`. It also does not continue into a directory that belongs to
+/// anyone but the calling user (one of `users`), root, or the owner of `project`, who could put a file there anyway.
+/// Both paths must be absolute.
 pub fn paths(project: &Path, user: Option<&Path>, users: &[u32]) -> Vec<Place> {
     let mut places: Vec<_> = user.into_iter().flat_map(|dir| own(dir, "config", Layer::User)).collect();
     let mut looked = Vec::new();
@@ -76,8 +77,8 @@ impl Place {
         place(path.to_owned(), Layer::User, Owner::Kennel)
     }
 
-    /// A file that the user named. Whose it is is told by its name, but one called `config.yaml` is taken as ours: it
-    /// may be the user's own.
+    /// A file that the user named. Its name tells which program it belongs to. But `config.yaml` counts as Kennel's,
+    /// because it may be the user's own.
     pub fn named(path: &Path) -> Self {
         let other = OTHERS.iter().find(|(name, _)| path.ends_with(name) && !name.starts_with("config."));
         let owner = other.map_or(Owner::Kennel, |(_, section)| Owner::Other { section });
@@ -85,7 +86,7 @@ impl Place {
     }
 }
 
-/// Two files of ours in one directory: which one counts would be a guess.
+/// Finds two files of Kennel in one directory, because it is ambiguous which one applies.
 pub(crate) fn doubles(places: &[Place]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for layer in [Layer::User, Layer::Project] {
@@ -110,7 +111,7 @@ fn place(path: PathBuf, layer: Layer, owner: Owner) -> Place {
     Place { path, layer, owner, exists }
 }
 
-/// What cannot be looked at counts as there: reading it then says why. So does a symlink that leads nowhere.
+/// A path that cannot be checked counts as existing: reading it then reports the reason. So does a dangling symlink.
 fn is_there(path: &Path) -> bool {
     match std::fs::symlink_metadata(path) {
         Ok(_) => true,
@@ -118,7 +119,7 @@ fn is_there(path: &Path) -> bool {
     }
 }
 
-/// Whether someone other than the calling user and root decides what is in a directory above the project's.
+/// Whether anyone but the calling user and root controls a directory above the project's.
 #[cfg(unix)]
 fn is_strangers(dir: &Path, project: &Path, users: &[u32]) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -1,9 +1,9 @@
-//! The published JSON schema: what editors check a file of ours with.
+//! The published JSON schema, with which editors check a settings file.
 
 use crate::shape::{raw_schema, spelling};
 use serde_json::{Map, Value as Json, json};
 
-/// The JSON schema of a file of ours, with a description of each key, and every name that a key may be written under.
+/// Returns the JSON schema of Kennel's settings file. It describes each key, with all names that a key may have.
 pub fn schema() -> Json {
     let mut schema = raw_schema();
     publish(&mut schema);
@@ -33,7 +33,7 @@ fn publish(schema: &mut Json) {
     }
 }
 
-/// A key's aliases, and all of them in snake_case and kebab-case.
+/// Returns a key's aliases, and all names in snake_case and kebab-case.
 fn other_names(name: &str, schema: &Json) -> Vec<(String, Json)> {
     let aliases = schema["x-aliases"].as_object().into_iter().flat_map(Map::keys).map(String::as_str);
     let mut names: Vec<String> = Vec::new();

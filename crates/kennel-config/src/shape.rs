@@ -1,4 +1,5 @@
-//! The form of every setting, made from the schema of [`Config`]: so the check can never disagree with what is declared.
+//! The shape of every setting, derived from the schema of [`Config`], so that the check never disagrees with the
+//! declaration.
 
 use crate::{Config, KeyPath};
 use schemars::generate::SchemaSettings;
@@ -6,7 +7,7 @@ use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// What a value may be.
+/// The permitted values of a setting.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Shape {
     Bool,
@@ -27,7 +28,7 @@ pub(crate) enum Shape {
     Section(Vec<Field>),
 }
 
-/// What the keys of a map may be.
+/// The permitted keys of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
     Any,
@@ -38,18 +39,18 @@ pub(crate) enum Keys {
 /// A key of a section.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Field {
-    /// In camelCase.
+    /// The canonical name, in camelCase.
     pub(crate) name: String,
-    /// Other names, with the unit of a bare number under each; empty for that of the field itself.
+    /// Other names, each with the unit of a number without one; empty for the field's own unit.
     pub(crate) aliases: BTreeMap<String, String>,
     pub(crate) description: String,
     pub(crate) shape: Shape,
 }
 
 impl Shape {
-    /// The shape of the whole.
+    /// Returns the shape of the whole configuration.
     pub(crate) fn root() -> &'static Self {
-        // The schema stays: to take it apart again would take as long as to make the shape.
+        // The schema is kept, because dropping it would take as long as building the shape.
         static SCHEMA: LazyLock<Json> = LazyLock::new(raw_schema);
         static ROOT: LazyLock<Shape> = LazyLock::new(|| Shape::of(&SCHEMA));
         &ROOT
@@ -103,7 +104,7 @@ impl Shape {
         Self::Section(properties.iter().map(field).collect())
     }
 
-    /// The shape of what is under a key, and the key's proper name.
+    /// Returns the shape under a key, and the key's canonical name.
     pub(crate) fn under(&self, name: &str) -> Option<(String, &Self)> {
         match self {
             Self::Section(fields) => find(fields, name).map(|(field, _)| (field.name.clone(), &field.shape)),
@@ -112,7 +113,7 @@ impl Shape {
         }
     }
 
-    /// The proper form of a path, and the shape of what it leads to; or the part of it that is not known.
+    /// Returns the canonical form of a path and its shape, or the first part of the path that is unknown.
     pub(crate) fn lookup(&self, path: &KeyPath) -> Result<(KeyPath, &Self), KeyPath> {
         let mut known = KeyPath::default();
         let mut shape = self;
@@ -124,7 +125,7 @@ impl Shape {
         Ok((known, shape))
     }
 
-    /// What is expected, for a message.
+    /// Describes the expected value, for a message.
     pub(crate) fn expected(&self) -> String {
         match self {
             Self::Bool => "true or false".to_owned(),
@@ -148,9 +149,9 @@ impl Shape {
     }
 }
 
-/// The field of that name in any spelling, and the unit of a bare number under it.
+/// Returns the field with this name in any spelling, and the unit of a number without one.
 pub(crate) fn find<'a>(fields: &'a [Field], name: &str) -> Option<(&'a Field, &'a str)> {
-    // Nearly always it is written as it is called.
+    // The name is nearly always written in its canonical form.
     if let Some(field) = fields.iter().find(|field| field.name == name) {
         return Some((field, ""));
     }
@@ -164,7 +165,7 @@ pub(crate) fn find<'a>(fields: &'a [Field], name: &str) -> Option<(&'a Field, &'
     })
 }
 
-/// The name of a field nearest to a wrong one, if any is near.
+/// Returns the field name that is most similar to a wrong one, if any is similar.
 pub(crate) fn nearest<'a>(fields: &'a [Field], name: &str) -> Option<&'a str> {
     let wanted = spelling(name);
     let names = fields.iter().flat_map(|field| std::iter::once(&field.name).chain(field.aliases.keys()));
@@ -175,11 +176,11 @@ pub(crate) fn nearest<'a>(fields: &'a [Field], name: &str) -> Option<&'a str> {
         .map(|(_, name)| name.as_str())
 }
 
-/// camelCase, snake_case and kebab-case as one: words in lower case with `_` between them.
+/// Normalises camelCase, snake_case and kebab-case: lower-case words with `_` between them.
 pub(crate) fn spelling(name: &str) -> String {
     let mut out = String::new();
     let mut after_lower = false;
-    // A wrong key may be of any length; none of ours is near to a long one.
+    // A wrong key may have any length. No known key is similar to a long one.
     for char in name.chars().take(100) {
         if char.is_ascii_uppercase() && after_lower {
             out.push('_');
@@ -190,13 +191,13 @@ pub(crate) fn spelling(name: &str) -> String {
     out
 }
 
-/// The schema with the marks that only this crate reads.
+/// Returns the schema including the annotations that only this crate reads.
 pub(crate) fn raw_schema() -> Json {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<Config>().to_value()
 }
 
-/// An optional value's schema is that of the value or null.
+/// The schema of an optional value allows the value or null. Returns the schema of the value.
 fn without_null(schema: &Json) -> &Json {
     if schema.get("x-kind").is_some() {
         return schema;

@@ -1,10 +1,10 @@
-//! Checked settings, each with its origin; and how one layer of them goes over another.
+//! Checked settings with their origin, and the merging of layers.
 
 use crate::{KeyPath, Origin};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
-/// A tree of checked settings under their proper names. A list is one setting.
+/// A tree of checked settings under their canonical names. A list is one setting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Tree {
     /// One setting.
@@ -13,14 +13,14 @@ pub enum Tree {
     Map(BTreeMap<String, Tree>),
 }
 
-/// A value, as it was written and as it counts, and where it came from.
+/// A value in its written and its effective form, and its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// What counts: variables replaced, sizes in bytes, paths absolute.
+    /// The effective value: variables expanded, sizes in bytes, paths absolute.
     pub value: Json,
-    /// What was written. This is what is shown: it holds no secret that came from a variable.
+    /// The value as written. This is what Kennel displays, because it contains no secret that came from a variable.
     pub written: Json,
-    /// Where it came from.
+    /// The origin.
     pub origin: Origin,
 }
 
@@ -31,9 +31,9 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// `stronger` over this: maps key by key, anything else replaced as a whole.
+    /// Merges `stronger` over this tree: maps key by key, everything else is replaced as a whole.
     ///
-    /// Associative for trees that the check has made, in which a key leads to a map in all of them or in none.
+    /// This is associative for checked trees, in which a key is a map in all of them or in none.
     #[must_use]
     pub fn merge(self, stronger: Self) -> Self {
         match (self, stronger) {
@@ -51,7 +51,7 @@ impl Tree {
         }
     }
 
-    /// What is at a path.
+    /// Returns the subtree at a path.
     pub fn at(&self, path: &KeyPath) -> Option<&Self> {
         path.segments().iter().try_fold(self, |tree, name| match tree {
             Self::Map(entries) => entries.get(name),
@@ -59,7 +59,7 @@ impl Tree {
         })
     }
 
-    /// All settings with their paths, in the order of their keys.
+    /// Returns all settings with their paths, in the order of their keys.
     pub fn settings(&self) -> Vec<(KeyPath, &Setting)> {
         let mut out = Vec::new();
         self.collect(&mut KeyPath::default(), &mut out);
@@ -79,7 +79,7 @@ impl Tree {
         }
     }
 
-    /// The tree as JSON, each setting as `show` says.
+    /// Returns the tree as JSON, with each setting converted by `show`.
     pub(crate) fn to_json(&self, show: &dyn Fn(&Setting) -> Json) -> Json {
         match self {
             Self::Leaf(setting) => show(setting),

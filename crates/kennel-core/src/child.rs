@@ -1,6 +1,7 @@
-//! A program of ours that is started, told what to do on its standard input, and answers there.
+//! Helper programs of Kennel: a helper is started, receives its instructions on standard input, and replies there.
 //!
-//! Its standard input is a socket: what it is told has a length before it, and what follows is for whoever it becomes.
+//! Its standard input is a socket. The instructions are preceded by their length. Later bytes are for the program that
+//! the helper turns into, such as the keeper.
 
 use crate::{Error, Result};
 use kennel_types::ErrorCode;
@@ -16,10 +17,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// Longest answer.
+/// Bytes in the longest reply.
 const ANSWER: u64 = 64 * 1024;
 
-/// A program that was started and waits to be told what to do. If it never is, it ends.
+/// A helper that was started and waits for its instructions. It exits if it never receives them.
 #[derive(Debug)]
 pub struct Helper {
     program: PathBuf,
@@ -28,7 +29,8 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts it. It goes on when we end. Needs no runtime yet: it can be the first thing that a program does.
+    /// Starts the helper. It keeps running when this process ends. No async runtime is needed, so this can be the first
+    /// thing a program does.
     pub fn start(program: &Path, arguments: &[&OsStr]) -> Result<Self> {
         let what = || format!("start {}", program.display());
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
@@ -41,7 +43,7 @@ impl Helper {
         Ok(Self { program: program.to_owned(), pid: child.id(), line: ours.into() })
     }
 
-    /// Tells it what to do. It is reaped when it ends.
+    /// Sends the instructions. The process is reaped when it ends.
     pub async fn tell(self, what: &[u8]) -> Result<Told> {
         let process = reap_later(self.pid);
         let failed = |error| Error::io(format!("talk to {}", self.program.display()), error);
@@ -51,7 +53,7 @@ impl Helper {
         let mut message = length.to_le_bytes().to_vec();
         message.extend_from_slice(what);
         match line.write_all(&message).await {
-            // One that has ended already has said why, or has died without a word: its answer tells.
+            // The helper has already ended. Its reply, or the lack of one, tells why.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
             done => done.map_err(failed)?,
         }
@@ -59,7 +61,7 @@ impl Helper {
     }
 }
 
-/// One that knows what to do.
+/// A helper that has received its instructions.
 #[derive(Debug)]
 pub struct Told {
     program: PathBuf,
@@ -67,12 +69,12 @@ pub struct Told {
     process: Process,
 }
 
-/// Its process, whatever becomes of it. Cheap to clone.
+/// The process of a helper. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Process(Option<Arc<AsyncFd<OwnedFd>>>);
 
 impl Process {
-    /// Kills it. One that has ended is fine.
+    /// Kills the process. It is no error if it has already ended.
     pub(crate) fn kill(&self) {
         if let Some(process) = &self.0 {
             let _ = rustix::process::pidfd_send_signal(process.get_ref(), Signal::KILL);
@@ -81,7 +83,7 @@ impl Process {
 }
 
 impl Told {
-    /// Waits for its answer: that all is well, or what is not.
+    /// Waits for the helper's reply: success, or an error message.
     pub async fn answer(self) -> Result<Result<(), String>> {
         let mut answer = Vec::new();
         let read = self.line.take(ANSWER).read_to_end(&mut answer).await;
@@ -94,19 +96,19 @@ impl Told {
         Ok(Err(crate::printable(reason)))
     }
 
-    /// Its process.
+    /// The helper's process.
     pub(crate) fn process(&self) -> Process {
         self.process.clone()
     }
 
-    /// The line to it, where it does not answer but goes on as someone else.
+    /// Returns the socket, for a helper that does not reply but turns into another program.
     pub fn into_line(self) -> UnixStream {
         self.line
     }
 }
 
-/// Starts it, also in the moment in which another thread has forked and still holds the program open for writing: it
-/// was just put on disk.
+/// Starts the program. It retries if the file is busy: another thread may have forked while the program was being
+/// written to disk, and its child still holds the file open for writing.
 fn spawn(command: &mut Command) -> std::io::Result<Child> {
     let mut tries = 0;
     loop {
@@ -120,7 +122,7 @@ fn spawn(command: &mut Command) -> std::io::Result<Child> {
     }
 }
 
-/// Takes the child's status when it ends, so that no zombie stays in a program that lives long.
+/// Reaps the child when it ends, so that it leaves no zombie in a long-running program.
 fn reap_later(pid: u32) -> Process {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Process(None) };
     let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK) else { return Process(None) };

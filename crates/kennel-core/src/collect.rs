@@ -1,16 +1,16 @@
-//! Output collected up to a cap, with what was cut said.
+//! Collects output up to a cap, and counts what it cuts off.
 
 use kennel_proto::Channel;
 use kennel_types::ExitStatus;
 use std::fmt::Write;
 
-/// How much of each stream `run` keeps.
+/// How many bytes of each stream `run` keeps.
 pub const RUN_OUTPUT_CAP: usize = 10 * 1024 * 1024;
 
-/// A finished command and what it printed.
+/// The result of a finished command, with its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
     /// Standard output, up to the cap.
     pub stdout: Vec<u8>,
@@ -28,12 +28,12 @@ impl Output {
         self.stdout_cut + self.stderr_cut > 0
     }
 
-    /// Standard output as text, ending in a marker if it was cut.
+    /// Standard output as text. It ends with a marker if it was cut off.
     pub fn stdout_text(&self) -> String {
         text(&self.stdout, self.stdout_cut)
     }
 
-    /// Standard error as text, ending in a marker if it was cut.
+    /// Standard error as text. It ends with a marker if it was cut off.
     pub fn stderr_text(&self) -> String {
         text(&self.stderr, self.stderr_cut)
     }
@@ -47,7 +47,7 @@ fn text(bytes: &[u8], cut: u64) -> String {
     text
 }
 
-/// Takes output as it comes and keeps the first `cap` bytes of each stream.
+/// Collects output and keeps the first `cap` bytes of each stream.
 #[derive(Debug)]
 pub struct Collector {
     cap: usize,
@@ -61,12 +61,12 @@ struct Kept {
 }
 
 impl Collector {
-    /// Keeps `cap` bytes of each stream.
+    /// Creates a collector that keeps `cap` bytes of each stream.
     pub fn new(cap: usize) -> Self {
         Self { cap, streams: [Kept::default(), Kept::default()] }
     }
 
-    /// Takes bytes of a stream.
+    /// Adds bytes of a stream.
     pub fn push(&mut self, channel: Channel, bytes: &[u8]) {
         let kept = &mut self.streams[usize::from(channel == Channel::Stderr)];
         let room = if kept.cut > 0 { 0 } else { self.cap - kept.bytes.len() };
@@ -75,7 +75,7 @@ impl Collector {
         kept.cut += (bytes.len() - take) as u64;
     }
 
-    /// The result.
+    /// Returns the collected output.
     pub fn finish(self, status: ExitStatus) -> Output {
         let [stdout, stderr] = self.streams.map(Kept::finish);
         Output { status, stdout: stdout.bytes, stderr: stderr.bytes, stdout_cut: stdout.cut, stderr_cut: stderr.cut }
@@ -83,7 +83,7 @@ impl Collector {
 }
 
 impl Kept {
-    /// Moves the cut to the last character boundary, if what is there is text up to it.
+    /// If the output is text up to the cut, moves the cut to the last character boundary.
     fn finish(mut self) -> Self {
         if self.cut > 0 {
             let tail_start = self.bytes.len().saturating_sub(3);

@@ -1,4 +1,4 @@
-//! A command that runs, as seen from outside.
+//! A running command, as the client sees it.
 
 use crate::keeper::{Arrival, KeeperStream};
 use crate::{Collector, Error, Keeper, Output, Result};
@@ -6,7 +6,7 @@ use kennel_proto::{Attach, Body, Channel, ExitReport, Reply, Request, Size, Spaw
 use kennel_types::{Command, ErrorCode, ExecSpec, ExitStatus, TermSize};
 use std::sync::Arc;
 
-/// A running command. Dropping it ends a tied command, and detaches from another.
+/// A running command. Dropping the handle ends a tied command, and detaches from any other.
 pub struct Exec {
     stream: KeeperStream,
     process: u64,
@@ -15,21 +15,21 @@ pub struct Exec {
     stdin: Arc<StdinState>,
 }
 
-/// Something a command did.
+/// An event of a running command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecEvent {
-    /// It printed.
+    /// The command printed these bytes.
     Output(Channel, Vec<u8>),
-    /// It ended, and all its output was handed out.
+    /// The command ended, and all its output has been returned.
     Exited(ExitStatus),
 }
 
-/// How far a command's output was read; enough to go on from there after a lost connection.
+/// How much of a command's output has been read. Reading can continue from there after a lost connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Position {
-    /// Bytes of standard output.
+    /// The number of bytes read from standard output.
     pub stdout: u64,
-    /// Bytes of standard error.
+    /// The number of bytes read from standard error.
     pub stderr: u64,
 }
 
@@ -38,7 +38,7 @@ struct StdinState {
     sent: tokio::sync::Mutex<u64>,
 }
 
-/// The writing end of a command's standard input.
+/// The standard input of a command, for writing.
 pub struct Stdin {
     stream: KeeperStream,
     state: Arc<StdinState>,
@@ -80,28 +80,28 @@ impl Exec {
         Ok(Self { stream, process, tty, lost, stdin })
     }
 
-    /// Its id, for a later attach.
+    /// The id of the command, for a later attach.
     pub fn process(&self) -> u64 {
         self.process
     }
 
-    /// Whether it runs on a terminal.
+    /// Whether the command runs on a terminal.
     pub fn is_tty(&self) -> bool {
         self.tty
     }
 
-    /// Bytes of output between the position asked for and the first byte that was still there.
+    /// The number of output bytes that were lost between the requested position and the first available byte.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// How far its output was handed out by [`Self::next`].
+    /// How much output [`Self::next`] has returned.
     pub fn position(&self) -> Position {
         let [stdout, stderr] = self.stream.consumed();
         Position { stdout, stderr }
     }
 
-    /// The next thing it does. After [`ExecEvent::Exited`] there is nothing more.
+    /// Returns the next event. There is none after [`ExecEvent::Exited`].
     pub async fn next(&mut self) -> Result<ExecEvent> {
         Ok(match self.stream.next().await? {
             Arrival::Bytes(channel, bytes) => ExecEvent::Output(channel, bytes),
@@ -112,7 +112,7 @@ impl Exec {
         })
     }
 
-    /// Reads to the end and keeps the first `cap` bytes of each stream.
+    /// Reads all output and keeps the first `cap` bytes of each stream.
     pub async fn collect(mut self, cap: usize) -> Result<Output> {
         let mut collector = Collector::new(cap);
         loop {
@@ -123,17 +123,17 @@ impl Exec {
         }
     }
 
-    /// Its standard input. Bytes go through only if the spec asked for standard input or a terminal.
+    /// The command's standard input. Bytes reach the command only if the spec requested standard input or a terminal.
     pub fn stdin(&self) -> Stdin {
         Stdin { stream: self.stream.sender(), state: self.stdin.clone() }
     }
 
-    /// Sends a signal to its process group.
+    /// Sends a signal to the command's process group.
     pub fn signal(&self, signal: i32) {
         self.stream.send(Body::Signal(signal));
     }
 
-    /// Tells it the terminal's new size.
+    /// Tells the command the new size of the terminal.
     pub fn resize(&self, size: TermSize) {
         self.stream.send(Body::Resize(wire_size(size)));
     }
@@ -146,7 +146,7 @@ impl Drop for Exec {
 }
 
 impl Stdin {
-    /// Writes all bytes, as fast as the command takes them.
+    /// Writes all bytes, as fast as the command reads them.
     pub async fn write(&self, mut bytes: &[u8]) -> Result<()> {
         let mut sent = self.state.sent.lock().await;
         while !bytes.is_empty() {
@@ -159,12 +159,12 @@ impl Stdin {
         Ok(())
     }
 
-    /// The number of the next byte to be written. On a handle that was just attached: how much the keeper has taken.
+    /// The offset of the next byte to write. After attaching, this is how much the keeper has received.
     pub async fn position(&self) -> u64 {
         *self.state.sent.lock().await
     }
 
-    /// Ends it: the command reads end of file.
+    /// Closes standard input: the command reads end of file.
     pub fn close(&self) {
         self.stream.send(Body::Eof(Channel::Stdin));
     }
@@ -206,7 +206,8 @@ fn program(command: &Command) -> String {
     }
 }
 
-/// A command that could not be started: 127 if it is not there, 126 if it cannot be run.
+/// Creates the error for a command that could not be started. The exit code is 127 if the program does not exist, and
+/// 126 if it cannot be executed.
 fn start_error(what: &str, error: Error) -> Error {
     let exit = match error.code() {
         ErrorCode::NotFound => 127,

@@ -1,4 +1,4 @@
-//! Files inside a sandbox. Every path is resolved by the keeper, inside; nothing here opens the host's files.
+//! Files inside a sandbox. The keeper resolves every path inside; this module opens no files of the host.
 
 mod holes;
 
@@ -11,21 +11,21 @@ use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat, WatchEvent, WatchKin
 use minicbor::bytes::ByteVec;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Entries a listing may have before it is refused.
+/// The maximum number of entries in a listing. A longer one is refused.
 const ENTRIES: usize = 1_000_000;
 
-/// The files of a sandbox, as one of its users.
+/// Access to the files of a sandbox, as one of its users.
 pub struct Files {
     keeper: Keeper,
     user: Option<String>,
 }
 
-/// How to write.
+/// Options for writing a file.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOptions {
-    /// Permission bits; those of the file that was there, or 0644, if not given.
+    /// Permission bits. Defaults to those of the existing file, or 0644.
     pub mode: Option<u32>,
-    /// Make missing parents.
+    /// Create missing parent directories.
     pub parents: bool,
 }
 
@@ -51,7 +51,7 @@ impl Files {
         Ok(path.to_vec().into())
     }
 
-    /// Opens a file for reading, from `offset` on.
+    /// Opens a file for reading, starting at `offset`.
     pub async fn open(&self, path: impl AsRef<[u8]>, offset: u64, limit: Option<u64>) -> Result<FileReader> {
         let request = Request::Read { path: Self::path(path)?, user: self.user.clone(), offset, limit, sparse: None };
         let reader = FileReader { stream: self.keeper.open(request)? };
@@ -59,7 +59,7 @@ impl Files {
         Ok(reader)
     }
 
-    /// The whole of a file that must not be larger than `cap`.
+    /// Reads a whole file, which must not be larger than `cap`.
     pub async fn read(&self, path: impl AsRef<[u8]>, cap: usize) -> Result<Vec<u8>> {
         let mut reader = self.open(path, 0, Some(cap as u64 + 1)).await?;
         let mut all = Vec::new();
@@ -72,12 +72,12 @@ impl Files {
         Ok(all)
     }
 
-    /// Writes a file: all of it or nothing.
+    /// Writes a file, completely or not at all.
     pub async fn write(&self, path: impl AsRef<[u8]>, bytes: &[u8], options: WriteOptions) -> Result<()> {
         self.write_from(path, bytes, options).await
     }
 
-    /// Writes a file from a reader, to its end: all of it or nothing.
+    /// Writes a file from a reader, completely or not at all.
     pub async fn write_from(
         &self,
         path: impl AsRef<[u8]>,
@@ -98,7 +98,7 @@ impl Files {
         upload.finish().await
     }
 
-    /// Begins to write a file; also returns whether its bytes are to be sent as segments, if that was wanted.
+    /// Starts to write a file. Also returns whether its data must be sent as segments, if `sparse` requested that.
     async fn upload(&self, path: impl AsRef<[u8]>, options: WriteOptions, sparse: bool) -> Result<(Upload, bool)> {
         let request = Request::Write {
             path: Self::path(path)?,
@@ -112,7 +112,7 @@ impl Files {
         Ok((Upload { stream, window, sent: 0 }, sparse))
     }
 
-    /// The entries of a directory, by name.
+    /// Returns the entries of a directory, sorted by name.
     pub async fn list(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirEntry>> {
         let request = Request::List { path: Self::path(path)?, user: self.user.clone() };
         let mut items = Items { stream: Closing(self.keeper.open(request)?), buffer: Vec::new() };
@@ -128,7 +128,7 @@ impl Files {
         Ok(entries)
     }
 
-    /// What is at a path; the link itself if `follow` is not set.
+    /// Returns the metadata of a path. If `follow` is not set, that of the symlink itself.
     pub async fn stat(&self, path: impl AsRef<[u8]>, follow: bool) -> Result<FileStat> {
         let request = Request::Stat { path: Self::path(path)?, user: self.user.clone(), follow };
         match self.keeper.call(request).await? {
@@ -137,13 +137,13 @@ impl Files {
         }
     }
 
-    /// Makes a directory; with `parents` also those above, and an existing one is fine.
+    /// Creates a directory. With `parents` it also creates missing parents, and accepts an existing directory.
     pub async fn mkdir(&self, path: impl AsRef<[u8]>, parents: bool) -> Result<()> {
         let request = Request::Mkdir { path: Self::path(path)?, user: self.user.clone(), parents, mode: None };
         self.keeper.call(request).await.map(drop)
     }
 
-    /// Makes a directory with exactly these permission bits. None may be there, and what it is in must be.
+    /// Creates a directory with exactly these permission bits. It must not exist yet, and its parent must exist.
     pub async fn make_dir(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
         let (path, mode) = (Self::path(path)?, Some(mode));
         self.keeper.call(Request::Mkdir { path, user: self.user.clone(), parents: false, mode }).await.map(drop)
@@ -155,13 +155,13 @@ impl Files {
         self.keeper.call(Request::Move { from, to, user: self.user.clone(), replace }).await.map(drop)
     }
 
-    /// Removes a file, a link, or with `recursive` a directory and all in it.
+    /// Removes a file or symlink, or with `recursive` a directory and its content.
     pub async fn remove(&self, path: impl AsRef<[u8]>, recursive: bool) -> Result<()> {
         let request = Request::Remove { path: Self::path(path)?, user: self.user.clone(), recursive };
         self.keeper.call(request).await.map(drop)
     }
 
-    /// Changes at or below a path, from now on.
+    /// Watches for changes at or below a path, from now on.
     pub async fn watch(&self, path: impl AsRef<[u8]>, recursive: bool) -> Result<FileWatch> {
         let request = Request::Watch { path: Self::path(path)?, user: self.user.clone(), recursive };
         let items = Items { stream: Closing(self.keeper.open(request)?), buffer: Vec::new() };
@@ -170,12 +170,13 @@ impl Files {
     }
 }
 
-/// Waits until bytes may flow; returns how far ahead they may be.
+/// Waits until data may be sent or received. Returns how far the sender may be ahead.
 async fn ready(stream: &KeeperStream) -> Result<u64> {
     ready_as(stream, false).await.map(|(window, _)| window)
 }
 
-/// Waits until bytes may flow; returns how far ahead they may be, and whether they are segments of a file with holes.
+/// Waits until data may be sent or received. Returns how far the sender may be ahead, and whether the data are segments
+/// of a sparse file.
 async fn ready_as(stream: &KeeperStream, sparse: bool) -> Result<(u64, bool)> {
     match stream.reply().await? {
         Reply::Ready { stdin_window } => Ok((stdin_window.min(caps::WINDOW), false)),
@@ -192,7 +193,7 @@ struct Upload {
 }
 
 impl Upload {
-    /// Waits until something may be sent; returns how much.
+    /// Waits until data may be sent, and returns how much.
     async fn room(&self) -> Result<usize> {
         Ok(self.stream.0.room(self.sent, self.window).await?.min(caps::DATA as u64) as usize)
     }
@@ -207,7 +208,7 @@ impl Upload {
         Ok(())
     }
 
-    /// That was all of it.
+    /// Ends the file and waits for the result.
     async fn finish(mut self) -> Result<()> {
         self.stream.0.send(Body::Eof(Channel::Stdin));
         self.stream.0.done().await.map(drop)
@@ -231,7 +232,7 @@ fn stat(stat: Stat) -> FileStat {
     }
 }
 
-/// Closes its stream when dropped.
+/// Closes the stream when dropped.
 struct Closing(KeeperStream);
 
 impl Drop for Closing {
@@ -246,7 +247,7 @@ pub struct FileReader {
 }
 
 impl FileReader {
-    /// The next bytes; `None` at the end.
+    /// Returns the next bytes, or `None` at the end.
     pub async fn chunk(&mut self) -> Result<Option<Vec<u8>>> {
         match self.stream.next().await? {
             Arrival::Bytes(_, bytes) => Ok(Some(bytes)),
@@ -264,7 +265,7 @@ impl Drop for FileReader {
     }
 }
 
-/// Length-prefixed messages on a stream.
+/// Decodes length-prefixed messages from a stream.
 struct Items {
     stream: Closing,
     buffer: Vec<u8>,
@@ -295,13 +296,13 @@ impl Items {
     }
 }
 
-/// Changes as they happen.
+/// A stream of file changes.
 pub struct FileWatch {
     items: Items,
 }
 
 impl FileWatch {
-    /// The next change; `None` when the watched path is gone.
+    /// Returns the next change, or `None` when the watched path is gone.
     pub async fn next(&mut self) -> Result<Option<WatchEvent>> {
         let Some(item) = self.items.next::<WatchItem>().await? else { return Ok(None) };
         let kind = match item.kind {

@@ -1,9 +1,10 @@
-//! What no sandbox may see of a directory that is mounted into it: Kennel's own directories, and the sockets of container
-//! engines. Every provider asks here, so that the same holds on each.
+//! Decides what must be hidden in a directory that is mounted into a sandbox: Kennel's own directories, and the sockets
+//! of container engines. Every provider uses this module, so the same rules apply on each.
 //!
-//! A mask over a directory is not enough where the sandbox may write: it could rename a directory above the mask and put
-//! one of its own in its place. So each directory between the top of the mount and the mask is *pinned*: mounted on itself,
-//! which keeps the kernel from renaming or removing it. A symlink cannot be pinned: then the mount is refused.
+//! If the sandbox may write to the mount, a mask alone is not enough: the sandbox could rename a directory above the
+//! mask and replace it. So each directory between the top of the mount and the mask is *pinned*: it is mounted on
+//! itself, and the kernel refuses to rename or remove a mount point. A symlink cannot be pinned; then the mount is
+//! refused.
 
 mod place;
 mod sockets;
@@ -13,7 +14,7 @@ use kennel_types::{ErrorCode, SandboxSpec};
 use place::Place;
 use std::path::{Path, PathBuf};
 
-/// Behind the links in it lies everything that a process of the host sees, unmasked.
+/// Through the magic links in `/proc`, a process can reach all files of the host's processes.
 const PROC: &str = "/proc";
 
 /// Host paths that no sandbox may see.
@@ -26,11 +27,11 @@ pub struct Guard {
 #[derive(Debug)]
 struct Private {
     place: Place,
-    /// Whether a mount of it, or of something in it, is an error. Otherwise it is only masked.
+    /// Whether mounting this directory, or a path in it, is an error. Otherwise it is only masked.
     refused: bool,
 }
 
-/// What has to be done about one mount, by paths relative to it. Parents come before what is in them.
+/// What must be hidden in one mount, by paths relative to it. Parents come before their children.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Screen {
     /// Directories that must be mount points, so that they cannot be renamed.
@@ -42,37 +43,38 @@ pub struct Screen {
 }
 
 impl Guard {
-    /// Keeps these directories of Kennel's from every sandbox, whether they exist yet or not.
+    /// Creates a guard that hides these directories of Kennel from every sandbox, whether they exist yet or not.
     pub fn new<'a>(private: impl IntoIterator<Item = &'a Path>) -> Self {
         let private = private.into_iter().map(|dir| Private { place: Place::of(dir), refused: true });
         Self { private: private.collect(), engines: Vec::new() }
     }
 
-    /// Masks one more directory; what lies in it may be mounted.
+    /// Masks another directory. Paths in it may still be mounted.
     #[must_use]
     pub fn masking(mut self, dir: &Path) -> Self {
         self.private.push(Private { place: Place::of(dir), refused: false });
         self
     }
 
-    /// Takes these for sockets of engines, beside the well-known ones.
+    /// Adds sockets of engines, in addition to the well-known ones.
     #[must_use]
     pub fn with_engines(self, sockets: impl IntoIterator<Item = PathBuf>) -> Self {
         Self { engines: sockets.into_iter().collect(), ..self }
     }
 
-    /// Where all masked directories really are.
+    /// The real paths of all masked directories.
     pub fn masked(&self) -> impl Iterator<Item = &Path> {
         self.private.iter().map(|private| private.place.real.as_path())
     }
 
-    /// Where those really are that are refused as mounts.
+    /// The real paths of the directories that are refused as mounts.
     pub fn refused(&self) -> impl Iterator<Item = &Path> {
         self.private.iter().filter(|private| private.refused).map(|private| private.place.real.as_path())
     }
 
-    /// Refuses a mount of Kennel's own directories, of something in them, or of a directory in which a sandbox could replace
-    /// a symlink that leads to them. `asked` is the path as the user named it, `real` the same without symlinks.
+    /// Refuses a mount of Kennel's own directories, of a path in them, or of a directory in which a sandbox could
+    /// replace a symlink to them. `asked` is the path as the user named it, and `real` is the same path without
+    /// symlinks.
     pub fn check(&self, asked: &Path, real: &Path, read_only: bool) -> Result<()> {
         let refusal = |why: String, hint: &str| {
             let message = format!("mount {}: {why}", asked.display());
@@ -106,8 +108,9 @@ impl Guard {
         Err(Error::new(ErrorCode::InvalidConfig, message).hint("leave this mount out"))
     }
 
-    /// What has to be done about the workspace, if there is one, and about each other mount of the spec, in that order. Makes
-    /// directories of Kennel's that a sandbox could otherwise make itself. Call it each time the mounts are made.
+    /// Returns what must be hidden in the workspace, if there is one, and in each other mount of the spec, in this
+    /// order. Creates missing directories of Kennel that a sandbox could otherwise create. Call it each time the mounts
+    /// are created.
     pub async fn screens(&self, spec: &SandboxSpec) -> Result<Vec<Screen>> {
         let workspace = spec.workspace.iter().map(|host| (host, false));
         let others = spec.mounts.iter().map(|mount| (&mount.host, mount.read_only));
@@ -132,7 +135,7 @@ impl Guard {
         let mut below: Vec<&Path> =
             places.filter(|place| place.real != real).filter_map(|place| place.real.strip_prefix(real).ok()).collect();
         below.sort_unstable();
-        // One inside another needs no mask of its own.
+        // A directory inside another masked one needs no mask.
         below.dedup_by(|inner, outer| inner.starts_with(outer));
         for dir in below {
             if !place::is_there(&real.join(dir), read_only)? {

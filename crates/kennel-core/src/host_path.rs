@@ -1,9 +1,9 @@
-//! Opens host paths that a user named, so that no symlink a sandbox left there leads elsewhere.
+//! Opens host paths that a user named, so that no symlink left by a sandbox leads elsewhere.
 //!
-//! A relative path stays beneath the current directory, or beneath the directory that its leading `..` components lead to.
-//! Any path that enters a fence (the workspace of a sandbox) stays beneath it. Other symlinks are the user's own and are
-//! followed. Everything is opened by descriptor and the kernel checks each component: nothing can be swapped between a check
-//! and its use.
+//! A relative path stays beneath the current directory, or beneath the directory that its leading `..` components name.
+//! A path that enters a fence (the workspace of a sandbox) stays beneath it. Other symlinks are the user's own and are
+//! followed. Every component is opened by descriptor and checked by the kernel, so nothing can be swapped between check
+//! and use.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -16,14 +16,15 @@ use std::path::{Path, PathBuf};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Symlinks that are followed in one path: the kernel's own limit.
+/// The number of symlinks that are followed in one path, the same as the kernel's limit.
 const LINKS: usize = 40;
-/// How often a lookup is tried again that a rename has disturbed.
+/// How often a lookup is repeated if a concurrent rename disturbed it.
 const DISTURBED: usize = 64;
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
-/// A directory that symlinks below it must not lead out of. It is known by device and inode, so every path to it counts.
+/// A directory that symlinks below it must not leave. It is identified by device and inode, so any path to it is
+/// recognised.
 #[derive(Clone, Debug)]
 pub struct Fence {
     path: PathBuf,
@@ -32,7 +33,7 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// A fence around this directory; `None` if there is no such directory.
+    /// Creates a fence around this directory, or returns `None` if it does not exist.
     pub fn around(path: &Path) -> Option<Self> {
         let stat = rustix::fs::stat(path).ok()?;
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -40,10 +41,10 @@ impl Fence {
     }
 }
 
-/// Whether a symlink in the last component of a path is followed.
+/// What a path means if its last component is a symlink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastLink {
-    /// The path means what the symlink points at.
+    /// The path means the target of the symlink.
     Follow,
     /// The path means the symlink itself.
     Keep,
@@ -53,9 +54,9 @@ pub enum LastLink {
 #[derive(Debug)]
 pub struct HostPath {
     base: OwnedFd,
-    /// What is left of the path below `base`.
+    /// The rest of the path below `base`.
     rest: PathBuf,
-    /// What the path must stay beneath; `None` if nothing confines it.
+    /// The directory that the path must stay beneath; `None` if it is not confined.
     limit: Option<String>,
     last: LastLink,
 }
@@ -71,12 +72,12 @@ impl HostPath {
         Walk::begin(path.is_absolute(), fences)?.go(ahead, last)
     }
 
-    /// A path that must stay beneath a directory. The title is what errors call the directory.
+    /// Creates a path that must stay beneath a directory. Errors call the directory `title`.
     pub fn beneath(dir: OwnedFd, title: String, path: &Path) -> Self {
         Self { base: dir, rest: path.to_owned(), limit: Some(title), last: LastLink::Follow }
     }
 
-    /// Opens a regular file for reading. Never waits for a FIFO or a device: they are refused.
+    /// Opens a regular file for reading. FIFOs and devices are refused without waiting for them.
     pub fn open_regular(&self) -> Result<File> {
         let file = self.open(OFlags::RDONLY | OFlags::NONBLOCK)?;
         if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
@@ -85,13 +86,12 @@ impl HostPath {
         Ok(File::from(file))
     }
 
-    /// Opens what the path names. `CLOEXEC` is always set.
+    /// Opens the path. `CLOEXEC` is always set.
     pub fn open(&self, flags: OFlags) -> Result<OwnedFd> {
         self.open_rest(&self.rest, flags, self.last)
     }
 
-    /// Opens the directory that holds the last component, and returns it with that component. Only a path that ends in a name
-    /// has one.
+    /// Opens the parent directory, and returns it with the last component. Fails if the path does not end in a name.
     pub fn parent(&self) -> Result<(OwnedFd, OsString)> {
         let no_name = || Error::new(ErrorKind::InvalidInput, "it does not end in a file name");
         let name = self.rest.file_name().ok_or_else(no_name)?.to_owned();
@@ -112,23 +112,23 @@ impl HostPath {
     }
 }
 
-/// Opens a regular file for reading, as [`HostPath`] does. Never waits for a FIFO or a device: they are refused.
+/// Opens a regular file for reading, as [`HostPath`] does. FIFOs and devices are refused without waiting for them.
 pub fn open_regular_file(path: &Path, fences: &[Fence]) -> Result<File> {
     HostPath::resolve(path, fences, LastLink::Follow)?.open_regular()
 }
 
-/// Opens a regular file below a directory for reading. A symlink that leads out of the directory is refused, as are FIFOs and
-/// devices, which are not waited for.
+/// Opens a regular file beneath a directory for reading. Symlinks that leave the directory, FIFOs and devices are
+/// refused, without waiting for them.
 pub fn open_regular_file_beneath(dir: &Path, path: &Path) -> Result<File> {
     let base = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     HostPath::beneath(base, dir.display().to_string(), path).open_regular()
 }
 
-/// Opens beneath a directory; `XDEV` if the path leads out of it.
+/// Opens a path beneath a directory. Returns `XDEV` if the path leaves it.
 fn open_beneath(base: &OwnedFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     for _ in 0..DISTURBED {
         match rustix::fs::openat2(base, path, flags, Mode::empty(), BENEATH) {
-            // A rename somewhere in the tree while `..` was looked up, or a signal.
+            // A concurrent rename while `..` was looked up, or a signal.
             Err(Errno::AGAIN | Errno::INTR) => {}
             done => return done,
         }
@@ -136,7 +136,7 @@ fn open_beneath(base: &OwnedFd, path: &Path, flags: OFlags) -> Result<OwnedFd, E
     Err(Errno::AGAIN)
 }
 
-/// Puts the components of a path before those that are still ahead, the next one last.
+/// Puts the components of a path in front of the remaining ones. The next component is the last element.
 fn put_ahead(ahead: &mut Vec<OsString>, path: &OsStr) {
     let parts = path.as_bytes().split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".");
     ahead.extend(parts.rev().map(|part| OsStr::from_bytes(part).to_owned()));
@@ -146,13 +146,13 @@ fn put_ahead(ahead: &mut Vec<OsString>, path: &OsStr) {
 struct Step {
     dir: OwnedFd,
     name: OsString,
-    /// The step that confines this one.
+    /// The index of the step that confines this one.
     limit: Option<usize>,
-    /// What the limit is called, of a step that is one.
+    /// The name of the limit in errors, if this step is a limit.
     title: String,
 }
 
-/// A walk over directories, one component at a time, until a symlink that must be confined or the last component.
+/// Walks over directories, one component at a time, up to a symlink that must be confined or the last component.
 struct Walk<'a> {
     fences: &'a [Fence],
     steps: Vec<Step>,
@@ -180,14 +180,14 @@ impl<'a> Walk<'a> {
             }
             let is_last = ahead.is_empty();
             let here = self.top();
-            // Looked at as a directory first: only so does the kernel mount what is mounted on demand.
+            // Open it as a directory first: only then does the kernel mount automounts.
             match rustix::fs::openat(&here.dir, &name, LOOK | OFlags::DIRECTORY, Mode::empty()) {
                 Ok(dir) => {
                     self.enter(dir, name)?;
                     continue;
                 }
                 Err(Errno::NOTDIR | Errno::LOOP) => {}
-                // Whoever opens it learns what is wrong, or makes it.
+                // Whoever opens the path gets the error, or creates the file.
                 Err(_) if is_last => return Ok(self.stop(&name, ahead, LastLink::Keep)),
                 Err(error) => return Err(error.into()),
             }
@@ -195,7 +195,7 @@ impl<'a> Walk<'a> {
             match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
                 FileType::Symlink if is_last && last == LastLink::Keep => return Ok(self.stop(&name, ahead, last)),
                 FileType::Symlink if here.limit.is_some() => return Ok(self.stop(&name, ahead, LastLink::Follow)),
-                // Such a link may be a magic one, whose text means nothing.
+                // This may be a magic link, whose text has no meaning.
                 FileType::Symlink if is_proc(&here.dir) => {
                     if is_last {
                         return Ok(self.stop(&name, ahead, LastLink::Follow));
@@ -237,7 +237,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Goes up as the user typed it. Only typed components come here inside a limit: symlinks there are left to the kernel.
+    /// Goes up one directory as the user typed it. Within a limit, only typed components get here: symlinks are left to
+    /// the kernel.
     fn up(&mut self) -> Result<()> {
         if self.steps.len() > 1 {
             self.steps.pop();
@@ -252,7 +253,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Ends the walk before `name`: the kernel opens the rest.
+    /// Ends the walk before `name`. The kernel opens the rest.
     fn stop(mut self, name: &OsStr, mut ahead: Vec<OsString>, last: LastLink) -> HostPath {
         ahead.reverse();
         let (from, limit) = match self.top().limit {

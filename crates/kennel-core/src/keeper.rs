@@ -1,10 +1,11 @@
 //! The client side of the keeper protocol: one connection, many streams.
 //!
-//! Two tasks per connection: one reads frames and puts bytes where their stream will find them, one writes. Nothing is
-//! queued without bound: a stream holds at most a window of unread bytes per channel, and a keeper that sends more, out
-//! of order, or what was not asked for, loses the connection.
+//! Each connection has two tasks. One reads frames and stores their bytes for the stream they belong to, the other
+//! writes. Nothing is queued without bound: a stream holds at most one window of unread bytes per channel. If a keeper
+//! sends more, out of order, or something that was not requested, the connection is closed.
 //!
-//! Requests may follow the hello at once: a keeper that does not welcome us answers none of them.
+//! Requests may be sent right after the hello, before the welcome. A keeper that refuses the handshake replies to none
+//! of them.
 
 mod stream;
 
@@ -23,20 +24,20 @@ use stream::StreamState;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 
-/// How long a keeper that runs may take to answer the hello.
+/// How long a running keeper may take to reply to the hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// How long the reason for its end may take to arrive.
+/// How long to wait for the reason after the connection was closed.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Bytes read at once.
+/// Bytes per read.
 const READ: usize = 256 * 1024;
 
-/// A connection to a keeper. It ends when the last handle and the last stream are dropped.
+/// A connection to a keeper. It is closed when the last handle and the last stream are dropped.
 #[derive(Clone)]
 pub struct Keeper {
     link: Arc<Link>,
 }
 
-/// What the handles hold. The tasks hold [`Shared`] only, so dropping the last handle ends them.
+/// The part that handles own. The tasks hold only [`Shared`], so dropping the last handle ends them.
 struct Link {
     shared: Arc<Shared>,
     tasks: [tokio::task::AbortHandle; 2],
@@ -52,14 +53,14 @@ impl Drop for Link {
 
 struct Shared {
     state: Mutex<State>,
-    /// Something to write.
+    /// Notified when there is something to write.
     outgoing: Notify,
-    /// The keeper said welcome, or the connection is over.
+    /// Notified when the welcome has arrived, or the connection is closed.
     turned: Notify,
 }
 
 impl Shared {
-    /// Waits until `find` finds what it looks for.
+    /// Waits until `find` returns a value.
     async fn until<T>(&self, mut find: impl FnMut(&State) -> Option<T>) -> T {
         loop {
             let turned = self.turned.notified();
@@ -77,11 +78,11 @@ struct State {
     streams: HashMap<u32, StreamState>,
     last_stream: u32,
     outgoing: Vec<u8>,
-    /// Why the connection is over.
+    /// Why the connection is closed.
     closed: Option<Closed>,
 }
 
-/// Why a connection is over.
+/// Why a connection is closed.
 #[derive(Clone)]
 struct Closed {
     code: ErrorCode,
@@ -105,12 +106,12 @@ impl From<Error> for Closed {
     }
 }
 
-/// How long an answer to the hello is waited for.
+/// How long to wait for the reply to the hello.
 #[derive(Clone, Copy)]
 enum Patience {
-    /// Of a keeper that runs.
+    /// The keeper is running.
     Running,
-    /// Of one that is just starting: so long as a start may take.
+    /// The keeper is just starting; the wait is the time limit of the start.
     Starting(Duration),
 }
 
@@ -122,7 +123,7 @@ impl Patience {
         }
     }
 
-    /// The error when it is over.
+    /// The error when the time is over.
     fn over(self) -> Error {
         match self {
             Self::Running => {
@@ -134,7 +135,7 @@ impl Patience {
 }
 
 fn lock(shared: &Shared) -> MutexGuard<'_, State> {
-    // Nothing in here panics while it holds the lock; a poisoned one is still consistent.
+    // No code panics while it holds the lock, so the state is consistent even if the lock is poisoned.
     shared.state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -147,12 +148,13 @@ fn lost(reason: impl std::fmt::Display) -> Error {
 }
 
 impl Keeper {
-    /// Says hello on a dialled stream, and goes on without waiting for the answer.
+    /// Starts the handshake on a dialled stream, and returns without waiting for the reply.
     pub fn greet(dialed: Dialed) -> Self {
         Self::hello(dialed, Patience::Running)
     }
 
-    /// The same to a keeper that is just starting, and may take so long for that.
+    /// Starts the handshake with a keeper that is just starting, and returns without waiting. The reply may take
+    /// `within`.
     pub fn greet_starting(dialed: Dialed, within: Duration) -> Self {
         Self::hello(dialed, Patience::Starting(within))
     }
@@ -170,12 +172,12 @@ impl Keeper {
         Self { link: Arc::new(Link { shared, tasks }) }
     }
 
-    /// Says hello on a dialled stream and waits for the answer.
+    /// Performs the handshake on a dialled stream.
     pub async fn connect(dialed: Dialed) -> Result<Self> {
         Self::greet(dialed).welcomed().await
     }
 
-    /// The same with a keeper that is just starting, and may take so long for that.
+    /// Performs the handshake with a keeper that is just starting. The reply may take `within`.
     pub async fn connect_starting(dialed: Dialed, within: Duration) -> Result<Self> {
         Self::greet_starting(dialed, within).welcomed().await
     }
@@ -185,7 +187,7 @@ impl Keeper {
         Ok(self)
     }
 
-    /// What the keeper said of itself, once it has.
+    /// Waits for the keeper's half of the handshake and returns it.
     pub async fn welcome(&self) -> Result<Arc<Welcome>> {
         let welcomed = self.link.shared.until(|state| match (&state.welcome, &state.closed) {
             (Some(welcome), _) => Some(Ok(welcome.clone())),
@@ -195,24 +197,25 @@ impl Keeper {
         welcomed.await
     }
 
-    /// Whether the connection is over.
+    /// Whether the connection is closed.
     pub fn is_closed(&self) -> bool {
         lock(&self.link.shared).closed.is_some()
     }
 
-    /// Waits until the connection is over.
+    /// Waits until the connection is closed.
     pub async fn closed(&self) {
         self.link.shared.until(|state| state.closed.is_some().then_some(())).await;
     }
 
-    /// Asks it to end everything inside (TERM, `grace`, KILL) and itself, and waits until it has hung up.
+    /// Asks the keeper to end everything inside (TERM, `grace`, KILL) and to exit, and waits until the connection is
+    /// closed.
     pub async fn shut_down(&self, grace: Duration) -> Result<()> {
         let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
         let hung_up = async {
             match self.call(Request::Shutdown { grace_ms }).await {
-                // Who only stands in for a keeper ends nothing.
+                // The replacement for a keeper on an engine does not support this.
                 Err(error) if error.code() == ErrorCode::Unsupported => return Err(error),
-                // Its answer may be lost in its end: both mean the same.
+                // The reply may get lost because the keeper exits. Both cases mean the same.
                 _ => self.closed().await,
             }
             Ok(())
@@ -248,20 +251,20 @@ impl Keeper {
         Ok(KeeperStream::new(self.link.clone(), stream, arrived))
     }
 
-    /// A request that has one answer.
+    /// Sends a request and returns its single result.
     pub async fn call(&self, request: Request) -> Result<kennel_proto::Outcome> {
         let mut stream = self.open(request)?;
         stream.done().await
     }
 }
 
-/// Asks a keeper that was dialled to end everything, and waits until it has hung up.
+/// Asks a dialled keeper to end everything and to exit, and waits until the connection is closed.
 pub async fn shut_down(dialed: Result<Dialed>, grace: Duration) -> Result<()> {
-    // Whoever stops a sandbox does not own it.
+    // The caller that stops a sandbox is not its owner.
     Keeper::connect(Dialed { owner: false, ..dialed? }).await?.shut_down(grace).await
 }
 
-/// The library's error for a failure the keeper reports.
+/// Converts a failure that the keeper reported into the library's error.
 fn failed(failure: &Failure) -> Error {
     let message = printable(&failure.message);
     let (code, exit) = match failure.kind {
@@ -282,8 +285,9 @@ fn failed(failure: &Failure) -> Error {
     }
 }
 
-/// Puts what arrives where its stream finds it, until the connection ends. Then it holds the line: a keeper that has
-/// hung up takes its walls down once we have too, and whoever waited for it is on its way by then.
+/// Stores received frames for their streams, until the connection ends. Afterwards it keeps the socket open for a
+/// moment: a keeper that has closed the connection exits once the host has closed its side too, and by then the callers
+/// have their results.
 async fn read(mut reader: ReadHalf<Box<dyn ByteStream>>, shared: Arc<Shared>, patience: Patience) {
     let reason = match serve(&mut reader, &shared, patience).await {
         Err(reason) => reason,
@@ -316,7 +320,7 @@ async fn serve(
     }
 }
 
-/// The first frame, which must be a welcome.
+/// Reads the first frame, which must be a welcome.
 async fn welcome(
     reader: &mut ReadHalf<Box<dyn ByteStream>>,
     decoder: &mut Decoder,
@@ -357,16 +361,16 @@ fn close(shared: &Shared, reason: Error) {
     shared.turned.notify_waiters();
 }
 
-/// Takes one frame, or says what rule it breaks.
+/// Processes one frame, or returns the rule that it violates.
 fn take(shared: &Shared, frame: Frame) -> std::result::Result<(), &'static str> {
     if frame.stream == 0 {
         return if matches!(frame.body, Body::Pong) { Ok(()) } else { Err("an unexpected frame on stream 0") };
     }
-    // A stream we closed may still have frames on the way.
+    // Frames for a stream that was just closed here may still arrive.
     lock(shared).streams.get_mut(&frame.stream).map_or(Ok(()), |stream| stream.take(frame.body))
 }
 
-/// Writes what is to be written, until the connection ends.
+/// Writes outgoing frames until the connection ends.
 async fn write(mut writer: WriteHalf<Box<dyn ByteStream>>, shared: Arc<Shared>) {
     let mut bytes = Vec::new();
     loop {
@@ -381,7 +385,7 @@ async fn write(mut writer: WriteHalf<Box<dyn ByteStream>>, shared: Arc<Shared>) 
         if bytes.is_empty() {
             shared.outgoing.notified().await;
         } else if let Err(error) = writer.write_all(&bytes).await {
-            // The keeper has closed; what it said before that is the better reason.
+            // The keeper closed the connection. What it sent before is the better reason.
             let heard = shared.until(|state| state.closed.is_some().then_some(()));
             let _ = tokio::time::timeout(LAST_WORDS, heard).await;
             return close(&shared, lost(error));

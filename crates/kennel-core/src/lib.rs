@@ -1,7 +1,7 @@
-//! The heart of Kennel: what a provider is, what can be done with a sandbox, and how the keeper inside is spoken to.
+//! The core of Kennel: the provider trait, the sandbox handle, and the client side of the keeper protocol.
 //!
-//! The library prints nothing, reads no environment variable and never changes directory. Whatever comes out of a
-//! sandbox is checked here before anyone else sees it.
+//! The library prints nothing, reads no environment variable and never changes the working directory. It checks
+//! everything that comes out of a sandbox before it returns it.
 
 mod child;
 mod collect;

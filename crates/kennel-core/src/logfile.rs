@@ -1,5 +1,6 @@
-//! The main process's log where Kennel keeps it itself: two files in turn, written by the keeper through descriptors it
-//! inherits, read here. The files are outside the sandbox; their content is not to be trusted.
+//! The log of the main process, where Kennel stores it itself: two files in turn. The keeper writes them through
+//! inherited descriptors, and this module reads them. The files are outside the sandbox, but their content is not
+//! trusted.
 
 use crate::{Error, LogChunk, LogOptions, LogStream, Result};
 use futures_util::stream;
@@ -15,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 /// The names of the two files.
 pub const LOG_FILES: [&str; 2] = ["log.0", "log.1"];
 
-/// Reads the log in `dir`; with `follow` until `ended` says so.
+/// Reads the log in `dir`. With `follow`, it continues until `ended` returns true.
 pub fn follow_log(dir: PathBuf, options: LogOptions, ended: impl Fn() -> bool + Send + 'static) -> Result<LogStream> {
     let watch = if options.follow { Some(Watch::new(&dir)?) } else { None };
     let mut reader = Reader::new(dir);
@@ -30,7 +31,7 @@ pub fn follow_log(dir: PathBuf, options: LogOptions, ended: impl Fn() -> bool + 
                 return Ok(Some((chunk, (reader, ready, watch, ended))));
             }
             let Some(changes) = &mut watch else { return Ok(None) };
-            // Looked at before reading: what is written before the end is read after it.
+            // Check this before reading: everything written before the end is then read.
             let over = ended();
             ready = reader.read()?.into();
             if ready.is_empty() {
@@ -43,13 +44,13 @@ pub fn follow_log(dir: PathBuf, options: LogOptions, ended: impl Fn() -> bool + 
     })))
 }
 
-/// Drops all but the last lines. Chunks of both streams count together, as they were printed.
+/// Removes all but the last lines. The lines of both streams are counted together, in the order they were printed.
 pub fn keep_last_lines(chunks: &mut VecDeque<LogChunk>, lines: usize) {
     if lines == 0 {
         return chunks.clear();
     }
     let ends_open = chunks.back().is_some_and(|chunk| chunk.bytes.last() != Some(&b'\n'));
-    // A line ends at its newline; the newline that ends the last line does not begin another.
+    // A line ends with its newline. The newline of the last line does not start another line.
     let mut left = lines + usize::from(!ends_open);
     for index in (0..chunks.len()).rev() {
         let bytes = &mut chunks[index].bytes;
@@ -67,7 +68,7 @@ pub fn keep_last_lines(chunks: &mut VecDeque<LogChunk>, lines: usize) {
     }
 }
 
-/// Reads both files from where it stopped.
+/// Reads both files, continuing from the last position.
 struct Reader {
     dir: PathBuf,
     offsets: [u64; 2],
@@ -78,7 +79,7 @@ impl Reader {
         Self { dir, offsets: [0; 2] }
     }
 
-    /// What is new, in the order it was printed.
+    /// Returns new output, in the order it was printed.
     fn read(&mut self) -> Result<Vec<LogChunk>> {
         let mut records: Vec<Record> = Vec::new();
         for (index, name) in LOG_FILES.iter().enumerate() {
@@ -91,7 +92,7 @@ impl Reader {
             };
             let length = file.metadata().map_err(|error| Error::io(what(), error))?.len();
             if length < self.offsets[index] {
-                self.offsets[index] = 0; // it was emptied for its next turn
+                self.offsets[index] = 0; // The file was truncated for its next turn.
             }
             file.seek(SeekFrom::Start(self.offsets[index])).map_err(|error| Error::io(what(), error))?;
             let mut bytes = Vec::new();
@@ -108,7 +109,7 @@ impl Reader {
     }
 }
 
-/// Wakes when something in the directory changes.
+/// Notifies when something in the directory changes.
 struct Watch {
     inotify: AsyncFd<OwnedFd>,
 }
@@ -129,7 +130,8 @@ impl Watch {
         Ok(Self { inotify })
     }
 
-    /// Waits for a change, and looks again once a second in any case: an end may leave no trace in the directory.
+    /// Waits for a change. It also returns once a second, because the end of a sandbox may change nothing in the
+    /// directory.
     async fn changed(&mut self) -> Result<()> {
         let Ok(guard) = tokio::time::timeout(Duration::from_secs(1), self.inotify.readable()).await else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What a backend has to do: make and remove sandboxes, and hand out a byte stream to the keeper inside.
+//! The provider trait: creates and removes sandboxes, and opens byte streams to their keepers.
 
 use crate::{Error, Result};
 use futures_util::stream::Stream;
@@ -13,16 +13,16 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Bytes to and from a keeper.
+/// A byte stream to a keeper.
 pub trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + Sync> ByteStream for T {}
 
-/// A keeper that answered the phone; nothing was said yet.
+/// An open keeper connection, before the handshake.
 pub struct Dialed {
-    /// The bytes.
+    /// The byte stream.
     pub stream: Box<dyn ByteStream>,
-    /// The secret to say, where the keeper wants one.
+    /// The secret token, if the keeper requires one.
     pub token: Option<Vec<u8>>,
     /// Whether a tied sandbox lives as long as this connection.
     pub owner: bool,
@@ -37,149 +37,151 @@ pub struct LogChunk {
     pub bytes: Vec<u8>,
 }
 
-/// Which part of a log.
+/// Selects a part of a log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogOptions {
-    /// Only the last lines.
+    /// Return only the last lines.
     pub tail: Option<usize>,
-    /// Go on until the sandbox ends.
+    /// Continue until the sandbox ends.
     pub follow: bool,
 }
 
-/// A log as it is read.
+/// A stream of log chunks.
 pub type LogStream = Pin<Box<dyn Stream<Item = Result<LogChunk>> + Send>>;
-/// Events as they happen.
+/// A stream of events.
 pub type EventStream = Pin<Box<dyn Stream<Item = Result<Event>> + Send>>;
 
-/// How far a part of an image is.
+/// The progress of one part of an image pull.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PullProgress {
-    /// The part: a layer.
+    /// The name of the part: a layer.
     pub part: String,
-    /// What is being done with it.
+    /// The current step.
     pub doing: String,
-    /// How many bytes that is done for, and of how many, where both are known.
+    /// The number of bytes that are done, and the total number, if both are known.
     pub bytes: Option<(u64, u64)>,
 }
 
 /// An image to build.
 #[derive(Clone, Debug, Default)]
 pub struct ImageBuild {
-    /// The directory that is built from.
+    /// The build context directory.
     pub context: PathBuf,
-    /// The file that says how; `Dockerfile` or `Containerfile` of the directory if not given.
+    /// The build file. Defaults to `Dockerfile` or `Containerfile` in the context.
     pub file: Option<PathBuf>,
-    /// What it is called.
+    /// The name of the new image.
     pub tag: String,
-    /// Values for the file's arguments.
+    /// Values of build arguments.
     pub args: BTreeMap<String, String>,
-    /// What each step may use: memory and CPUs.
+    /// Memory and CPU limits of each build step.
     pub limits: Limits,
-    /// Do every step again.
+    /// Run all steps again, without the cache.
     pub no_cache: bool,
-    /// Pull what it is made from, also if it is there.
+    /// Pull the base image even if it is present.
     pub pull: bool,
 }
 
-/// What goes with a sandbox when it is removed.
+/// Options for removing a sandbox.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RemoveOptions {
-    /// Its data volumes too.
+    /// Also remove its data volumes.
     pub volumes: bool,
-    /// Also if it runs.
+    /// Also remove a running sandbox.
     pub force: bool,
 }
 
-/// A backend. Exec, terminals, files and the rest are not here: they go through [`Provider::dial`] and the keeper, and
-/// so behave the same everywhere.
+/// A backend for sandboxes. Commands, terminals, files and so on are not part of this trait: they use
+/// [`Provider::dial`] and the keeper, so they behave the same on every provider.
 #[async_trait::async_trait]
 pub trait Provider: Send + Sync {
-    /// Its name, as people type it.
-    #[allow(clippy::misnamed_getters)] // the row's `name` is the mode's, not the provider's
+    /// The provider's name on the command line.
+    #[allow(clippy::misnamed_getters)] // `Mode::name` is the name of the mode, not of the provider
     fn name(&self) -> &'static str {
         self.mode().provider
     }
 
-    /// The row of the mode table it keeps to here.
+    /// The mode that this provider has by default on this machine.
     fn mode(&self) -> &'static Mode;
 
-    /// All rows that can be had here: what is asked for decides. The first is that of [`Provider::mode`].
+    /// All modes that are possible on this machine; the spec decides which one applies. The first is
+    /// [`Provider::mode`].
     fn modes(&self) -> Vec<&'static Mode> {
         vec![self.mode()]
     }
 
-    /// Whether it can be used here, and what is missing.
+    /// Whether the provider can be used on this machine, and what is missing.
     async fn probe(&self) -> Availability;
 
-    /// Makes a sandbox. What cannot be given is refused, never left out.
+    /// Creates a sandbox. If anything in the spec cannot be provided, creation fails.
     async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo>;
 
-    /// Starts it; its keeper can be dialled afterwards. Starting a running one is no error.
+    /// Starts a sandbox. Its keeper can be dialled afterwards. It is no error if it is already running.
     async fn start(&self, id: &SandboxId) -> Result<()>;
 
-    /// Starts it and dials its keeper. Where both can go on at once, it comes back before the keeper listens: what goes
-    /// wrong then is said on the stream, in place of the keeper's welcome.
+    /// Starts a sandbox and dials its keeper. If the provider can do both at once, this returns before the keeper
+    /// listens. An error that occurs later arrives on the stream in place of the keeper's welcome.
     async fn launch(&self, id: &SandboxId) -> Result<Dialed> {
         self.start(id).await?;
         self.dial(id).await
     }
 
-    /// Ends everything in it: TERM, `grace`, KILL. Stopping a stopped one is no error.
+    /// Ends all processes of a sandbox: TERM, `grace`, KILL. It is no error if it is already stopped.
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()>;
 
-    /// Removes it.
+    /// Removes a sandbox.
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()>;
 
-    /// Makes everything in it stand still. Pausing a paused one is no error.
+    /// Pauses all processes of a sandbox. It is no error if it is already paused.
     async fn pause(&self, _id: &SandboxId) -> Result<()> {
         Err(Error::unsupported(self.name(), "pauses").hint("kennel explain pause"))
     }
 
-    /// Lets it go on. One that runs is no error.
+    /// Resumes a paused sandbox. It is no error if it is running.
     async fn unpause(&self, _id: &SandboxId) -> Result<()> {
         Err(Error::unsupported(self.name(), "pauses").hint("kennel explain pause"))
     }
 
-    /// Gives it another name. `already_exists` if that is taken.
+    /// Renames a sandbox. Fails with `already_exists` if the name is in use.
     async fn rename(&self, id: &SandboxId, name: &str) -> Result<()>;
 
-    /// The sandbox of that id or name, as it is now.
+    /// Returns the current state of the sandbox with this id or name.
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo>;
 
-    /// All sandboxes of this installation. An error is never an empty list.
+    /// Returns all sandboxes of this installation. A failure is an error, never an empty list.
     async fn list(&self) -> Result<Vec<SandboxInfo>>;
 
-    /// A byte stream to the keeper. `stopped` if it does not run.
+    /// Opens a byte stream to the keeper. Fails with `stopped` if the sandbox is not running.
     async fn dial(&self, id: &SandboxId) -> Result<Dialed>;
 
-    /// The main process's log.
+    /// Returns the log of the main process.
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream>;
 
-    /// What happens to sandboxes from now on.
+    /// Returns the events of all sandboxes from now on.
     async fn watch(&self) -> Result<EventStream>;
 
-    /// What a sandbox uses, where the backend knows better than the keeper inside.
+    /// Returns the resource usage of a sandbox, if the backend knows it better than the keeper.
     async fn stats(&self, _id: &SandboxId) -> Result<Option<Stats>> {
         Ok(None)
     }
 
-    /// Makes sure that an image is there, as `when` says, and tells how far it is. Nothing to do where no images are run.
+    /// Makes sure that an image is present, according to `when`, and reports progress. Does nothing for providers
+    /// without images.
     async fn pull(&self, _image: &str, _when: Pull, _tell: &(dyn Fn(PullProgress) + Sync)) -> Result<()> {
         Ok(())
     }
 
-    /// Removes what was left behind by programs that were killed, and is nobody's any more. Answers what, in words.
+    /// Removes leftovers of killed programs that belong to no sandbox. Returns a description of each.
     async fn sweep(&self) -> Result<Vec<String>> {
         self.list().await.map(|_| Vec::new())
     }
 
-    /// Builds an image, and tells line by line what is done.
+    /// Builds an image, and reports each line of the build output.
     async fn build_image(&self, _build: &ImageBuild, _tell: &(dyn Fn(String) + Sync)) -> Result<()> {
         Err(Error::unsupported(self.name(), "image builds").hint("use --provider podman or --provider docker"))
     }
 }
 
-/// A fresh id.
+/// Creates a random id.
 pub fn new_id() -> Result<SandboxId> {
     let mut bytes = [0; 12];
     getrandom::fill(&mut bytes)
@@ -187,7 +189,7 @@ pub fn new_id() -> Result<SandboxId> {
     Ok(SandboxId::from_random(bytes))
 }
 
-/// Refuses what cannot be a name: it ends up in paths and labels.
+/// Checks that a name is valid. Names are used in paths and labels.
 pub fn check_name(name: &str) -> Result<()> {
     SandboxId::new(name).map(drop).map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))
 }
@@ -223,7 +225,7 @@ fn check_ports(mode: &Mode, spec: &SandboxSpec, network: NetworkMode) -> Result<
     Ok(())
 }
 
-/// Refuses volumes that nobody would find again, or that lie where something else does.
+/// Refuses volumes that nobody could find again, or whose path inside is used twice.
 fn check_volumes(spec: &SandboxSpec) -> Result<()> {
     let refuse = |message: String, hint: &str| Err(Error::new(ErrorCode::InvalidConfig, message).hint(hint));
     if spec.data && spec.tied && spec.name.is_none() {
@@ -248,7 +250,7 @@ fn check_volumes(spec: &SandboxSpec) -> Result<()> {
     }
 }
 
-/// Refuses a read-only `.git/config` where it cannot be held.
+/// Refuses a read-only `.git/config` if it cannot be enforced.
 fn check_git(mode: &Mode, spec: &SandboxSpec) -> Result<()> {
     if spec.protect_git != GitProtection::Config {
         return Ok(());
@@ -264,7 +266,8 @@ fn check_git(mode: &Mode, spec: &SandboxSpec) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what the mode does not give, and answers the network to use. Every provider calls it first in `create`.
+/// Refuses everything that the mode does not support, and returns the network to use. Every provider calls this first
+/// in `create`.
 pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
     let refuse = |what: String, feature: &str| {
         Err(Error::unsupported(mode.provider, what).hint(format!("kennel explain {feature}")))

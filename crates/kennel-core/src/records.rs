@@ -1,17 +1,18 @@
-//! Sandboxes that Kennel itself keeps on disk: one directory each, found and dialled by any later process.
+//! Sandboxes that Kennel stores on disk itself. Each has a directory, so that any later process can find and dial it.
 //!
 //! ```text
-//! <root>/<id>/sandbox.json   what it was asked to be, and what it is held by; locked while someone starts it, and for
-//!                            a tied one as long as its maker lives
-//!            /lock           locked by whatever keeps the sandbox alive: it runs as long as it is; made by the first start
+//! <root>/<id>/sandbox.json   the spec and what is enforced; locked while the sandbox is being started, and for a tied
+//!                            sandbox as long as its creator lives
+//!            /lock           held by the process that keeps the sandbox alive, as long as it runs; created by the first
+//!                            start
 //!            /sock           the keeper's socket
 //!            /exit           the keeper's exit code, as text
 //!            /log.0, log.1   the main process's log
-//!            /ports          where its ports are published (native)
-//! <root>/names/<name>        the id of the sandbox of that name
+//!            /ports          the published ports (native)
+//! <root>/names/<name>        a symlink to the id of the sandbox with this name
 //! ```
 //!
-//! Nothing in here can be reached from inside a sandbox.
+//! None of these files can be reached from inside a sandbox.
 
 mod life;
 mod watch;
@@ -29,79 +30,80 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The sandboxes of one provider.
+/// The sandboxes of one provider on disk.
 #[derive(Clone)]
 pub struct Records {
     provider: &'static str,
     root: PathBuf,
-    /// Tied sandboxes that were made by this one: they live as long as its connection.
+    /// Tied sandboxes that this process created. They live as long as its connection.
     made: Arc<Mutex<HashMap<SandboxId, Made>>>,
     clear: Clear,
 }
 
-/// Removes a directory with all that is in it.
+/// Removes a directory and its content.
 type Clear = Arc<dyn Fn(&Path) -> std::io::Result<()> + Send + Sync>;
 
-/// A tied sandbox of ours.
+/// A tied sandbox that this process created.
 #[derive(Debug)]
 struct Made {
     record: Record,
-    /// Says to others that we live: see [`Records::is_orphan`].
+    /// Held to show others that this process lives; see [`Records::is_orphan`].
     _lock: std::fs::File,
 }
 
-/// One sandbox, as it was made.
+/// The stored description of a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Its id.
+    /// The id.
     pub id: SandboxId,
-    /// Its name; the id if none was given.
+    /// The name; the id if none was given.
     pub name: String,
-    /// When it was made, milliseconds since 1970.
+    /// Time of creation, in milliseconds since 1970.
     pub created_ms: u64,
-    /// What it was asked to be.
+    /// The requested spec.
     pub spec: SandboxSpec,
     /// Working directory of commands.
     pub workdir: String,
-    /// Its network.
+    /// The network.
     pub network: NetworkMode,
-    /// What it is held by when it runs.
+    /// What is enforced while it runs.
     pub enforcement: Enforcement,
-    /// The image it was made of, as it was then.
+    /// The image as it was at the time of creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<TakenImage>,
-    /// The first of the host ids that its users have, if the provider gave it a range of its own.
+    /// The first host id of its users, if the provider gave it a range of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_id: Option<u32>,
 }
 
-/// The image of a sandbox, as it was when the sandbox was made. What the name stands for later does not matter.
+/// The image of a sandbox as it was at the time of creation. If the image's name later refers to another image, nothing
+/// changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TakenImage {
-    /// Directories of its layers, topmost first.
+    /// The directories of its layers, topmost first.
     pub layers: Vec<PathBuf>,
-    /// Environment, each `NAME=VALUE`.
+    /// The environment, each entry as `NAME=VALUE`.
     pub env: Vec<String>,
-    /// Who commands run as.
+    /// The user of commands.
     pub user: Option<String>,
-    /// What it runs if nothing else is asked for.
+    /// The command that runs if no other is given.
     pub command: Vec<String>,
 }
 
-/// The directory of names. No id is like this.
+/// The directory of names. No sandbox can have this id.
 const NAMES: &str = "names";
-/// How old half a sandbox is before nobody can still be making it.
+/// The age at which a directory without a record counts as abandoned.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// Held while a sandbox is being started.
+/// A lock that is held while a sandbox is being started.
 pub struct Starting {
     _lock: Option<std::fs::File>,
 }
 
 impl Records {
-    /// The sandboxes below `root`, which need not exist yet.
+    /// Manages the sandboxes below `root`, which may not exist yet.
     pub fn new(provider: &'static str, root: PathBuf) -> Self {
         Self { provider, root, made: Arc::default(), clear: Arc::new(|dir| std::fs::remove_dir_all(dir)) }
     }
@@ -111,7 +113,7 @@ impl Records {
         self.root.join(id.as_str())
     }
 
-    /// Writes a new sandbox down. Two of one name cannot be: the second is refused.
+    /// Stores a new sandbox. Fails if its name is in use.
     pub fn create(
         &self,
         spec: &SandboxSpec,
@@ -148,7 +150,8 @@ impl Records {
         Ok(record)
     }
 
-    /// The same, where it takes more to remove a sandbox's directory than the rights of who runs this program.
+    /// Sets the function that removes a sandbox's directory, for directories that the current user has no permission to
+    /// remove.
     #[must_use]
     pub fn cleared_by(mut self, clear: impl Fn(&Path) -> std::io::Result<()> + Send + Sync + 'static) -> Self {
         self.clear = Arc::new(clear);
@@ -159,7 +162,7 @@ impl Records {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes it down. The record of a tied one is locked before there is anything in it.
+    /// Writes the record. The record of a tied sandbox is locked before it has any content.
     fn write(&self, record: &Record) -> Result<std::fs::File> {
         let path = self.dir(&record.id).join("sandbox.json");
         let what = || format!("write {}", path.display());
@@ -185,7 +188,7 @@ impl Records {
         let what = || format!("write {}", path.display());
         std::fs::create_dir_all(&names).map_err(|error| Error::io(what(), error))?;
         for _ in 0..3 {
-            // A link is made in one step with what it says: nobody ever reads half a name.
+            // A symlink is created atomically with its target, so no process ever reads half a name.
             match std::os::unix::fs::symlink(id.as_str(), &path) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -196,7 +199,7 @@ impl Records {
                         )
                         .hint(format!("kennel rm {name}, or choose another --name")));
                     }
-                    let _ = std::fs::remove_file(&path); // left by one that is gone
+                    let _ = std::fs::remove_file(&path); // Left behind by a sandbox that is gone.
                 }
                 Err(error) => return Err(Error::io(what(), error)),
             }
@@ -209,12 +212,12 @@ impl Records {
         SandboxId::new(target.to_str()?).ok()
     }
 
-    /// The sandbox of that id or name.
+    /// Returns the sandbox with this id or name.
     pub fn find(&self, id_or_name: &str) -> Result<Record> {
-        // Neither can leave the directory: both have an id's alphabet.
+        // A valid id or name contains no characters that could leave the directory.
         SandboxId::new(id_or_name).map_err(|_| Error::no_sandbox(crate::printable(id_or_name)))?;
         let id = SandboxId::new(id_or_name).ok();
-        // One that lives and dies with us changes for nobody else: it only has to be still there.
+        // Nobody else changes a tied sandbox of this process. It only has to exist still.
         let made = id.as_ref().and_then(|id| self.made().get(id).map(|made| made.record.clone()));
         if let Some(record) = made.filter(|record| self.dir(&record.id).join("sandbox.json").exists()) {
             return Ok(record);
@@ -227,7 +230,7 @@ impl Records {
         }
     }
 
-    /// `None` if it is not there, or not written yet.
+    /// Reads a record. Returns `None` if it does not exist or is not written yet.
     fn read(&self, id: &SandboxId) -> Result<Option<Record>> {
         let path = self.dir(id).join("sandbox.json");
         match std::fs::read(&path) {
@@ -240,12 +243,12 @@ impl Records {
         }
     }
 
-    /// All sandboxes, oldest first. What a maker that was killed left behind is removed on the way.
+    /// Returns all sandboxes, oldest first. Leftovers of killed processes are removed on the way.
     pub fn list(&self) -> Result<Vec<Record>> {
         self.sort_out().map(|(records, _)| records)
     }
 
-    /// What is a sandbox, oldest first, and what was left of one and is gone now.
+    /// Returns all sandboxes, oldest first, and the ids of leftovers that were removed.
     pub fn sort_out(&self) -> Result<(Vec<Record>, Vec<SandboxId>)> {
         let what = || format!("list {}", self.root.display());
         let entries = match std::fs::read_dir(&self.root) {
@@ -263,7 +266,7 @@ impl Records {
                     records.push(record);
                     false
                 }
-                // One that is just being made or removed has no record.
+                // A sandbox that is being created or removed has no record.
                 None if id.as_str() == NAMES || self.is_running(&id) || !is_settled(&entry) => false,
                 None => (self.clear)(&self.dir(&id)).is_ok(),
             };
@@ -273,23 +276,23 @@ impl Records {
         Ok((records, swept))
     }
 
-    /// Whether it was to live no longer than its maker, and that one was killed before there was anything to end with it.
+    /// Whether the sandbox is tied, its creator was killed, and it never ran.
     fn is_orphan(&self, record: &Record) -> bool {
         if !record.spec.tied || self.is_owned(&record.id) || self.is_running(&record.id) {
             return false;
         }
         let Ok(file) = std::fs::File::open(self.dir(&record.id).join("sandbox.json")) else { return false };
-        // Asked again: it may have begun to run in between, and its maker have gone since.
+        // Check again: it may have been started in between, and its creator may be gone since.
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok() && !self.is_running(&record.id)
     }
 
-    /// Whether it lives as long as our connection: whether it is tied, and we are the one who made it. Others may look
-    /// in and leave again.
+    /// Whether the sandbox lives as long as this process's connection: it is tied, and this process created it.
+    /// Connections of others do not matter.
     pub fn is_owned(&self, id: &SandboxId) -> bool {
         self.made().contains_key(id)
     }
 
-    /// The sandbox as it is now.
+    /// Returns the current state of the sandbox.
     pub fn info(&self, record: &Record) -> SandboxInfo {
         let dir = self.dir(&record.id);
         let status = if self.is_running(&record.id) {
@@ -327,7 +330,7 @@ impl Records {
         }
     }
 
-    /// Gives it another name. Nobody may be starting it meanwhile: hold [`Self::starting`].
+    /// Renames the sandbox. It must not be started at the same time: hold [`Self::starting`].
     pub fn rename(&self, record: &Record, name: &str, _starting: &Starting) -> Result<()> {
         crate::check_name(name)?;
         if record.spec.tied {
@@ -348,7 +351,7 @@ impl Records {
         Ok(())
     }
 
-    /// Puts a changed record in the place of the old one, whole or not at all.
+    /// Replaces a record atomically.
     fn rewrite(&self, record: &Record) -> Result<()> {
         let dir = self.dir(&record.id);
         let what = || format!("write {}", dir.join("sandbox.json").display());
@@ -369,16 +372,17 @@ impl Records {
         }
     }
 
-    /// Removes its directory and its name. What is in it may be from inside: links are removed, never followed.
+    /// Removes the directory and the name. Its content may come from inside the sandbox: symlinks are removed, never
+    /// followed.
     pub fn remove(&self, record: &Record) -> Result<()> {
         self.free_name(record);
         self.made().remove(&record.id);
-        // The record goes first: what is left after a crash is no sandbox any more, and can be swept.
+        // The record goes first. After a crash, the rest no longer counts as a sandbox and is swept.
         let dir = self.dir(&record.id);
         let _ = std::fs::remove_file(dir.join("sandbox.json"));
         match (self.clear)(&dir) {
-            // Whoever was about to keep it alive is still putting things there. It will find that nobody wants it, and
-            // clear up; if it cannot any more, the next listing does.
+            // The process that was about to start it is still creating files. It will notice that the record is gone
+            // and clean up; otherwise the next listing does.
             Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty && record.spec.tied => Ok(()),
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(Error::io(format!("remove {}", dir.display()), error))
@@ -387,13 +391,13 @@ impl Records {
         }
     }
 
-    /// The directory all sandboxes are in.
+    /// The directory that contains all sandboxes.
     pub fn root(&self) -> &Path {
         &self.root
     }
 }
 
-/// Whether it is so old that nobody is still making it.
+/// Whether the entry is so old that no process can still be creating it.
 fn is_settled(entry: &std::fs::DirEntry) -> bool {
     let age = entry.metadata().and_then(|found| found.modified()).ok().and_then(|changed| changed.elapsed().ok());
     age.is_some_and(|age| age > SETTLED)

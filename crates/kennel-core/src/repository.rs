@@ -1,10 +1,10 @@
-//! Git repositories in writable mounts, and which of their paths must be read-only inside.
+//! Finds git repositories in writable mounts, and the paths in them that must be read-only inside.
 //!
-//! Git on the host runs what it finds in `.git/hooks`, and programs that `.git/config` names. A read-only `hooks` alone
-//! protects nothing: whoever may rename `.git` puts another directory in its place. A mount point can be neither renamed
-//! nor removed, so a provider mounts `.git` over itself, and then what is read-only in it.
+//! Git on the host executes the files in `.git/hooks` and programs that `.git/config` names. A read-only `hooks` alone
+//! is not enough: whoever can rename `.git` can replace it. A mount point can neither be renamed nor removed. So a
+//! provider mounts `.git` over itself, and then the read-only paths in it.
 //!
-//! Nothing here follows a symlink: what ran inside earlier may have left one.
+//! This module follows no symlinks: an earlier command in a sandbox may have left one.
 
 use crate::{Error, Result};
 use kennel_types::{ErrorCode, GitProtection, SandboxSpec};
@@ -13,23 +13,23 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
-/// A path in a mount that becomes a mount point of its own.
+/// A path in a mount that becomes a mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
-    /// Relative to the mount.
+    /// The path, relative to the mount.
     pub path: PathBuf,
-    /// Whether the inside may only read it.
+    /// Whether it is read-only inside.
     pub read_only: bool,
 }
 
-/// Returns what to mount over itself in a writable mount of `dir` at `target`, parents first. Nothing if `dir` has no `.git` and
-/// is not a git directory itself. Places that another mount of the spec covers are left out. A `hooks` directory that is missing
-/// is made, so that the inside cannot make it.
+/// Returns what to mount over itself in a writable mount of `dir` at `target`, parents first. The result is empty if
+/// `dir` has no `.git` and is not a git directory itself. Paths that another mount of the spec covers are left out. A
+/// missing `hooks` directory is created, so that a sandbox cannot create it.
 ///
 /// # Errors
 ///
-/// `invalid_config` if a symlink stands where the repository keeps what is to be protected, or if the repository takes it from
-/// elsewhere (`commondir`).
+/// `invalid_config` if one of the paths to protect is a symlink, or if the repository takes its content from elsewhere
+/// (`commondir`).
 pub fn pins(spec: &SandboxSpec, dir: &Path, target: &str) -> Result<Vec<Pin>> {
     let mut pins = in_dir(dir, spec.protect_git)?;
     let target = Path::new(target);
@@ -59,11 +59,11 @@ fn in_dir(dir: &Path, protection: GitProtection) -> Result<Vec<Pin>> {
             pins.extend(in_git_dir(&open_dir(top.as_fd(), GIT).map_err(look)?, &git, Path::new(GIT), protection)?);
             Ok(pins)
         }
-        // The work tree of a submodule, or one that `git worktree` made: the file says where the git directory is.
+        // The work tree of a submodule or of `git worktree`: the file contains the path of the git directory.
         Some(FileType::RegularFile) => Ok(vec![Pin { path: GIT.into(), read_only: true }]),
         Some(FileType::Symlink) => Err(symlink(&git)),
         None if is_git_dir(top.as_fd()).map_err(look)? => in_git_dir(&top, dir, Path::new(""), protection),
-        // Git does not take a device or a pipe for a repository.
+        // Git does not accept a device or a FIFO as a repository.
         Some(_) | None => Ok(Vec::new()),
     }
 }
@@ -71,12 +71,12 @@ fn in_dir(dir: &Path, protection: GitProtection) -> Result<Vec<Pin>> {
 const GIT: &str = ".git";
 const HOOKS: &str = "hooks";
 const CONFIG: &str = "config";
-/// Settings of the main work tree alone, which git reads if `config` says so.
+/// Configuration of the main work tree, which git reads if `config` enables it.
 const WORKTREE_CONFIG: &str = "config.worktree";
-/// A file that makes git take hooks and settings from the directory that it names.
+/// A file that makes git take hooks and configuration from the directory that it names.
 const COMMON_DIR: &str = "commondir";
 
-/// What is read-only in a git directory. `path` is for messages, `below` is where it is in the mount.
+/// Returns what is read-only in a git directory. `path` is used in messages, and `below` is its path in the mount.
 fn in_git_dir(git: &OwnedFd, path: &Path, below: &Path, protection: GitProtection) -> Result<Vec<Pin>> {
     let failed = |name: &str, error: Errno| Error::io(format!("protect {}", path.join(name).display()), error);
     let fixed = |name: &str| Pin { path: below.join(name), read_only: true };
@@ -99,7 +99,7 @@ fn in_git_dir(git: &OwnedFd, path: &Path, below: &Path, protection: GitProtectio
             None if *name == WORKTREE_CONFIG
                 && !names_worktree_config(git).map_err(|error| failed(CONFIG, error))? => {}
             None => match make(git, name) {
-                // Nobody can make it inside either.
+                // A process inside cannot create it either.
                 Err(Errno::ROFS) => {}
                 made => {
                     made.map_err(|error| failed(name, error).hint(OFF))?;
@@ -111,7 +111,7 @@ fn in_git_dir(git: &OwnedFd, path: &Path, below: &Path, protection: GitProtectio
     Ok(pins)
 }
 
-/// Makes an empty directory `hooks`, or an empty file, that belongs to the owner of the git directory.
+/// Creates an empty `hooks` directory, or an empty file, that belongs to the owner of the git directory.
 fn make(git: &OwnedFd, name: &str) -> Result<(), Errno> {
     let owner = rustix::fs::fstat(git)?;
     if name != HOOKS {
@@ -126,7 +126,8 @@ fn make(git: &OwnedFd, name: &str) -> Result<(), Errno> {
         Mode::empty(),
         ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
     )?;
-    // Someone may have put another directory there by now. An empty one of our own can be given away without harm.
+    // Another process may have replaced the directory meanwhile. Giving away an empty directory of our own does no
+    // harm.
     let entries = rustix::fs::Dir::read_from(&made)?;
     let own = rustix::fs::fstat(&made)?.st_uid == rustix::process::geteuid().as_raw();
     let is_dots = |name: &std::ffi::CStr| matches!(name.to_bytes(), b"." | b"..");
@@ -136,7 +137,7 @@ fn make(git: &OwnedFd, name: &str) -> Result<(), Errno> {
     give(&made, &owner)
 }
 
-/// Only root can, and needs to.
+/// Sets the owner. Only root can do this, and only root needs to.
 fn give(made: &OwnedFd, owner: &Stat) -> Result<(), Errno> {
     if !rustix::process::geteuid().is_root() || (owner.st_uid, owner.st_gid) == (0, 0) {
         return Ok(());
@@ -144,7 +145,7 @@ fn give(made: &OwnedFd, owner: &Stat) -> Result<(), Errno> {
     rustix::fs::fchown(made, Some(Uid::from_raw(owner.st_uid)), Some(Gid::from_raw(owner.st_gid)))
 }
 
-/// Whether git reads `config.worktree` too. It says so in `config` itself: other files that are included do not count.
+/// Whether git also reads `config.worktree`. Only `config` itself can enable this, not a file that it includes.
 fn names_worktree_config(git: &OwnedFd) -> Result<bool, Errno> {
     const MOST: usize = 1 << 20;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -156,18 +157,18 @@ fn names_worktree_config(git: &OwnedFd) -> Result<bool, Errno> {
     let mut text = Vec::new();
     std::io::Read::read_to_end(&mut std::io::Read::take(std::fs::File::from(file), MOST as u64), &mut text)
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    // One that is too long to look through may say anything.
+    // A file that is too long to search may contain anything.
     Ok(text.len() == MOST || text.to_ascii_lowercase().windows(14).any(|word| word == b"worktreeconfig"))
 }
 
-/// Whether git would take a directory for a repository without a work tree.
+/// Whether git would accept the directory as a bare repository.
 fn is_git_dir(dir: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(matches!(kind(dir, "HEAD")?, Some(FileType::RegularFile | FileType::Symlink))
         && kind(dir, "objects")? == Some(FileType::Directory)
         && kind(dir, "refs")? == Some(FileType::Directory))
 }
 
-/// What there is of that name, itself and not where it leads.
+/// Returns the kind of a directory entry, without following symlinks.
 fn kind(dir: BorrowedFd<'_>, name: &str) -> Result<Option<FileType>, Errno> {
     match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => Ok(Some(FileType::from_raw_mode(found.st_mode))),

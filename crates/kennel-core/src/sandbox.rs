@@ -1,4 +1,4 @@
-//! A sandbox in hand: everything that can be done with it, on whichever provider it is.
+//! The handle of a sandbox: everything that can be done with it, on any provider.
 
 use crate::{Error, Exec, Files, Keeper, LogOptions, LogStream, Output, Position, Provider, RemoveOptions, Result};
 use kennel_proto::{Outcome, ProcessInfo, Request};
@@ -6,12 +6,12 @@ use kennel_types::{ErrorCode, ExecSpec, STARTUP, SandboxId, SandboxInfo, Sandbox
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A sandbox. Cheap to clone; clones share one connection to its keeper.
+/// A sandbox. Cheap to clone; all clones share one connection to its keeper.
 #[derive(Clone)]
 pub struct Sandbox {
     provider: Arc<dyn Provider>,
     info: Arc<SandboxInfo>,
-    /// How long a launch may take.
+    /// The time limit of a launch.
     startup: Duration,
     keeper: Arc<tokio::sync::Mutex<Option<Keeper>>>,
 }
@@ -21,93 +21,93 @@ impl Sandbox {
         Self { provider, info: Arc::new(info), startup, keeper: Arc::default() }
     }
 
-    /// Makes a sandbox; it does not run yet.
+    /// Creates a sandbox. It does not run yet.
     pub async fn create(provider: Arc<dyn Provider>, spec: &SandboxSpec) -> Result<Self> {
         let info = provider.create(spec).await?;
         Ok(Self::new(provider, info, spec.startup()))
     }
 
-    /// The sandbox of that id or name.
+    /// Finds a sandbox by its id or name.
     pub async fn find(provider: Arc<dyn Provider>, id_or_name: &str) -> Result<Self> {
         let info = provider.get(id_or_name).await?;
         Ok(Self::new(provider, info, STARTUP))
     }
 
-    /// Its id.
+    /// The id.
     pub fn id(&self) -> &SandboxId {
         &self.info.id
     }
 
-    /// What was known of it when this handle was made. [`Self::inspect`] tells what is true now.
+    /// The description from the time when this handle was created. [`Self::inspect`] returns the current one.
     pub fn info(&self) -> &SandboxInfo {
         &self.info
     }
 
-    /// Its provider.
+    /// The provider.
     pub fn provider(&self) -> &Arc<dyn Provider> {
         &self.provider
     }
 
-    /// What is true of it now.
+    /// Returns the current description.
     pub async fn inspect(&self) -> Result<SandboxInfo> {
         self.provider.get(self.id().as_str()).await
     }
 
-    /// Starts it.
+    /// Starts the sandbox.
     pub async fn start(&self) -> Result<()> {
         let mut keeper = self.keeper.lock().await;
-        // The keeper of its last life has hung up, even if we have not heard that yet.
+        // The keeper of the last run has closed the connection, even if this side has not noticed yet.
         if keeper.is_some() && self.inspect().await?.status != Status::Running {
             *keeper = None;
         }
         self.provider.start(self.id()).await
     }
 
-    /// Starts it and connects to its keeper, without waiting for either where that can be: a command may be sent on its
-    /// way at once. What went wrong shows at the first use. The quickest way into a sandbox that is used by its maker.
+    /// Starts the sandbox and connects to its keeper, without waiting for either if possible: a command can be sent at
+    /// once. An error shows at the first use. This is the fastest way to use a new sandbox.
     pub async fn launch(&self) -> Result<Keeper> {
         let mut keeper = self.keeper.lock().await;
         let dialed = self.provider.launch(self.id()).await?;
         Ok(keeper.insert(Keeper::greet_starting(dialed, self.startup)).clone())
     }
 
-    /// Ends everything in it.
+    /// Ends all processes in the sandbox.
     pub async fn stop(&self, grace: Duration) -> Result<()> {
         self.keeper.lock().await.take();
         self.provider.stop(self.id(), grace).await
     }
 
-    /// Makes everything in it stand still.
+    /// Pauses all processes in the sandbox.
     pub async fn pause(&self) -> Result<()> {
         self.provider.pause(self.id()).await
     }
 
-    /// Lets it go on.
+    /// Resumes a paused sandbox.
     pub async fn unpause(&self) -> Result<()> {
         self.provider.unpause(self.id()).await
     }
 
-    /// Gives it another name.
+    /// Renames the sandbox.
     pub async fn rename(&self, name: &str) -> Result<()> {
         self.provider.rename(self.id(), name).await
     }
 
-    /// Removes it.
+    /// Removes the sandbox.
     pub async fn remove(&self, options: RemoveOptions) -> Result<()> {
         let keeper = self.keeper.lock().await.take();
         let ended = match &keeper {
-            // The connection is there already: end everything inside by it.
+            // The connection is already open: use it to end everything inside.
             Some(keeper) if options.force => keeper.shut_down(Duration::ZERO).await.is_ok(),
             _ => false,
         };
         match self.provider.remove(self.id(), options).await {
-            // A tied one may be cleared away by whoever kept it alive, once it has ended.
+            // A tied sandbox may be removed by the process that kept it alive, once it has ended.
             Err(error) if ended && error.code() == ErrorCode::NotFound => Ok(()),
             done => done,
         }
     }
 
-    /// The connection to its keeper, made on first use and again when it was lost.
+    /// Returns the connection to the keeper. It is opened on first use, and again after it was lost.
     pub async fn keeper(&self) -> Result<Keeper> {
         let mut keeper = self.keeper.lock().await;
         match &*keeper {
@@ -116,24 +116,24 @@ impl Sandbox {
         }
     }
 
-    /// Drops the connection to its keeper: a tied command ends with it, a detached one goes on.
+    /// Closes the connection to the keeper. A tied command ends with it, a detached one continues.
     pub async fn hang_up(&self) {
         self.keeper.lock().await.take();
     }
 
-    /// Starts a command and streams what it does.
+    /// Starts a command and streams its events.
     pub async fn exec(&self, spec: &ExecSpec) -> Result<Exec> {
         Exec::spawn(&self.keeper().await?, spec).await
     }
 
-    /// Runs a command to its end and collects what it prints, `cap` bytes of each stream.
+    /// Runs a command to its end and collects `cap` bytes of each output stream.
     pub async fn run(&self, spec: &ExecSpec, stdin: Option<&[u8]>, cap: usize) -> Result<Output> {
         let spec = ExecSpec { stdin: stdin.is_some(), ..spec.clone() };
         let exec = self.exec(&spec).await?;
         let Some(bytes) = stdin else { return exec.collect(cap).await };
         let writer = exec.stdin();
         let feed = async {
-            // A command that ends without reading everything is no error.
+            // It is no error if a command ends without reading all its input.
             let _ = writer.write(bytes).await;
             writer.close();
         };
@@ -145,12 +145,12 @@ impl Sandbox {
         }
     }
 
-    /// Takes over a command's output, and its input, from a position on.
+    /// Attaches to the output and input of a command, starting at a position.
     pub async fn attach(&self, process: u64, from: Position, size: Option<TermSize>) -> Result<Exec> {
         Exec::attach(&self.keeper().await?, process, from, size).await
     }
 
-    /// The commands its keeper knows.
+    /// Returns the commands that the keeper manages.
     pub async fn processes(&self) -> Result<Vec<ProcessInfo>> {
         match self.keeper().await?.call(Request::Processes).await? {
             Outcome::Processes(processes) => Ok(processes),
@@ -158,27 +158,27 @@ impl Sandbox {
         }
     }
 
-    /// Ends a command's whole tree (signal 0: TERM, grace, KILL), or sends it a signal.
+    /// Sends a signal to a command's whole process tree. Signal 0 ends it (TERM, grace period, KILL).
     pub async fn kill(&self, process: u64, signal: i32) -> Result<()> {
         self.keeper().await?.call(Request::Kill { process, signal }).await.map(drop)
     }
 
-    /// The main process's id, if there is one.
+    /// The id of the main process, if there is one.
     pub async fn main_process(&self) -> Result<Option<u64>> {
         Ok(self.keeper().await?.welcome().await?.main)
     }
 
-    /// Its files, as one of its users; as the sandbox's own user if not given.
+    /// Access to the sandbox's files as one of its users; defaults to the sandbox's own user.
     pub async fn files(&self, user: Option<&str>) -> Result<Files> {
         Ok(Files::new(self.keeper().await?, user.map(ToOwned::to_owned)))
     }
 
-    /// The main process's log.
+    /// Returns the log of the main process.
     pub async fn logs(&self, options: LogOptions) -> Result<LogStream> {
         self.provider.logs(self.id(), options).await
     }
 
-    /// What it uses.
+    /// Returns the resource usage.
     pub async fn stats(&self) -> Result<Stats> {
         if let Some(stats) = self.provider.stats(self.id()).await? {
             return Ok(stats);

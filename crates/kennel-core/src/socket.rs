@@ -1,4 +1,4 @@
-//! Connecting to a unix socket that the inside of a sandbox may have replaced.
+//! Connects to a unix socket that processes in a sandbox may have replaced.
 
 use crate::{Error, Result};
 use kennel_types::ErrorCode;
@@ -7,11 +7,11 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use tokio::net::UnixStream;
 
-/// Connects to the socket at `path`, never through a symbolic link, however long the path is. With `peer`, the process
-/// that listens must be that one.
+/// Connects to the socket at `path`, of any length, without following symlinks. With `peer`, the listening process must
+/// have this id.
 pub async fn connect_socket(path: &Path, peer: Option<i32>) -> Result<UnixStream> {
     let what = || format!("connect to the keeper at {}", path.display());
-    // Only the last part of the path can be changed from inside; the directory is ours.
+    // Processes inside can change only the last component of the path. The directory belongs to Kennel.
     let stream = connect_file(path).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::InvalidInput => {
             Error::new(ErrorCode::PermissionDenied, format!("{}: it is no socket, and is refused", what()))
@@ -30,8 +30,8 @@ pub async fn connect_socket(path: &Path, peer: Option<i32>) -> Result<UnixStream
     Ok(stream)
 }
 
-/// Connects to the socket at `path`, never through a symlink, however long the path is. `InvalidInput` says that something
-/// else is there.
+/// Connects to the socket at `path`, of any length, without following symlinks. Returns `InvalidInput` if the file is
+/// not a socket.
 pub(crate) async fn connect_file(path: &Path) -> std::io::Result<UnixStream> {
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = rustix::fs::fstat(&file)?;

@@ -1,9 +1,9 @@
-//! Text from inside a sandbox, made safe to show to a person. Everything that reaches a terminal goes through here.
+//! Escapes text from a sandbox so that it is safe to show. Everything that reaches a terminal goes through this module.
 
 use std::fmt::Write;
 
-/// The text in one line, with everything escaped that could drive a terminal, start a line of its own or reorder the text
-/// around it, and with its length bounded.
+/// Returns the text as one line of bounded length. Characters that could control a terminal, start a new line or
+/// reorder the surrounding text are escaped.
 pub fn printable(text: &str) -> String {
     const LONGEST: usize = 1000;
     let mut out = String::new();
@@ -17,19 +17,19 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// The name of a file as [`printable`] text. Bytes that are no UTF-8 are replaced.
+/// Returns a file name as [`printable`] text. Bytes that are not valid UTF-8 are replaced.
 pub fn printable_path(path: impl AsRef<std::path::Path>) -> String {
     printable(&path.as_ref().to_string_lossy())
 }
 
-/// JSON with everything escaped that a terminal would act on. It parses to the same value as before: such a character can only be part
-/// of a string, where `\uXXXX` means the same.
+/// Escapes all characters in JSON that a terminal would interpret. The JSON still parses to the same value: such a
+/// character can only be part of a string, where `\uXXXX` means the same.
 pub fn printable_json(json: &str) -> String {
     escape_beyond_ascii(json, |out, character| write!(out, "\\u{:04x}", u32::from(character)))
 }
 
-/// Text that Kennel laid out itself, with lines and colours, as a last line of defence: characters beyond ASCII that a terminal
-/// would act on are escaped. Whatever comes from outside must be [`printable`] before it is laid out.
+/// Escapes non-ASCII characters that a terminal would interpret, in text that Kennel formatted itself with lines and
+/// colours. This is a last line of defence: text from outside must be [`printable`] before it is formatted.
 pub fn printable_layout(text: &str) -> String {
     escape_beyond_ascii(text, |out, character| write!(out, "{}", character.escape_default()))
 }
@@ -46,7 +46,7 @@ fn escape_beyond_ascii(text: &str, escape: impl Fn(&mut String, char) -> std::fm
     out
 }
 
-/// Controls (C0, delete, C1), separators of lines, and characters that change the direction of the text around them.
+/// Control characters (C0, delete, C1), line separators, and characters that change the text direction.
 fn is_unsafe(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,4 +1,4 @@
-//! Who we are to a registry: what `docker login` and `podman login` wrote down, and the programs they keep secrets with.
+//! Registry logins: those that `docker login` and `podman login` stored, and their credential helpers.
 
 use crate::Reference;
 use crate::error::{Error, Result, shown};
@@ -12,35 +12,35 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// How long a program may take to hand out a secret. It may ask a person.
+/// How long a credential helper may take. It may ask the user.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Longest answer of such a program, and largest file of logins.
+/// Bytes in the longest reply of a credential helper, and in the largest login file.
 const LONGEST: u64 = 1 << 20;
-/// What Docker calls its own registry in files of logins.
+/// The name of Docker's own registry in login files.
 const HUB: &str = "https://index.docker.io/v1/";
 
-/// Where logins are found.
+/// Where logins are searched for.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
-    /// Files of logins in Docker's form, the first that has one counts. Those that are not there are left out.
+    /// Login files in Docker's format. The first one that has a login is used. Missing files are skipped.
     pub files: Vec<PathBuf>,
-    /// Where programs that keep secrets (`docker-credential-…`) are looked for.
+    /// Directories that are searched for credential helpers (`docker-credential-…`).
     pub programs: Vec<PathBuf>,
 }
 
 /// A login.
 #[derive(Clone, Debug)]
 pub enum Login {
-    /// A name and a password.
+    /// A user name and a password.
     Basic {
-        /// Who.
+        /// The user name.
         user: String,
         /// The password.
         secret: SecretString,
     },
-    /// A token that others are had for.
+    /// An identity token, which is exchanged for other tokens.
     Identity(SecretString),
-    /// A token as it is.
+    /// A bearer token, which is sent as it is.
     Bearer(SecretString),
 }
 
@@ -63,7 +63,7 @@ struct Auth {
     registrytoken: Option<String>,
 }
 
-/// What a program that keeps secrets answers.
+/// The reply of a credential helper.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Answer {
@@ -72,12 +72,12 @@ struct Answer {
 }
 
 impl Credentials {
-    /// The login that an image is pulled with from its own registry; nothing if there is none.
+    /// Returns the login for pulling an image from its own registry, or `None` if there is none.
     pub async fn login(&self, image: &Reference) -> Result<Option<Login>> {
         self.find(image.registry(), image).await
     }
 
-    /// The login for a repository; nothing if there is none, which is fine with public ones.
+    /// Returns the login for a repository, or `None` if there is none, which is normal for public ones.
     pub(crate) async fn find(&self, registry: &str, image: &Reference) -> Result<Option<Login>> {
         let keys = keys(registry, image.repository());
         for path in &self.files {
@@ -97,7 +97,7 @@ impl Credentials {
         Ok(None)
     }
 
-    /// Asks a program for a secret; nothing if it has none.
+    /// Asks a credential helper for a login. Returns `None` if it has none.
     async fn ask(&self, helper: &str, server: &str) -> Result<Option<Login>> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if helper.is_empty() || !helper.bytes().all(plain) {
@@ -116,7 +116,7 @@ impl Credentials {
             .map_err(|_| Error::new(ErrorCode::Timeout, format!("{name} did not answer within {PATIENCE:?}")))?
             .map_err(|error| Error::io(format!("ask {name}"), error))?;
         if !success {
-            // The words that all of them use.
+            // All credential helpers use these words.
             if String::from_utf8_lossy(&said).contains("credentials not found") {
                 return Ok(None);
             }
@@ -139,7 +139,7 @@ async fn call(program: &Path, server: &str) -> std::io::Result<(bool, Vec<u8>)> 
     let mut child = command.spawn()?;
     let pipes = child.stdin.take().zip(child.stdout.take());
     let (mut stdin, stdout) = pipes.ok_or_else(|| std::io::Error::other("it has no standard input and output"))?;
-    // One that answers without listening is no error.
+    // It is no error if a helper replies without reading its input.
     let _ = stdin.write_all(server.as_bytes()).await;
     drop(stdin);
     let mut said = Vec::new();
@@ -160,14 +160,15 @@ fn read(path: &Path) -> Result<Option<File>> {
     let mut text = Vec::new();
     file.take(LONGEST).read_to_end(&mut text).map_err(what)?;
     let read = serde_json::from_slice(&text);
-    // What is wrong is not told with the text: that has secrets.
+    // The error does not contain the text, because that has secrets in it.
     read.map(Some).map_err(|error| {
         let at = format!("line {}, column {}", error.line(), error.column());
         Error::new(ErrorCode::InvalidConfig, format!("{} is not a file of logins: {at}", path.display()))
     })
 }
 
-/// What a registry is called in files of logins: Docker's own has a name of its own; Podman's have repositories, too.
+/// The names under which a registry can occur in login files. Docker's own registry has a special name, and Podman's
+/// files can name repositories too.
 fn keys(registry: &str, repository: &str) -> Vec<String> {
     let mut keys = Vec::new();
     if registry == "docker.io" {
@@ -187,7 +188,7 @@ fn keys(registry: &str, repository: &str) -> Vec<String> {
     keys
 }
 
-/// What a registry is called to a program that keeps secrets.
+/// The name of a registry for credential helpers.
 fn server(registry: &str) -> &str {
     if registry == "docker.io" { HUB } else { registry }
 }

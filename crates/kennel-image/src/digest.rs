@@ -1,4 +1,4 @@
-//! Content named by its hash. Only SHA-256: everything that is in use names it so.
+//! Content addressed by its hash. Only SHA-256 is supported, because nothing else is in use.
 
 use crate::error::{Error, Result, shown};
 use serde::{Deserialize, Serialize};
@@ -9,12 +9,12 @@ use std::str::FromStr;
 
 const PREFIX: &str = "sha256:";
 
-/// A SHA-256 of some content, written `sha256:` and 64 digits.
+/// The SHA-256 hash of some content, written `sha256:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Of these bytes.
+    /// Computes the digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
@@ -28,17 +28,17 @@ impl Digest {
         })
     }
 
-    /// The first twelve digits, for people.
+    /// The first twelve digits, for display.
     pub fn short(&self) -> String {
         let mut text = self.hex();
         text.truncate(12);
         text
     }
 
-    /// The one with these 64 digits.
+    /// Creates a digest from 64 digits.
     pub(crate) fn from_hex(hex: &str) -> Option<Self> {
         let bytes = hex.as_bytes();
-        // Upper case would be a second name of the same.
+        // Upper-case digits would be a second name for the same digest.
         if bytes.len() != 64 || !bytes.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
             return None;
         }
@@ -86,7 +86,7 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// A reader that hashes what passes.
+/// A reader that hashes everything it reads.
 pub(crate) struct Hashing<R> {
     from: R,
     hash: Sha256,
@@ -97,7 +97,7 @@ impl<R: Read> Hashing<R> {
         Self { from, hash: Sha256::new() }
     }
 
-    /// Reads the rest, and answers the digest of all.
+    /// Reads the rest, and returns the digest of everything.
     pub(crate) fn finish(mut self) -> io::Result<Digest> {
         io::copy(&mut self, &mut io::sink())?;
         Ok(Digest(self.hash.finalize().into()))

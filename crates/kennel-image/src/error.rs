@@ -1,13 +1,13 @@
-//! The one error of this crate: a code of the table in `kennel-types`, what was attempted on what, and what to do next.
+//! The error type of this crate: a code from `kennel-types`, what was attempted on what, and what to do next.
 //!
-//! Much of what is told here comes from archives and registries. It passes [`shown`] on its way into a message.
+//! Many texts come from archives and registries. They go through [`shown`] before they are put into a message.
 
 use kennel_types::ErrorCode;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -23,7 +23,7 @@ impl Error {
         Self { code, message: message.into(), hint: None, source: None }
     }
 
-    /// What was given is no image, or not the one that it says it is.
+    /// The input is not an image, or not the image that it claims to be.
     pub(crate) fn unsound(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidConfig, message)
     }
@@ -33,12 +33,12 @@ impl Error {
         Self::new(ErrorCode::LimitExceeded, message)
     }
 
-    /// What cannot be read as what it should be. Those who read tell of it in its own words.
+    /// The input could not be parsed. The message contains the parser's reason.
     pub(crate) fn unreadable(error: &std::io::Error) -> Self {
         Self::unsound(format!("it cannot be read: {}", shown(error.to_string().as_bytes())))
     }
 
-    /// An I/O error while doing `what`.
+    /// Creates an error for an I/O error that occurred while doing `what`.
     pub(crate) fn io(what: impl std::fmt::Display, error: impl Into<std::io::Error>) -> Self {
         let error = error.into();
         let code = match error.kind() {
@@ -61,29 +61,29 @@ impl Error {
         self
     }
 
-    /// The same, said of something larger.
+    /// Puts the name of a larger operation in front of the message.
     pub(crate) fn of(mut self, what: impl std::fmt::Display) -> Self {
         self.message = format!("{what}: {}", self.message);
         self
     }
 
-    /// Which kind of error.
+    /// The error code.
     pub fn code(&self) -> ErrorCode {
         self.code
     }
 
-    /// What to do next.
+    /// The hint: what to do next.
     pub fn next_step(&self) -> Option<&str> {
         self.hint.as_deref()
     }
 
-    /// Whether the same may go better later, and what was fetched so far is worth keeping for it.
+    /// Whether a later attempt may succeed, so that partial downloads are worth keeping.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self.code, ErrorCode::NotAvailable | ErrorCode::Timeout | ErrorCode::Aborted)
     }
 }
 
-/// Text from outside for a message: control characters escaped, and cut where it is long.
+/// Prepares text from outside for a message: control characters are escaped, and long text is cut.
 pub(crate) fn shown(text: &[u8]) -> String {
     const LONGEST: usize = 200;
     let text = String::from_utf8_lossy(text);

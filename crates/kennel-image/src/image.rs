@@ -1,4 +1,4 @@
-//! What an image is, once it is in the store.
+//! An image in the store.
 
 use crate::error::{Error, Result, shown};
 use crate::{Digest, Reference};
@@ -13,47 +13,47 @@ use time::format_description::well_known::Rfc3339;
 /// An image in the store, ready to be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// Its full name.
+    /// The full name.
     pub reference: Reference,
-    /// Its id: the digest of its configuration.
+    /// The id: the digest of the configuration.
     pub id: Digest,
-    /// The digest of its manifest, if it came with one.
+    /// The digest of the manifest, if the image came with one.
     pub manifest: Option<Digest>,
-    /// Directories of its layers, lowest first, each once: what an overlay is made of.
+    /// The directories of its layers, lowest first and each only once, for an overlay.
     pub layers: Vec<PathBuf>,
-    /// The same by the digest of their content.
+    /// The digests of the layers' content, in the same order.
     pub diff_ids: Vec<Digest>,
-    /// Bytes of its files, unpacked.
+    /// The total size of its files, unpacked, in bytes.
     pub size: u64,
-    /// When it was made, in seconds since 1970, if it says so.
+    /// The time of creation in seconds since 1970, if the image states it.
     pub created: Option<i64>,
-    /// How it wants to be run.
+    /// The configuration: how the image is run.
     pub config: ImageConfig,
 }
 
-/// How an image wants to be run.
+/// How an image is run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ImageConfig {
-    /// Environment, each `NAME=VALUE`.
+    /// The environment, each entry as `NAME=VALUE`.
     pub env: Vec<String>,
-    /// User: a name, an id, or `user:group`.
+    /// The user: a name, an id, or `user:group`.
     pub user: Option<String>,
-    /// The program and its first arguments.
+    /// The entry point: the program and its first arguments.
     pub entrypoint: Vec<String>,
-    /// Its arguments, or the program if there is no entry point.
+    /// Arguments of the entry point, or the program and its arguments if there is no entry point.
     pub cmd: Vec<String>,
     /// Working directory.
     pub workdir: Option<String>,
-    /// The signal that stops it, as in `SIGINT` or `2`.
+    /// The signal that stops it, such as `SIGINT` or `2`.
     pub stop_signal: Option<String>,
-    /// Ports it listens on, as in `80/tcp`.
+    /// The ports that it listens on, such as `80/tcp`.
     pub exposed_ports: Vec<String>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
 }
 
-/// A configuration as it came, checked.
+/// A verified image configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Described {
     pub(crate) id: Digest,
@@ -63,7 +63,7 @@ pub(crate) struct Described {
 }
 
 impl Described {
-    /// Reads a configuration. It must be of this architecture.
+    /// Parses a configuration. It must be for this architecture.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
         let read: ImageConfiguration = serde_json::from_slice(bytes)
             .map_err(|error| Error::unsound(format!("the image's configuration cannot be read: {}", told(&error))))?;
@@ -82,7 +82,7 @@ impl Described {
         Ok(Self { id: Digest::of(bytes), diff_ids, created: created.map(OffsetDateTime::unix_timestamp), config })
     }
 
-    /// That of files without one.
+    /// Creates a configuration for plain files, which have none.
     pub(crate) fn of_files(diff_id: Digest) -> Self {
         let text = format!(
             r#"{{"architecture":"{}","os":"linux","rootfs":{{"type":"layers","diff_ids":["{diff_id}"]}}}}"#,
@@ -93,13 +93,13 @@ impl Described {
     }
 }
 
-/// Something that an image says, for a message.
+/// Prepares a value from an image for a message.
 fn told(text: &impl ToString) -> String {
     shown(text.to_string().as_bytes())
 }
 
 fn run(config: &oci_spec::image::Config) -> ImageConfig {
-    // What is empty is not said: Docker writes it so.
+    // Docker writes an empty value for one that is not set.
     let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     ImageConfig {
         env: config.env().clone().unwrap_or_default(),
@@ -113,8 +113,8 @@ fn run(config: &oci_spec::image::Config) -> ImageConfig {
     }
 }
 
-/// Each layer once, where it counts: of the same one twice, the lower is hidden by the upper and adds nothing. The
-/// kernel takes no directory twice.
+/// Removes duplicate layers, and keeps the upper one of each: it hides the lower one anyway. The kernel accepts no
+/// directory twice.
 pub(crate) fn each_once(layers: &[Digest]) -> Vec<Digest> {
     let later = |index: usize| &layers[index + 1..];
     layers.iter().enumerate().filter(|(index, id)| !later(*index).contains(id)).map(|(_, id)| *id).collect()

@@ -1,4 +1,4 @@
-//! One layer: from a stream, packed or not, to a directory that is checked and ready to be put in place.
+//! Unpacks one layer: reads a stream, compressed or not, into a directory and verifies it.
 
 use crate::Digest;
 use crate::digest::Hashing;
@@ -19,27 +19,27 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tar::{Archive, EntryType};
 
-/// Largest window that a zstd stream may ask for, as a power of two: its memory.
+/// The largest window that a zstd stream may use, as a power of two. It limits the memory.
 const ZSTD_WINDOW: u32 = 27;
-/// What may stand before an entry: long names and attributes. It is read into memory.
+/// The bytes that may precede an entry, for long names and attributes. They are read into memory.
 const HEADERS: u64 = 2 << 20;
-/// How often it is told how far it is.
+/// How often progress is reported.
 const TELL: Duration = Duration::from_millis(100);
 
-/// Where a layer comes from, and what it must be.
+/// The source of a layer, and its expected digests.
 pub(crate) struct Stream<R> {
     pub(crate) from: R,
-    /// How many bytes there are, packed, if that is known.
+    /// The number of compressed bytes, if known.
     pub(crate) size: Option<u64>,
-    /// What the bytes must be as they come, if they are not checked yet.
+    /// The expected digest of the compressed bytes, if it has not been verified yet.
     pub(crate) blob: Option<Digest>,
-    /// What they must be unpacked; not known of plain files.
+    /// The expected digest of the unpacked bytes; unknown for plain files.
     pub(crate) diff_id: Option<Digest>,
-    /// What it is called while it is worked on.
+    /// The name of the layer in progress reports.
     pub(crate) part: String,
 }
 
-/// A layer that is unpacked, and not in place yet.
+/// An unpacked layer that is not in its final place yet.
 #[derive(Debug)]
 pub(crate) struct Unpacked {
     pub(crate) diff_id: Digest,
@@ -48,7 +48,7 @@ pub(crate) struct Unpacked {
 }
 
 impl Unpacked {
-    /// Puts it in place. If another process has just done so, that one counts.
+    /// Moves the layer to its final place. If another process has just done so, its copy is used.
     pub(crate) fn place(&self, store: &Store) -> Result<()> {
         let what = |error| Error::io("put a layer in place", error);
         match std::fs::rename(&self.dir, store.layer(&self.diff_id)) {
@@ -59,7 +59,8 @@ impl Unpacked {
     }
 }
 
-/// Unpacks one layer, packed or not, into an empty directory, by the rules that the store goes by; answers its diff id.
+/// Unpacks one layer, compressed or not, into an empty directory, with the same rules as the store. Returns its diff
+/// id.
 pub fn unpack_layer(from: impl Read, into: &Path, limits: &Limits) -> Result<Digest> {
     let kind = Kind::ours();
     let tally = Tally::new(*limits);
@@ -70,7 +71,7 @@ pub fn unpack_layer(from: impl Read, into: &Path, limits: &Limits) -> Result<Dig
     Ok(digest)
 }
 
-/// Unpacks a layer, checks it and has it written to disk.
+/// Unpacks a layer, verifies it, and syncs it to disk.
 pub(crate) fn unpack<R: Read>(
     store: &Store,
     work: &Operation,
@@ -82,7 +83,7 @@ pub(crate) fn unpack<R: Read>(
     let files = dir.join("fs");
     let what = |error| Error::io(format!("make {}", files.display()), error);
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&files).map_err(what)?;
-    // Only a layer of an image has marks for what it removes.
+    // Only layers of images contain whiteouts.
     let mut tree = Tree::new(&files, store.kind(), tally.limits(), stream.diff_id.is_some())?;
     let part = stream.part.clone();
     let (diff_id, note) = read(stream, &mut tree, tally, teller).map_err(|error| error.of(format!("layer {part}")))?;
@@ -90,13 +91,13 @@ pub(crate) fn unpack<R: Read>(
     let text = serde_json::to_vec(&note).map_err(|error| Error::io("describe a layer", error))?;
     std::fs::write(dir.join("layer.json"), text).map_err(what)?;
     let on_disk = std::fs::File::open(&dir).map_err(what)?;
-    // All at once is much quicker than each file for itself.
+    // One sync is much faster than a sync for each file.
     rustix::fs::syncfs(&on_disk).map_err(|error| Error::io("write a layer to disk", error))?;
     teller.tell(Progress { part, doing: Doing::Done, bytes: None });
     Ok(Unpacked { diff_id, note, dir })
 }
 
-/// Reads a whole layer into a tree, and checks what passed.
+/// Reads a whole layer into a tree, and verifies the bytes that were read.
 fn read<R: Read>(
     stream: Stream<R>,
     tree: &mut Tree<'_>,
@@ -105,7 +106,7 @@ fn read<R: Read>(
 ) -> Result<(Digest, LayerNote)> {
     let Stream { from, size, blob, diff_id, part } = stream;
     let seen = Rc::new(Seen { packed: Cell::new(0), trouble: RefCell::new(None) });
-    // Only as much as is said to be there: what comes after is not of it.
+    // Read only the announced number of bytes. Any further bytes do not belong to the layer.
     let from = Counted { from: from.take(size.unwrap_or(u64::MAX)), seen: seen.clone() };
     let mut packed = Hashing::new(from);
     let mut note = LayerNote::default();
@@ -122,7 +123,7 @@ fn read<R: Read>(
         let mut plain = Hashing::new(plain);
         let read = entries(&mut plain, tree, tally, &mut note);
         let read = read.and_then(|()| plain.finish().map_err(|error| Error::unreadable(&error)));
-        // What stopped it is what went wrong, whatever became of it on the way.
+        // If one of the readers stopped the work, its reason is the real error.
         read.map_err(|error| seen.trouble.take().unwrap_or(error))?
     };
     let whole = packed.finish().map_err(|error| seen.trouble.take().unwrap_or_else(|| Error::unreadable(&error)))?;
@@ -137,7 +138,7 @@ fn read<R: Read>(
     Ok((found, note))
 }
 
-/// What a stream holds, whatever it is packed with: what it says about itself elsewhere is often wrong.
+/// Decompresses a stream according to its first bytes, because the declared format is often wrong.
 pub(crate) fn unpacked<'a, R: Read + 'a>(mut from: R) -> io::Result<Box<dyn Read + 'a>> {
     let mut magic = Vec::new();
     from.by_ref().take(4).read_to_end(&mut magic)?;
@@ -155,7 +156,7 @@ pub(crate) fn unpacked<'a, R: Read + 'a>(mut from: R) -> io::Result<Box<dyn Read
     })
 }
 
-/// Puts all entries of a tar archive into a tree.
+/// Adds all entries of a tar archive to a tree.
 fn entries(from: &mut dyn Read, tree: &mut Tree<'_>, tally: &Tally, note: &mut LayerNote) -> Result<()> {
     let left = Rc::new(Cell::new(HEADERS));
     let mut archive = Archive::new(Budget { from, left: left.clone() });
@@ -175,7 +176,7 @@ fn entries(from: &mut dyn Read, tree: &mut Tree<'_>, tally: &Tally, note: &mut L
         let described = describe(&mut entry, &name).map_err(|error| error.of(format!("the entry {}", shown(&name))))?;
         let Describing { entry: described, sparse } = described;
         let size = &mut note.size;
-        // A sparse file is larger than what there is of it in the archive: what is written counts.
+        // A sparse file is larger than its data in the archive. Count what is written.
         let mut count = |bytes| {
             *size += bytes;
             if sparse { tally.bytes(bytes) } else { Ok(()) }
@@ -194,7 +195,7 @@ fn drain(entry: &mut impl Read) -> Result<()> {
     io::copy(entry, &mut io::sink()).map_err(|error| Error::unreadable(&error)).map(drop)
 }
 
-/// What an archive says about an entry.
+/// Reads the header of an entry.
 fn describe<'a, R: Read>(entry: &mut tar::Entry<'_, R>, name: &'a [u8]) -> Result<Describing<'a>> {
     let wrong = |error: io::Error| Error::unreadable(&error);
     let mut xattrs = Vec::new();
@@ -218,7 +219,7 @@ fn describe<'a, R: Read>(entry: &mut tar::Entry<'_, R>, name: &'a [u8]) -> Resul
     let kind = entry.header().entry_type();
     let what = match kind {
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-            // Archives of long ago have no other mark of a directory.
+            // Very old archives mark a directory only by a trailing slash.
             if kind == EntryType::Regular && name.ends_with(b"/") { What::Directory } else { What::File(entry.size()) }
         }
         EntryType::Directory => What::Directory,
@@ -231,7 +232,7 @@ fn describe<'a, R: Read>(entry: &mut tar::Entry<'_, R>, name: &'a [u8]) -> Resul
     let header = entry.header();
     let id = |found: io::Result<u64>| {
         let found = found.map_err(wrong)?;
-        // The last one means "do not change it".
+        // The largest number means "do not change the owner".
         u32::try_from(found).ok().filter(|id| *id != u32::MAX).ok_or_else(|| Error::unsound("its owner is no user"))
     };
     let seconds = header.mtime().ok().and_then(|seconds| i64::try_from(seconds).ok()).unwrap_or(0);
@@ -247,7 +248,7 @@ fn describe<'a, R: Read>(entry: &mut tar::Entry<'_, R>, name: &'a [u8]) -> Resul
     Ok(Describing { entry, sparse: kind == EntryType::GNUSparse })
 }
 
-/// A time as it stands in an extension: seconds, perhaps with a fraction.
+/// Parses a time from an extended header: seconds, perhaps with a fraction.
 fn time(text: &str) -> Option<Timespec> {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -257,10 +258,11 @@ fn time(text: &str) -> Option<Timespec> {
     Some(Timespec { tv_sec: seconds.parse().ok()?, tv_nsec: digits.parse().ok()? })
 }
 
-/// What the readers of one layer know together.
+/// State that the readers of one layer share.
 struct Seen {
     packed: Cell<u64>,
-    /// Why reading was stopped by one of us. Whoever reads through others sees only that it was.
+    /// Why one of the readers stopped the work. A caller that reads through other readers sees only that it was
+    /// stopped.
     trouble: RefCell<Option<Error>>,
 }
 
@@ -272,7 +274,7 @@ impl Seen {
     }
 }
 
-/// Counts what is read packed.
+/// Counts the compressed bytes.
 struct Counted<R> {
     from: R,
     seen: Rc<Seen>,
@@ -286,7 +288,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Holds what is read unpacked to the limits, and tells how far it is.
+/// Checks the unpacked bytes against the limits, and reports progress.
 struct Metered<'a, R> {
     from: R,
     seen: Rc<Seen>,
@@ -317,7 +319,7 @@ impl<R: Read> Read for Metered<'_, R> {
     }
 }
 
-/// What is read while an entry's header is looked for must not be more than that: it is all kept in memory.
+/// Limits the bytes that are read while looking for an entry's header, because they are all kept in memory.
 pub(crate) struct Budget<R> {
     pub(crate) from: R,
     pub(crate) left: Rc<Cell<u64>>,

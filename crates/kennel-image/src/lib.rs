@@ -1,12 +1,13 @@
-//! Images: from a registry, an archive or plain files into a [`Store`] of unpacked layers that sandboxes are made of.
+//! Images: from a registry, an archive or plain files into a [`Store`] of unpacked layers, from which sandboxes are
+//! created.
 //!
-//! Everything that comes from outside is checked against its digest, and held to [`Limits`] while it streams; what is
-//! refused leaves nothing behind. Layers are unpacked once and shared. This room knows nothing of sandboxes: who makes
-//! one takes an image with [`Store::hold`], and notes its layers where the sandbox is.
+//! Everything from outside is verified against its digest and limited by [`Limits`] while it streams. Refused input
+//! leaves nothing behind. Layers are unpacked once and shared. This crate knows nothing about sandboxes: whoever
+//! creates one takes an image with [`Store::hold`], and notes its layers in the sandbox's directory.
 //!
-//! Without the feature `registries` nothing is pulled, and nothing is built that speaks HTTP or TLS.
+//! Without the feature `registries`, nothing can be pulled, and no HTTP or TLS code is built.
 //!
-//! It prints nothing, reads no environment variable and never changes directory.
+//! This crate prints nothing, reads no environment variable and never changes the working directory.
 
 #![cfg_attr(not(feature = "registries"), allow(dead_code))] // what only pulling needs
 

@@ -1,4 +1,4 @@
-//! How much an image may be. What goes past is refused while it streams, before it fills a disk.
+//! Limits on the size of an image. Excess input is refused while it streams, before it fills a disk.
 
 use crate::error::{Error, Result};
 use kennel_types::format_bytes;
@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Caps on one image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of all layers, unpacked.
+    /// The number of unpacked bytes of all layers.
     pub bytes: u64,
-    /// Files, directories and links of all layers.
+    /// The number of files, directories and symlinks of all layers.
     pub entries: u64,
-    /// Layers.
+    /// The number of layers.
     pub layers: usize,
-    /// Bytes of one path.
+    /// The number of bytes in a path.
     pub path: usize,
-    /// Directories above one file.
+    /// The number of directories above a file.
     pub depth: usize,
-    /// How many times larger a layer may be unpacked than packed, once it is larger than [`Limits::ratio_from`].
+    /// How many times larger a layer may be unpacked than compressed, once it is larger than [`Limits::ratio_from`].
     pub ratio: u64,
-    /// Bytes that any layer may unpack to, however small it is packed.
+    /// The number of bytes that every layer may have unpacked, however small it is compressed.
     pub ratio_from: u64,
 }
 
@@ -29,10 +29,11 @@ impl Default for Limits {
         Self {
             bytes: 64 * GIB,
             entries: 4_000_000,
-            // The kernel stacks no more than 500.
+            // The kernel stacks at most 500 layers.
             layers: 256,
             path: 4096,
-            // Fewer than the files that a process may have open: who removes a tree opens all directories above.
+            // Less than the number of files that a process may open: removing a tree opens all directories above a
+            // file.
             depth: 256,
             ratio: 200,
             ratio_from: GIB,
@@ -40,7 +41,7 @@ impl Default for Limits {
     }
 }
 
-/// What the layers of one image have taken so far, together.
+/// What the layers of one image have used so far, together.
 #[derive(Debug)]
 pub(crate) struct Tally {
     limits: Limits,
@@ -57,7 +58,7 @@ impl Tally {
         &self.limits
     }
 
-    /// So many more bytes.
+    /// Adds bytes.
     pub(crate) fn bytes(&self, count: u64) -> Result<()> {
         let before = self.bytes.fetch_add(count, Ordering::Relaxed);
         if before.saturating_add(count) <= self.limits.bytes {
@@ -68,7 +69,7 @@ impl Tally {
             .hint("allow more, if you trust it: kennel config set --user images.maxSize 200g"))
     }
 
-    /// One more entry.
+    /// Adds an entry.
     pub(crate) fn entry(&self) -> Result<()> {
         let before = self.entries.fetch_add(1, Ordering::Relaxed);
         if before < self.limits.entries {
@@ -77,7 +78,7 @@ impl Tally {
         Err(Error::too_much(format!("the image has more than {} files", self.limits.entries)))
     }
 
-    /// Whether a layer has grown too much for its packed size.
+    /// Checks whether a layer has grown too much for its compressed size.
     pub(crate) fn growth(&self, packed: u64, unpacked: u64) -> Result<()> {
         let Limits { ratio, ratio_from, .. } = self.limits;
         if unpacked <= ratio_from || unpacked / ratio <= packed {

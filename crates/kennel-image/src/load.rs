@@ -1,4 +1,4 @@
-//! Images from this machine: archives of `docker save`, OCI layouts, and plain file systems, packed or not.
+//! Loads images from this machine: archives of `docker save`, OCI layouts, and plain filesystems, compressed or not.
 
 mod archive;
 mod blobs;
@@ -22,19 +22,19 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// How something is loaded.
+/// Options for loading an image.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// The name it gets, in place of those it has. Plain file systems have none.
+    /// The name that the image gets instead of its own. Plain filesystems have no name of their own.
     pub name: Option<Reference>,
-    /// How much it may be.
+    /// Limits on its size.
     pub limits: Limits,
 }
 
 impl Store {
-    /// Loads the images in an archive of `docker save`, in an OCI layout (a directory or an archive), or one of a plain
-    /// file system (a directory, or an archive as of `docker export`). An archive may be packed with gzip or zstd, and
-    /// may be a pipe. All of its images are loaded, or none.
+    /// Loads all images of an archive of `docker save` or of an OCI layout (a directory or an archive), or one image
+    /// from a plain filesystem (a directory, or an archive as from `docker export`). An archive may be compressed with
+    /// gzip or zstd, and may be a pipe. Either all images are loaded, or none.
     pub async fn load(&self, from: &Path, options: &LoadOptions, tell: Tell<'_>) -> Result<Vec<Image>> {
         let (store, from, options) = (self.clone(), from.to_owned(), options.clone());
         blocking(tell, move |teller| load(&store, &from, &options, teller)).await
@@ -90,7 +90,7 @@ struct Loading<'a> {
 }
 
 impl Loading<'_> {
-    /// The name that was given, for what has none of its own.
+    /// Returns the given name, for input without a name of its own.
     fn name(&self, from: &Path) -> Result<Reference> {
         self.options.name.clone().ok_or_else(|| {
             let from = from.display();
@@ -99,7 +99,7 @@ impl Loading<'_> {
         })
     }
 
-    /// What comes packed or through a pipe, as a file that can be read from anywhere.
+    /// Copies compressed input, or input from a pipe, to a file that can be read at any position.
     fn spool(&self, from: File) -> Result<File> {
         let path = self.work.place();
         let what = |error| Error::io(format!("write {}", path.display()), error);
@@ -122,7 +122,7 @@ impl Loading<'_> {
         Ok(to)
     }
 
-    /// An image of plain files: one layer.
+    /// Creates an image of plain files, with one layer.
     fn files<R: Read>(&self, name: Reference, stream: Stream<R>) -> Result<Vec<Image>> {
         let layer = layer::unpack(self.store, self.work, stream, &self.tally, self.teller)?;
         let described = Described::of_files(layer.diff_id);
@@ -131,7 +131,7 @@ impl Loading<'_> {
         install(self.store, self.work, &layers, vec![(name, None, described)])
     }
 
-    /// Images with a description.
+    /// Creates images from descriptions.
     fn described(&self, blobs: &dyn Blobs, found: &[Found]) -> Result<Vec<Image>> {
         let mut images = Vec::new();
         let mut wanted = Vec::new();
@@ -171,7 +171,7 @@ impl Loading<'_> {
     }
 }
 
-/// Whether a description and what comes with it have the same layers, and not too many.
+/// Checks that a description and its manifest have the same number of layers, and not too many.
 pub(crate) fn check_layers(described: &Described, layers: usize, limits: &Limits) -> Result<()> {
     if described.diff_ids.len() != layers {
         let said = described.diff_ids.len();
@@ -183,7 +183,7 @@ pub(crate) fn check_layers(described: &Described, layers: usize, limits: &Limits
     Ok(())
 }
 
-/// Puts layers in place, and then writes down the images that are made of them.
+/// Moves layers to their final places, and then writes the records of the images.
 pub(crate) fn install(
     store: &Store,
     work: &Operation,

@@ -1,7 +1,7 @@
-//! One process's work on the store: a directory of its own below `tmp`, locked while it works, gone afterwards.
+//! One process's work on the store: a directory below `tmp` that is locked during the work and removed afterwards.
 //!
-//! It also says which layers the work is about, so that nobody removes those that are here already before the image is
-//! written down.
+//! It also lists the layers that the work needs, so that no other process removes existing ones before the image is
+//! written.
 
 use crate::Digest;
 use crate::error::{Error, Result};
@@ -23,13 +23,13 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// Begins. What others left when they were killed is cleared away, if nobody is here.
+    /// Starts an operation. If no other process works on the store, leftovers of killed processes are removed.
     pub(crate) fn begin(store: &Store) -> Result<Self> {
         store.make()?;
         if let Some(_exclusive) = store.try_exclusive()? {
             sweep(store)?;
         }
-        // Until it is locked, it looks like something that was left.
+        // Until the directory is locked, it looks like a leftover.
         let _shared = store.shared()?;
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| Error::io("get a random number", std::io::Error::other(error)))?;
@@ -46,12 +46,12 @@ impl Operation {
         &self.dir
     }
 
-    /// A path below it that nothing is at.
+    /// Returns an unused path below the directory.
     pub(crate) fn place(&self) -> PathBuf {
         self.dir.join(self.parts.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// Says which layers must not be removed, before anyone looks whether they are here.
+    /// Lists layers that must not be removed. Call this before checking whether they exist.
     pub(crate) fn needs(&self, store: &Store, layers: &[Digest]) -> Result<()> {
         let _shared = store.shared()?;
         let path = self.dir.join(NEEDS);
@@ -62,19 +62,20 @@ impl Operation {
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next who comes.
+        // If this fails now, the next operation removes it.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
-/// The layers that others work with, after what nobody works on is removed. Only for who has the store to itself.
+/// Removes directories that no process works in, and returns the layers that others need. The caller must hold the
+/// exclusive lock.
 pub(crate) fn sweep(store: &Store) -> Result<HashSet<Digest>> {
     let mut needed = HashSet::new();
     for dir in entries(&store.tmp())? {
         let what = |error| Error::io(format!("clear {}", dir.display()), error);
         let lock = match File::open(&dir) {
             Ok(lock) => lock,
-            // It has just ended.
+            // The operation has just ended.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(what(error)),
         };

@@ -1,4 +1,4 @@
-//! How far things are, told while they are done; and work that blocks, done beside.
+//! Progress reports, and running blocking work on another thread.
 
 use crate::error::{Error, Result};
 use kennel_types::ErrorCode;
@@ -7,31 +7,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc;
 
-/// How far a part of an image is.
+/// The progress of one part of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The part: a layer, by the first digits of its digest.
     pub part: String,
-    /// What is being done with it.
+    /// The current step.
     pub doing: Doing,
-    /// How many bytes that is done for, and of how many, where both are known.
+    /// The number of bytes that are done, and the total number, if both are known.
     pub bytes: Option<(u64, u64)>,
 }
 
-/// What is being done with a part.
+/// A step of the work on a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// Another process fetches it.
+    /// Another process downloads it.
     Waiting,
-    /// It comes from a registry.
+    /// It is being downloaded from a registry.
     Downloading,
-    /// Its digest is checked.
+    /// Its digest is being verified.
     Verifying,
-    /// It is unpacked.
+    /// It is being unpacked.
     Unpacking,
-    /// It is there.
+    /// It is finished.
     Done,
-    /// It was there before.
+    /// It already existed.
     Present,
 }
 
@@ -48,10 +48,10 @@ impl fmt::Display for Doing {
     }
 }
 
-/// Who is told.
+/// A function that receives progress reports.
 pub type Tell<'a> = &'a (dyn Fn(Progress) + Sync);
 
-/// The line from a thread that works to who waits for it.
+/// Sends progress from a working thread to the waiting task.
 pub(crate) struct Teller {
     line: mpsc::UnboundedSender<Progress>,
     given_up: Arc<AtomicBool>,
@@ -59,11 +59,11 @@ pub(crate) struct Teller {
 
 impl Teller {
     pub(crate) fn tell(&self, progress: Progress) {
-        // Nobody listens any more once the work is given up.
+        // After the work was abandoned, nobody receives the reports.
         let _ = self.line.send(progress);
     }
 
-    /// An error once nobody waits any more: a thread cannot be ended from outside.
+    /// Returns an error if the work was abandoned. A thread cannot be stopped from outside.
     pub(crate) fn still_wanted(&self) -> Result<()> {
         if self.given_up.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorCode::Aborted, "it was given up"));
@@ -71,7 +71,7 @@ impl Teller {
         Ok(())
     }
 
-    /// One that nobody listens to.
+    /// A teller whose reports nobody receives.
     pub(crate) fn silent() -> Self {
         Self { line: mpsc::unbounded_channel().0, given_up: Arc::default() }
     }
@@ -85,7 +85,7 @@ impl Drop for GiveUp {
     }
 }
 
-/// Does something that blocks on another thread, and passes on what it tells.
+/// Runs blocking work on another thread, and passes on its progress reports.
 pub(crate) async fn blocking<T: Send + 'static>(
     tell: Tell<'_>,
     work: impl FnOnce(&Teller) -> Result<T> + Send + 'static,
@@ -95,7 +95,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     let _given_up_when_dropped = GiveUp(given_up.clone());
     let teller = Teller { line, given_up };
     let work = tokio::task::spawn_blocking(move || work(&teller));
-    // The line ends with the work.
+    // The channel closes when the work ends.
     while let Some(progress) = heard.recv().await {
         tell(progress);
     }

@@ -1,4 +1,4 @@
-//! Images from registries.
+//! Pulls images from registries.
 
 mod download;
 mod registry;
@@ -24,28 +24,28 @@ use std::io::Seek;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 
-/// Layers that are fetched at the same time.
+/// The number of layers that are downloaded at the same time.
 const AT_ONCE: usize = 3;
-/// Largest manifest or configuration.
+/// Bytes in the largest manifest or configuration.
 const DESCRIPTION: u64 = 4 << 20;
 
-/// How an image is pulled.
+/// Options for pulling an image.
 #[derive(Clone, Debug)]
 pub struct PullOptions {
-    /// Whether it is pulled when it is here, or not at all.
+    /// When to pull: always, if the image is missing, or never.
     pub when: Pull,
-    /// How much it may be.
+    /// Limits on its size.
     pub limits: Limits,
-    /// Where logins are found.
+    /// Where logins are searched for.
     pub credentials: Credentials,
-    /// Registries, by host and port, whose certificates are not checked, and which may speak plain HTTP. Those on this
-    /// machine always may.
+    /// Registries, by host and port, whose certificates are not verified and that may use plain HTTP. Registries on
+    /// this machine always may.
     pub insecure: Vec<String>,
-    /// Other places to ask before a registry: `host`, `host:port/path` or with a scheme, in order.
+    /// Mirrors to try before a registry, in order: `host`, `host:port/path`, or with a scheme.
     pub mirrors: BTreeMap<String, Vec<String>>,
-    /// Proxies on the way to registries.
+    /// Proxies for registries.
     pub proxies: Proxies,
-    /// How often in a row a download may break off without getting any further.
+    /// How many times in a row a download may fail without progress.
     pub attempts: u32,
 }
 
@@ -63,20 +63,20 @@ impl Default for PullOptions {
     }
 }
 
-/// Proxies on the way to registries.
+/// Proxies for registries.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
     /// For plain HTTP.
     pub http: Option<String>,
     /// For HTTPS.
     pub https: Option<String>,
-    /// Hosts that are asked without one, between commas.
+    /// Hosts that are contacted without a proxy, separated by commas.
     pub none: Option<String>,
 }
 
 impl Store {
-    /// Pulls an image, if it is to be. What breaks off is continued, also by a later call; what does not fit its digest is
-    /// refused.
+    /// Pulls an image, according to `when`. An interrupted download is continued, also by a later call. Content that
+    /// does not match its digest is refused.
     pub async fn pull(&self, reference: &Reference, options: &PullOptions, tell: Tell<'_>) -> Result<Image> {
         if options.when != Pull::Always
             && let Some(image) = self.get(reference)?
@@ -92,7 +92,8 @@ impl Store {
             match self.pull_from(Registry::connect(endpoint, reference, options).await, reference, options, tell).await
             {
                 Ok(image) => return Ok(image),
-                // A mirror that does not have it, or is not there, is passed over; one that lies is not.
+                // Skip a mirror that does not have the image or is not available. A mirror that sends wrong content is
+                // an error.
                 Err(error) if mirrored && (error.may_pass() || is_elsewhere(&error)) => failed = Some(error),
                 Err(error) => return Err(error.of(format!("pull {}", reference.familiar()))),
             }
@@ -148,7 +149,7 @@ impl Store {
             }
             Err(error) => Err(error),
         };
-        // What was fetched is worth keeping only if the rest may still come.
+        // Partial downloads are worth keeping only if a later attempt may succeed.
         let keep = installed.as_ref().is_err_and(Error::may_pass);
         fetching.end(keep);
         installed?.pop().ok_or_else(|| Error::new(ErrorCode::Internal, "no image was made"))
@@ -159,7 +160,7 @@ fn is_elsewhere(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::ImageNotFound | ErrorCode::PermissionDenied | ErrorCode::LimitExceeded)
 }
 
-/// The manifest of an image for this machine, checked, and its digest.
+/// Returns the verified manifest of an image for this machine, and its digest.
 async fn find(registry: &Registry, reference: &Reference) -> Result<(Digest, ImageManifest)> {
     let mut text = registry.manifest(&reference.version()).await?;
     if let Some(expected) = reference.digest() {
@@ -180,10 +181,10 @@ async fn find(registry: &Registry, reference: &Reference) -> Result<(Digest, Ima
     Ok((Digest::of(&text), parse("the manifest", &text)?))
 }
 
-/// Layers by what they are fetched as: what they are unpacked, and how many bytes come.
+/// Layers by the digest of their download, with their diff id and download size.
 type Wanted = BTreeMap<Digest, (Digest, u64)>;
 
-/// The layers of an image.
+/// Returns the layers of an image.
 fn wanted(described: &Described, manifest: &ImageManifest, limits: &Limits) -> Result<Wanted> {
     let mut wanted = Wanted::new();
     let mut known = HashSet::new();
@@ -192,7 +193,7 @@ fn wanted(described: &Described, manifest: &ImageManifest, limits: &Limits) -> R
         if size > limits.bytes {
             return Err(Error::too_much(format!("layer {} is larger than an image may be", blob.short())));
         }
-        // The same layer may be there twice, but is one.
+        // The same layer may occur twice, but is downloaded once.
         if known.insert(*id) && wanted.insert(blob, (*id, size)).is_some() {
             return Err(Error::unsound(format!("layer {} is said to be two different ones", blob.short())));
         }
@@ -206,15 +207,15 @@ struct Fetching<'a> {
     registry: &'a Arc<Registry>,
     tally: Arc<Tally>,
     attempts: u32,
-    /// Locked by us, until all is over.
+    /// Locked by this process until the pull ends.
     downloads: Mutex<Vec<Arc<Download>>>,
     tell: Tell<'a>,
 }
 
 impl Fetching<'_> {
-    /// Fetches and unpacks what is not here, a few at a time.
+    /// Downloads and unpacks missing layers, a few at a time.
     async fn all(&self, wanted: Wanted) -> Result<BTreeMap<Digest, Unpacked>> {
-        // All are locked first, in the order of their digests, and by everyone: so nobody waits for who waits for them.
+        // All downloads are locked first, in the order of their digests. This global lock order prevents deadlock.
         let mut downloads = Vec::new();
         for (blob, (id, size)) in wanted {
             downloads.extend(self.lock(id, blob, size).await?.map(|download| (id, download)));
@@ -235,13 +236,14 @@ impl Fetching<'_> {
                 }
             }
         }
-        // Threads that still unpack see that nobody waits for them. Nothing may be left when this ends.
+        // Threads that still unpack notice that they were abandoned. Wait for them, so that nothing is left when this
+        // ends.
         drop(alive);
         let _ = all_gone.recv().await;
         failed.map_or(Ok(layers), Err)
     }
 
-    /// The download of a layer, ours alone; nothing if the layer is here.
+    /// Locks the download of a layer. Returns `None` if the layer already exists.
     async fn lock(&self, id: Digest, blob: Digest, size: u64) -> Result<Option<Arc<Download>>> {
         let is_here = || {
             let here = self.store.has_layer(&id);
@@ -255,7 +257,7 @@ impl Fetching<'_> {
         }
         let download = Arc::new(Download::lock(self.store, blob, size, self.tell).await?);
         self.downloads.lock().unwrap_or_else(PoisonError::into_inner).push(download.clone());
-        // Whoever had it locked may have been done with it.
+        // The process that held the lock may have completed the layer.
         Ok((!is_here()).then_some(download))
     }
 
@@ -268,18 +270,18 @@ impl Fetching<'_> {
             let _alive = alive;
             let mut file = download.file();
             file.rewind().map_err(|error| Error::io("read a layer", error))?;
-            // Its digest was checked when it was fetched.
+            // Its digest was verified after the download.
             let size = Some(download.size());
             let stream = Stream { from: file, size, blob: None, diff_id: Some(id), part };
             let unpacked = layer::unpack(&store, &work, stream, &tally, teller);
-            // Before whoever waits for us goes on.
+            // Drop this before the waiting task continues.
             drop(work);
             unpacked
         });
         unpacked.await
     }
 
-    /// Lets go of the downloads, and removes those that are of no use.
+    /// Releases the downloads, and removes those that are of no use.
     fn end(&self, keep: bool) {
         for download in self.downloads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             if !keep || download.is_empty() {

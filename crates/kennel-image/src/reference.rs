@@ -1,7 +1,7 @@
-//! Names of images, as Docker reads them: `debian` is `docker.io/library/debian:latest`.
+//! Image names, by Docker's rules: `debian` is `docker.io/library/debian:latest`.
 //!
-//! Read by hand: this is on the way of every `kennel run`, and to compile the usual regular expression takes longer than
-//! the whole of it. A test compares with the expression.
+//! The parser is handwritten, because every `kennel run` uses it, and compiling the usual regular expression would take
+//! longer than parsing. A test compares it with that expression.
 
 use crate::Digest;
 use crate::error::{Error, Result, shown};
@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 const HUB: &str = "docker.io";
 const LIBRARY: &str = "library/";
-/// Longest name without tag and digest.
+/// Bytes in the longest name without tag and digest.
 const LONGEST: usize = 255;
 
 /// The full name of an image: registry, repository, and a tag or a digest.
@@ -29,17 +29,17 @@ enum Version {
 }
 
 impl Reference {
-    /// The registry: `docker.io`, `localhost:5000`.
+    /// The registry, such as `docker.io` or `localhost:5000`.
     pub fn registry(&self) -> &str {
         &self.registry
     }
 
-    /// The repository in it: `library/debian`.
+    /// The repository in the registry, such as `library/debian`.
     pub fn repository(&self) -> &str {
         &self.repository
     }
 
-    /// The digest that names exactly one image, where it is named so.
+    /// The digest, if the name contains one.
     pub fn digest(&self) -> Option<&Digest> {
         match &self.version {
             Version::Digest(digest) => Some(digest),
@@ -47,7 +47,7 @@ impl Reference {
         }
     }
 
-    /// What is asked of a registry: the tag or the digest.
+    /// The tag or digest that is requested from a registry.
     pub(crate) fn version(&self) -> String {
         match &self.version {
             Version::Tag(tag) => tag.clone(),
@@ -55,7 +55,7 @@ impl Reference {
         }
     }
 
-    /// The name as people write it: without what goes without saying.
+    /// The name as people write it, without default parts.
     pub fn familiar(&self) -> String {
         let full = self.to_string();
         let short = match full.strip_prefix("docker.io/") {
@@ -108,7 +108,7 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
         Some((rest, digest)) => (rest, Some(digest.parse().map_err(|_| "its digest is not sha256: and 64 digits")?)),
         None => (text, None),
     };
-    // A colon before a slash is of the registry's port.
+    // A colon before a slash belongs to the registry's port.
     let (name, tag) = match rest.rsplit_once(':') {
         Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
         _ => (rest, None),
@@ -135,12 +135,13 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
             "a part of it is empty, or made of other characters than small letters, digits, and . _ - between them",
         );
     }
-    // A digest says it all: the tag beside one is for people.
+    // A digest identifies the image completely. A tag next to it is only for people.
     let version = digest.map_or_else(|| Version::Tag(tag.unwrap_or("latest").to_owned()), Version::Digest);
     Ok(Reference { registry: registry.to_owned(), repository, version })
 }
 
-/// Whether the first part is a registry and not of the repository: it looks like a host, or could be nothing else.
+/// Whether the first part is a registry and not part of the repository: it looks like a host name, or cannot be
+/// anything else.
 fn is_registry(first: &str) -> bool {
     first == "localhost" || first.contains(['.', ':']) || first.chars().any(|char| char.is_ascii_uppercase())
 }
@@ -181,7 +182,7 @@ fn is_tag(text: &str) -> bool {
         && bytes.iter().all(|byte| word(*byte) || matches!(byte, b'.' | b'-'))
 }
 
-/// Small letters and digits, with one of `.`, `_`, `__` or any number of `-` between them.
+/// Lower-case letters and digits, separated by one of `.`, `_`, `__` or any number of `-`.
 fn is_component(text: &str) -> bool {
     let plain = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit();
     let edges = text.starts_with(plain) && text.ends_with(plain);

@@ -1,20 +1,21 @@
-//! The store: images on disk, for one user.
+//! The image store on disk, for one user.
 //!
 //! ```text
-//! <root>/lock                  shared while something is looked up and noted, exclusive while things are removed
+//! <root>/lock                  shared while an image is looked up and noted, exclusive while something is removed
 //!       /names/<hash>.json     an image under one name; the hash is of the name
-//!       /layers/<hex>/fs       a layer, by its diff id: the digest of its content. Never changed once it is here
+//!       /layers/<hex>/fs       a layer, by its diff id: the digest of its content. Never changed
 //!                    /layer.json
-//!       /blobs/<hex>           a download, whole or in part; locked by who fetches it
-//!       /tmp/<random>          what one process works on; locked for as long as it does
+//!       /blobs/<hex>           a complete or partial download; locked by the process that downloads it
+//!       /tmp/<random>          work in progress of one process; locked by it
 //! ```
 //!
-//! Nothing here is ever half done: a layer is unpacked below `tmp`, written to disk, and renamed into place; a name is
-//! a file that is renamed into place after all its layers are there. What a crash leaves lies below `tmp` and `blobs`,
-//! unlocked: the next who works here removes the former, and the latter is continued, or pruned.
+//! Nothing is ever half done. A layer is unpacked below `tmp`, synced to disk, and renamed into place. A name is a file
+//! that is renamed into place after all its layers exist. A crash leaves only unlocked files below `tmp` and `blobs`:
+//! the next operation removes the former, and the latter are continued or pruned.
 //!
-//! A store belongs to one user. Root's keeps owners and capabilities and marks opaque directories with `trusted.` names;
-//! an ordinary user's owns everything itself and marks them with `user.` names, which overlays of that user read.
+//! A store belongs to one user. Root's store keeps owners and capabilities, and marks opaque directories with
+//! `trusted.` attributes. In the store of an ordinary user, all files belong to that user, and opaque directories have
+//! `user.` attributes, which overlays of that user read.
 
 use crate::error::{Error, Result};
 use crate::image::{Image, ImageConfig, each_once};
@@ -27,35 +28,35 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The file in a sandbox's directory that says which layers it is made of; see [`Held::note`].
+/// The file in a sandbox's directory that lists the layers it uses; see [`Held::note`].
 const NOTE: &str = "image-layers";
-/// Largest file of our own that is read.
+/// Bytes in the largest file of the store's own that is read.
 const LARGEST: u64 = 16 << 20;
 
-/// Whose store it is, and so how layers are unpacked.
+/// The owner of the store, which decides how layers are unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Root's: owners are kept, opaque directories are marked `trusted.overlay.opaque`.
+    /// Root: file owners are kept, and opaque directories are marked `trusted.overlay.opaque`.
     Root,
-    /// An ordinary user's: all is the user's own, opaque directories are marked `user.overlay.opaque`.
+    /// An ordinary user: all files belong to the user, and opaque directories are marked `user.overlay.opaque`.
     User,
 }
 
 impl Kind {
-    /// That of a store of our own.
+    /// The kind of the calling user's store.
     pub(crate) fn ours() -> Self {
         if rustix::process::geteuid().is_root() { Self::Root } else { Self::User }
     }
 }
 
-/// Images on disk.
+/// The image store.
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
     kind: Kind,
 }
 
-/// An image under a name, as it is written down.
+/// The stored description of an image under one name.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Record {
@@ -68,23 +69,22 @@ pub(crate) struct Record {
     pub(crate) config: ImageConfig,
 }
 
-/// What is written beside a layer.
+/// The metadata that is stored next to a layer.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LayerNote {
-    /// Bytes of its files.
+    /// The total size of its files in bytes.
     pub(crate) size: u64,
-    /// Its files, directories and links.
+    /// The number of its files, directories and symlinks.
     pub(crate) entries: u64,
-    /// Devices that were left out.
+    /// The number of devices that were left out.
     pub(crate) left_out: u64,
 }
 
-/// An image that is being taken: nothing is removed from the store meanwhile.
+/// An image in use: nothing is removed from the store while this value lives.
 ///
-/// To keep its layers for longer than this lives, [`Held::note`] them in the directory of what uses them, and let
-/// whoever removes images look there with [`noted_below`]. Such a note goes with its directory, so no crash leaves
-/// a wrong one.
+/// To keep its layers for longer, [`Held::note`] them in the directory of whatever uses them. Whoever removes images
+/// reads these notes with [`noted_below`]. A note is deleted with its directory, so a crash leaves no stale one.
 #[derive(Debug)]
 pub struct Held {
     /// The image.
@@ -93,7 +93,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Notes the image's layers in a sandbox's directory. They are kept for as long as that is there.
+    /// Notes the image's layers in a sandbox's directory. They are kept as long as this directory exists.
     pub fn note(&self, sandbox: &Path) -> Result<()> {
         let lines: Vec<String> = self.image.diff_ids.iter().map(ToString::to_string).collect();
         let path = sandbox.join(NOTE);
@@ -101,20 +101,20 @@ impl Held {
     }
 }
 
-/// The layers that are noted in the directories below this one: those that sandboxes are made of. What cannot be read
-/// is an error, and never counts as unused.
+/// Returns the layers that are noted in the directories below this one, which are used by sandboxes. A note that cannot
+/// be read is an error, and never counts as unused.
 pub fn noted_below(dir: &Path) -> Result<HashSet<Digest>> {
     let mut noted = HashSet::new();
     for sandbox in entries(dir)? {
         let path = sandbox.join(NOTE);
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            // A sandbox without an image, or something that is no sandbox.
+            // A sandbox without an image, or not a sandbox.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => continue,
             Err(error) => return Err(Error::io(format!("read {}", path.display()), error)),
         };
         if text.is_empty() {
-            // The machine went down before it was on disk.
+            // The machine crashed before the note was on disk.
             let message = format!("{} does not say which layers are in use", path.display());
             return Err(Error::new(ErrorCode::Internal, message)
                 .hint("remove the sandbox that it is of: kennel ls --all, then kennel rm"));
@@ -127,7 +127,7 @@ pub fn noted_below(dir: &Path) -> Result<HashSet<Digest>> {
 }
 
 impl Store {
-    /// The store in this directory. It is made when something is put into it.
+    /// Opens the store in this directory. The directory is created when something is stored.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self> {
         let root = root.into();
         let own = rustix::process::geteuid();
@@ -145,19 +145,19 @@ impl Store {
         Ok(Self { root, kind: Kind::ours() })
     }
 
-    /// Whose store it is.
+    /// The owner of the store.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The image of that name, if it is here, whole. One small file is read.
+    /// Returns the image with this name, if it is complete. This reads one small file.
     pub fn get(&self, reference: &Reference) -> Result<Option<Image>> {
         let Some(image) = self.record(reference)?.map(|record| self.image(record)) else { return Ok(None) };
-        // Someone may have cleared up by hand: what is not whole is not here, and can be had again.
+        // Someone may have removed files by hand. An incomplete image counts as missing, and can be pulled again.
         Ok(image.layers.iter().all(|layer| layer.is_dir()).then_some(image))
     }
 
-    /// The same, for use: no layer of it is removed while the answer lives.
+    /// Returns the image with this name for use: none of its layers is removed while the result lives.
     pub fn hold(&self, reference: &Reference) -> Result<Option<Held>> {
         if !self.root.is_dir() {
             return Ok(None);
@@ -166,21 +166,21 @@ impl Store {
         Ok(self.get(reference)?.map(|image| Held { image, _shared: shared }))
     }
 
-    /// All images, by name.
+    /// Returns all images, sorted by name.
     pub fn list(&self) -> Result<Vec<Image>> {
         let mut images: Vec<Image> = self.records()?.into_iter().map(|record| self.image(record)).collect();
         images.sort_by(|a, b| a.reference.cmp(&b.reference));
         Ok(images)
     }
 
-    /// The images that someone may mean: that of this name, or all with this id, or with an id that begins so.
+    /// Returns the images that a text may refer to: by name, by id, or by the beginning of an id.
     pub fn find(&self, text: &str) -> Result<Vec<Image>> {
         if let Ok(reference) = text.parse::<Reference>()
             && let Some(record) = self.record(&reference)?
         {
             return Ok(vec![self.image(record)]);
         }
-        // Shorter ones are words.
+        // A shorter text is a name, not an id.
         const SHORTEST: usize = 8;
         let digits = text.strip_prefix("sha256:").unwrap_or(text);
         if digits.len() < SHORTEST || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -194,7 +194,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The error for an image that is not here.
+    /// The error for an image that is not in the store.
     pub(crate) fn no_image(name: &str) -> Error {
         let name = crate::error::shown(name.as_bytes());
         Error::new(ErrorCode::ImageNotFound, format!("there is no image {name}"))
@@ -211,24 +211,24 @@ impl Store {
     fn record(&self, reference: &Reference) -> Result<Option<Record>> {
         let path = self.name_file(reference);
         let Some(record) = read_json::<Record>(&path)? else { return Ok(None) };
-        // A name is as long as it likes, its file's name is not: that is a hash.
+        // A name may have any length, but the name of its file may not. So the file is named by a hash.
         if record.reference != *reference {
             return Err(Error::new(ErrorCode::Internal, format!("{} is of another image", path.display())));
         }
         Ok(Some(record))
     }
 
-    /// All that is written down. One that cannot be read is an error: its layers must not count as unused.
+    /// Returns all records. One that cannot be read is an error: its layers must not count as unused.
     pub(crate) fn records(&self) -> Result<Vec<Record>> {
         let mut records = Vec::new();
         for path in entries(&self.names())?.iter().filter(|path| path.extension().is_some_and(|it| it == "json")) {
-            // One that is gone by now has just been removed.
+            // A missing file has just been removed.
             records.extend(read_json(path)?);
         }
         Ok(records)
     }
 
-    /// Writes an image down under its name, in place of what was there.
+    /// Writes the record of an image, replacing the old one of the same name.
     pub(crate) fn write(&self, record: &Record, work: &Path) -> Result<()> {
         let path = self.name_file(&record.reference);
         let text = serde_json::to_vec(record).map_err(|error| Error::io("describe the image", error))?;
@@ -249,32 +249,32 @@ impl Store {
         Ok(read_json(&self.layer(id).join("layer.json"))?.unwrap_or_default())
     }
 
-    /// Makes the directories. Nobody else may look into them: programs in a layer may have set-user-id.
+    /// Creates the directories. They are accessible only to the owner, because programs in a layer may be set-user-id.
     pub(crate) fn make(&self) -> Result<()> {
         for dir in [self.root.clone(), self.names(), self.layers(), self.blobs(), self.tmp()] {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
             made.map_err(|error| Error::io(format!("make {}", dir.display()), error))?;
         }
-        // It may have been made by someone else, wider.
+        // Someone else may have created it with wider permissions.
         std::fs::set_permissions(&self.root, std::os::unix::fs::PermissionsExt::from_mode(0o700))
             .map_err(|error| Error::io(format!("close {} to others", self.root.display()), error))
     }
 
-    /// Keeps what is here from being removed, until it is dropped. For moments only: who removes waits for it.
+    /// Prevents removal from the store until the result is dropped. Hold it only briefly, because removal waits for it.
     pub(crate) fn shared(&self) -> Result<File> {
         let (file, what) = self.lock_file()?;
         file.lock_shared().map_err(|error| Error::io(what, error))?;
         Ok(file)
     }
 
-    /// The right to remove, until it is dropped.
+    /// Takes the exclusive lock that removal needs, until the result is dropped.
     pub(crate) fn exclusive(&self) -> Result<File> {
         let (file, what) = self.lock_file()?;
         file.lock().map_err(|error| Error::io(what, error))?;
         Ok(file)
     }
 
-    /// The same, if nobody else is here.
+    /// Takes the exclusive lock if no other process holds a lock.
     pub(crate) fn try_exclusive(&self) -> Result<Option<File>> {
         let (file, _) = self.lock_file()?;
         Ok(file.try_lock().is_ok().then_some(file))
@@ -325,7 +325,7 @@ impl Store {
     }
 }
 
-/// What is in a directory; nothing if there is none.
+/// Returns the entries of a directory. The list is empty if the directory does not exist.
 pub(crate) fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     let what = |error| Error::io(format!("list {}", dir.display()), error);
     match std::fs::read_dir(dir) {
@@ -335,7 +335,7 @@ pub(crate) fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// A file of our own; nothing if there is none.
+/// Reads a file of the store's own, or returns `None` if it does not exist.
 pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let what = || format!("read {}", path.display());
     let file = match File::open(path) {
@@ -350,7 +350,7 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<O
     Ok(Some(read))
 }
 
-/// Has a directory's entries written to disk.
+/// Syncs a directory's entries to disk.
 pub(crate) fn sync_dir(dir: &Path) -> std::io::Result<()> {
     File::open(dir)?.sync_all()
 }

@@ -1,4 +1,4 @@
-//! Removing: names, and layers that no name, no sandbox and nobody's work needs.
+//! Removes images, and layers that no image, no sandbox and no operation needs.
 
 use crate::error::{Error, Result};
 use crate::image::Image;
@@ -8,27 +8,27 @@ use crate::{Digest, Reference};
 use std::collections::HashSet;
 use std::fs::File;
 
-/// Says which layers sandboxes are made of; see [`crate::noted_below`]. It is asked while nobody can take an image.
+/// Returns the layers that sandboxes use; see [`crate::noted_below`]. It is called while no image can be taken.
 pub type InUse<'a> = &'a dyn Fn() -> Result<HashSet<Digest>>;
 
-/// What was removed.
+/// The result of a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Names of images.
+    /// The names of removed images.
     pub images: Vec<Reference>,
-    /// Layers that nothing needs any more.
+    /// The number of removed layers.
     pub layers: usize,
-    /// Downloads that were never finished.
+    /// The number of removed incomplete downloads.
     pub downloads: usize,
-    /// Bytes that are free now.
+    /// The number of freed bytes.
     pub freed: u64,
-    /// Layers of the removed images that sandboxes still use. They can be pruned when those are gone.
+    /// The number of layers of removed images that sandboxes still use. They can be pruned when those are gone.
     pub in_use: usize,
 }
 
 impl Store {
-    /// Removes images, by name or id, and their layers as far as nothing else needs them. All must be here, or none is
-    /// removed.
+    /// Removes images, by name or id, and their layers if nothing else needs them. If one of the images does not exist,
+    /// none is removed.
     pub fn remove(&self, names: &[impl AsRef<str>], in_use: InUse<'_>) -> Result<Removed> {
         if let (false, Some(name)) = (self.exists(), names.first()) {
             return Err(Self::no_image(name.as_ref()));
@@ -53,8 +53,8 @@ impl Store {
         Ok(removed)
     }
 
-    /// Removes what is of no use: layers without a name, downloads that nobody continues, what a crash left. With `all`
-    /// also every image that no sandbox is made of.
+    /// Removes what is not needed: layers without a name, abandoned downloads, and leftovers of a crash. With `all` it
+    /// also removes every image that no sandbox uses.
     pub fn prune(&self, all: bool, in_use: InUse<'_>) -> Result<Removed> {
         let mut removed = Removed::default();
         if !self.exists() {
@@ -81,7 +81,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the layers that may be and that nothing needs. Who calls has the store to itself.
+    /// Removes those of the given layers that nothing needs. The caller must hold the exclusive lock.
     fn clear(
         &self,
         work: &Operation,
@@ -97,7 +97,7 @@ impl Store {
                 continue;
             }
             let note = self.layer_note(&id)?;
-            // Out of sight in one step; our own work's end clears it away, or the next who comes.
+            // Move it away atomically. The end of this operation deletes it, or the next one does.
             std::fs::rename(&dir, work.place())
                 .map_err(|error| Error::io(format!("remove {}", dir.display()), error))?;
             removed.layers += 1;

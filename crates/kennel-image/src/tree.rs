@@ -1,8 +1,8 @@
-//! A layer's files as they are put on disk, one entry at a time, and never outside the layer's directory.
+//! Writes a layer's files to disk, one entry at a time, and never outside the layer's directory.
 //!
-//! Entries come from archives that anyone may have made. Every path is resolved by the kernel with the layer's directory as
-//! its root, so a link in it leads nowhere else; the last part of a path is never followed; what is in the way is removed
-//! first, and new files are made with `O_EXCL`. The directory is ours alone while this goes on.
+//! Entries come from archives that anyone may have made. The kernel resolves every path with the layer's directory as
+//! root, so symlinks cannot lead out of it. The last component of a path is never followed. An existing entry is
+//! removed first, and new files are created with `O_EXCL`. No other process uses the directory meanwhile.
 
 use crate::error::{Error, Result, shown};
 use crate::limits::Limits;
@@ -20,36 +20,36 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What begins the name of a mark for something that is not there any more.
+/// The prefix of a whiteout: a file that marks another as removed.
 const WHITEOUT: &[u8] = b".wh.";
-/// What begins the names of marks with another meaning.
+/// The prefix of other marks.
 const MARK: &[u8] = b".wh..wh.";
-/// The mark that hides all that lower layers have in its directory.
+/// The mark that hides everything that lower layers have in its directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Longest name of one file.
+/// Bytes in the longest file name.
 const NAME: usize = 255;
-/// Directories whose times are remembered until the end, counted in bytes of their paths.
+/// The memory for directory times that are set at the end, in bytes of their paths.
 const REMEMBERED: usize = 64 << 20;
-/// What a directory needs for its owner to remove what is in it.
+/// The permissions that a directory needs so that its owner can remove its content.
 const OWN: u32 = 0o700;
 
 /// One entry of an archive.
 pub(crate) struct Entry<'a> {
-    /// As it is in the archive.
+    /// The name in the archive.
     pub(crate) name: &'a [u8],
     pub(crate) what: What,
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) modified: Timespec,
-    /// Extended attributes, all that came.
+    /// All extended attributes of the entry.
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// A file of so many bytes.
+    /// A file with this number of bytes.
     File(u64),
     Directory,
     Symlink(Vec<u8>),
@@ -58,38 +58,38 @@ pub(crate) enum What {
     Device,
 }
 
-/// A layer on its way to disk.
+/// A layer that is being written to disk.
 pub(crate) struct Tree<'a> {
     root: Root,
-    /// Where it really is.
+    /// The real path of the directory.
     path: PathBuf,
     kind: Kind,
     limits: &'a Limits,
-    /// Whether names can be marks for what is removed: so in layers, not in plain file systems.
+    /// Whether the archive can contain whiteouts: layers can, plain filesystems cannot.
     marks: bool,
-    /// The directory that was last used.
+    /// The directory that was used last.
     open: Option<(Vec<u8>, OwnedFd)>,
-    /// When directories were changed: set last, because to put something into one changes it.
+    /// The times of directories. They are set at the end, because adding an entry changes them.
     times: BTreeMap<Vec<u8>, Timespec>,
     remembered: usize,
-    /// Devices that were left out.
+    /// The number of devices that were left out.
     pub(crate) left_out: u64,
 }
 
 impl<'a> Tree<'a> {
-    /// In a directory that is empty and ours.
+    /// Creates a tree in an empty directory.
     pub(crate) fn new(path: &Path, kind: Kind, limits: &'a Limits, marks: bool) -> Result<Self> {
         let what = |error| Error::io(format!("open {}", path.display()), error);
         let fd = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| what(error.into()))?;
         let path = path.canonicalize().map_err(what)?;
-        // What the layer itself does not say about its root is as everywhere.
+        // The usual permissions, in case the layer has no entry for its root.
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o755)).map_err(|error| what(error.into()))?;
         let root = Root::from_fd(fd);
         Ok(Self { root, path, kind, limits, marks, open: None, times: BTreeMap::new(), remembered: 0, left_out: 0 })
     }
 
-    /// Puts an entry where it belongs. `content` is that of a file; `count` is called with each piece of it.
+    /// Adds an entry. `content` is that of a file; `count` is called with the size of each piece.
     pub(crate) fn put(
         &mut self,
         entry: &Entry<'_>,
@@ -123,7 +123,7 @@ impl<'a> Tree<'a> {
                 let kind = self.kind;
                 return mark_opaque(self.dir(parent)?, kind);
             }
-            // Of file systems of long ago, and of no use.
+            // Marks of very old filesystems, which have no use.
             if path.split(|&byte| byte == b'/').any(|part| part.starts_with(MARK)) {
                 return Ok(());
             }
@@ -163,14 +163,14 @@ impl<'a> Tree<'a> {
                 let dir = self.dir(parent)?;
                 rustix::fs::mknodat(dir, name, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
                 dress_name(dir, name, entry, kind)?;
-                // It has just been made, and is no link.
+                // It was just created and is not a symlink.
                 Ok(rustix::fs::chmodat(dir, name, Mode::from_raw_mode(entry.mode), AtFlags::empty())?)
             }
             What::HardLink(target) => self.hard_link(target, path, parent, name),
         }
     }
 
-    /// The times of directories, when nothing is put into them any more.
+    /// Sets the times of directories, after all entries were added.
     pub(crate) fn finish(mut self) -> Result<u64> {
         for (path, time) in std::mem::take(&mut self.times).into_iter().rev() {
             let (parent, name) = split(&path);
@@ -190,7 +190,7 @@ impl<'a> Tree<'a> {
         self.remember(b"", entry.modified)
     }
 
-    /// As an ordinary user's, so that it can be removed again.
+    /// In the store of an ordinary user, adds permissions so that the directory can be removed again.
     fn directory_mode(&self, entry: &Entry<'_>) -> u32 {
         if self.kind == Kind::User { entry.mode | OWN } else { entry.mode }
     }
@@ -213,14 +213,14 @@ impl<'a> Tree<'a> {
         }
         let made = open_dir(dir, name)?;
         if found.is_some_and(|stat| is_whiteout(&stat)) {
-            // What was below by that name is gone; this is a new one.
+            // The directory of this name in lower layers was removed; this is a new one.
             mark_opaque(made.as_fd(), kind)?;
         }
         dress(made.as_fd(), entry, kind, mode)?;
         self.remember(path, entry.modified)
     }
 
-    /// Marks that something of a lower layer is gone.
+    /// Marks an entry of a lower layer as removed.
     fn hide(&mut self, parent: &[u8], name: &OsName) -> Result<(), Fault> {
         if name.is_empty() || name == b"." || name == b".." {
             return Err("it hides nothing that could be there".into());
@@ -228,7 +228,7 @@ impl<'a> Tree<'a> {
         let kind = self.kind;
         let dir = self.dir(parent)?;
         match look(dir, name)? {
-            // It speaks of lower layers only: what this one has stays, and hides what is below by itself.
+            // A whiteout concerns only lower layers. An entry of this layer stays, and hides the lower one anyway.
             Some(stat) if is(&stat, FileType::Directory) => mark_opaque(open_dir(dir, name)?.as_fd(), kind),
             Some(_) => Ok(()),
             None => Ok(rustix::fs::mknodat(dir, name, FileType::CharacterDevice, Mode::empty(), 0)?),
@@ -262,19 +262,19 @@ impl<'a> Tree<'a> {
         self.make_way(path, parent, name)?;
         let dir = self.dir(parent)?;
         match rustix::fs::linkat(&from, first_name, dir, name, AtFlags::empty()) {
-            // What was in the way held it.
+            // The removed entry contained the target of the link.
             Err(Errno::NOENT) => Err(out()),
             done => Ok(done?),
         }
     }
 
-    /// Removes what is where something is to be put.
+    /// Removes an existing entry at the path of a new one.
     fn make_way(&mut self, path: &[u8], parent: &[u8], name: &OsName) -> Result<(), Fault> {
         let dir = self.dir(parent)?;
         let Some(stat) = look(dir, name)? else { return Ok(()) };
         if !is(&stat, FileType::Directory) {
             rustix::fs::unlinkat(dir, name, AtFlags::empty())?;
-            // Paths may have led through it, if it was a link.
+            // If it was a symlink, the open directory may have been reached through it.
             self.open = None;
             return Ok(());
         }
@@ -289,7 +289,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// A directory of the layer, made if it is not there.
+    /// Returns a directory of the layer, and creates it if necessary.
     fn dir(&mut self, path: &[u8]) -> Result<BorrowedFd<'_>, Fault> {
         if path.is_empty() {
             return Ok(self.root.as_fd());
@@ -307,7 +307,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// A directory of the layer that is there.
+    /// Returns an existing directory of the layer.
     fn resolve(&self, path: &[u8]) -> Result<OwnedFd, Fault> {
         if path.is_empty() {
             return Ok(self.root.as_fd().try_clone_to_owned()?);
@@ -317,7 +317,7 @@ impl<'a> Tree<'a> {
         match strict {
             Ok(dir) => directory(dir),
             Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
-                // Through a link. It ends in the layer, but perhaps deeper than its name says.
+                // The path contains a symlink. Its target is in the layer, but may be deeper than the path suggests.
                 let dir = directory(self.root.resolve(path).map_err(system)?)?;
                 let real = real_path(dir.as_fd())?;
                 let inside = real.strip_prefix(&self.path).map_err(|_| Fault::from("it leads outside"))?;
@@ -330,7 +330,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Makes the directories of a path that no entry has told of.
+    /// Creates the directories of a path for which there was no entry.
     fn make_dirs(&mut self, path: &[u8]) -> Result<OwnedFd, Fault> {
         let mut at = self.root.as_fd().try_clone_to_owned()?;
         let ends = (0..=path.len()).filter(|&index| index == path.len() || path[index] == b'/');
@@ -365,7 +365,7 @@ impl<'a> Tree<'a> {
 
     fn remember(&mut self, path: &[u8], time: Timespec) -> Result<(), Fault> {
         if self.times.insert(path.to_vec(), time).is_none() {
-            // What the map itself takes for each counts too.
+            // Count the overhead of the map, too.
             self.remembered += path.len() + 64;
         }
         if self.remembered > REMEMBERED {
@@ -375,17 +375,17 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// A part of a path.
+/// A component of a path.
 type OsName = [u8];
 
-/// Why an entry was not put.
+/// Why an entry was not written.
 #[derive(Debug)]
 enum Fault {
-    /// Because of what it is.
+    /// The entry is not acceptable.
     Refused(String),
-    /// Because the system did not.
+    /// The operating system returned an error.
     System(io::Error),
-    /// Because of something that is known by itself.
+    /// An error that already has its own message.
     Ours(Error),
 }
 
@@ -427,8 +427,8 @@ fn refused(name: &[u8], why: &str) -> Error {
     Error::unsound(format!("the entry {} is refused: {why}", shown(name)))
 }
 
-/// The path in a layer that a name means, empty for its root; or what is wrong with it. A leading slash means the layer's
-/// own root, as everywhere.
+/// Returns the path in a layer for an entry's name, or what is wrong with the name. The path is empty for the root. A
+/// leading slash means the layer's root.
 fn judge(name: &[u8], limits: &Limits) -> Result<Vec<u8>, String> {
     let mut path = Vec::new();
     let mut depth = 0;
@@ -451,7 +451,7 @@ fn judge(name: &[u8], limits: &Limits) -> Result<Vec<u8>, String> {
     Ok(path)
 }
 
-/// A path's directory, and its last part.
+/// Splits a path into its directory and its last component.
 fn split(path: &[u8]) -> (&[u8], &OsName) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
@@ -477,16 +477,16 @@ fn copy(from: &mut dyn Read, mut to: &File, size: u64, count: &mut dyn FnMut(u64
     Ok(())
 }
 
-/// Owner, permissions and attributes of a file or directory.
+/// Sets the owner, permissions and attributes of a file or directory.
 fn dress(file: BorrowedFd<'_>, entry: &Entry<'_>, kind: Kind, mode: u32) -> Result<(), Fault> {
     if kind == Kind::Root {
         rustix::fs::fchown(file, Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)))?;
     }
-    // After the owner: to change that takes set-user-id away, and capabilities.
+    // This comes after the owner, because changing the owner removes set-user-id bits and capabilities.
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?;
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name, kind)) {
         match rustix::fs::fsetxattr(file, name.as_slice(), value, XattrFlags::empty()) {
-            // Some file systems have none. A capability that is lost makes a program weaker, never stronger.
+            // Some filesystems do not support attributes. A lost capability makes a program weaker, never stronger.
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error.into()),
         }
@@ -494,13 +494,13 @@ fn dress(file: BorrowedFd<'_>, entry: &Entry<'_>, kind: Kind, mode: u32) -> Resu
     Ok(())
 }
 
-/// Attributes that a layer may set. None of those that an overlay goes by, nor of the kernel's others.
+/// Whether a layer may set this attribute: none that overlayfs uses, and no other of the kernel's.
 fn is_kept(name: &[u8], kind: Kind) -> bool {
     let of_user = name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
     of_user || (kind == Kind::Root && name == b"security.capability")
 }
 
-/// Owner and time of what cannot be opened.
+/// Sets the owner and time of an entry that cannot be opened.
 fn dress_name(dir: BorrowedFd<'_>, name: &OsName, entry: &Entry<'_>, kind: Kind) -> Result<(), Fault> {
     if kind == Kind::Root {
         let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
@@ -514,7 +514,7 @@ fn mark_opaque(dir: BorrowedFd<'_>, kind: Kind) -> Result<(), Fault> {
         Kind::Root => "trusted.overlay.opaque",
         Kind::User => "user.overlay.opaque",
     };
-    // What was opened for its path only has no attributes; the file behind it has.
+    // A descriptor opened with O_PATH has no attributes. The path through /proc refers to the file itself.
     let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
     rustix::fs::setxattr(path, name, b"y", XattrFlags::empty()).map_err(|error| {
         let why = io::Error::from(error);
@@ -541,7 +541,7 @@ fn is(stat: &Stat, kind: FileType) -> bool {
     FileType::from_raw_mode(stat.st_mode) == kind
 }
 
-/// No device of an archive is ever made: a character device here is a mark of ours.
+/// Devices in archives are never created, so a character device in a layer is a whiteout of Kennel.
 fn is_whiteout(stat: &Stat) -> bool {
     is(stat, FileType::CharacterDevice)
 }

@@ -1,14 +1,14 @@
-//! The static programs that go into sandboxes, as bytes, and a place on disk for them.
+//! The static programs that run in sandboxes, as bytes, and their installation on disk.
 //!
-//! The build script compiles them with their own flags and target directory, so a plain `cargo build` is enough. A
-//! prebuilt one is taken instead if `KENNEL_KEEPER_PREBUILT` names a directory that holds them.
+//! The build script compiles them with their own flags and target directory, so a plain `cargo build` is enough. If
+//! `KENNEL_KEEPER_PREBUILT` names a directory, the programs in it are used instead.
 
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A program for the inside.
+/// A program that runs in sandboxes.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     name: &'static str,
@@ -16,14 +16,14 @@ pub struct Program {
     hash: &'static str,
 }
 
-/// The keeper: process 1 of a sandbox that an engine makes.
+/// The keeper: process 1 of a container.
 pub const KEEPER: Program = Program {
     name: "kennel-keeper",
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/kennel-keeper")),
     hash: env!("KENNEL_KEEPER_HASH"),
 };
 
-/// The jail: builds a native sandbox's walls around itself, then is its keeper.
+/// The jail: builds a native sandbox around itself, and then becomes its keeper.
 pub const JAIL: Program = Program {
     name: "kennel-jail",
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/kennel-jail")),
@@ -31,7 +31,7 @@ pub const JAIL: Program = Program {
 };
 
 impl Program {
-    /// The program itself.
+    /// The program as bytes.
     pub fn bytes(&self) -> &'static [u8] {
         self.bytes
     }
@@ -41,15 +41,15 @@ impl Program {
         self.hash
     }
 
-    /// Puts the program into `dir` under its content hash, unless it is there. It is never changed afterwards: running
-    /// sandboxes map or mount it.
+    /// Writes the program to `dir` under its content hash, unless it exists. It is never changed afterwards, because
+    /// running sandboxes map or mount it.
     pub fn install(&self, dir: &Path) -> std::io::Result<PathBuf> {
         let path = dir.join(format!("{}-{}", self.name, &self.hash[..16]));
         if path.symlink_metadata().is_ok_and(|meta| meta.is_file() && meta.len() == self.bytes.len() as u64) {
             return Ok(path);
         }
         std::fs::create_dir_all(dir)?;
-        // Two processes or threads may do this at once: each renames a whole file into place.
+        // Several processes or threads may do this at once: each renames a complete file into place.
         static LAST: AtomicU64 = AtomicU64::new(0);
         let mine = LAST.fetch_add(1, Ordering::Relaxed);
         let partial = dir.join(format!(".{}-{}-{mine}", self.name, std::process::id()));

@@ -1,4 +1,4 @@
-//! One connection of a host: bytes in, frames out of them; frames in, bytes out of them.
+//! One connection of a host: decodes received bytes into frames, and encodes outgoing frames into bytes.
 
 use kennel_proto::{Body, Channel, DecodeError, Decoder, Frame, encode, encode_data_header};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -8,28 +8,28 @@ use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::time::Instant;
 
-/// Bytes that may wait to be written before streams have to wait.
+/// The number of bytes that may be queued for writing before streams must wait.
 const OUTGOING: usize = 256 * 1024;
 
 pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
     decoder: Decoder,
     outgoing: Vec<u8>,
-    /// Everything before it is written.
+    /// Everything before this position has been written.
     written: usize,
-    /// It said a proper hello.
+    /// Whether a valid hello was received.
     pub(crate) greeted: bool,
-    /// A tied sandbox lives as long as this.
+    /// Whether a tied sandbox lives as long as this connection.
     pub(crate) owner: bool,
-    /// Streams and the task behind each.
+    /// The streams, each with the id of its task.
     pub(crate) streams: HashMap<u32, u64>,
-    /// Whether the event loop was told to wait for room to write.
+    /// Whether the event loop waits until the socket is writable.
     pub(crate) waits_to_write: bool,
-    /// Whether a stream had output and no room to queue it.
+    /// Whether a stream had output but there was no room to queue it.
     pub(crate) waits_for_room: bool,
 }
 
-/// The connection cannot go on.
+/// The connection cannot be used any longer.
 pub(crate) struct Broken;
 
 impl From<DecodeError> for Broken {
@@ -53,7 +53,7 @@ impl Connection {
         }
     }
 
-    /// Reads once; answers the whole frames that have arrived.
+    /// Reads once, and returns the complete frames that have arrived.
     pub(crate) fn read(&mut self, scratch: &mut [MaybeUninit<u8>]) -> Result<Vec<Frame>, Broken> {
         match rustix::io::read(&self.socket, scratch) {
             Ok(([], _)) => return Err(Broken),
@@ -68,7 +68,7 @@ impl Connection {
         Ok(frames)
     }
 
-    /// Reads and forgets what still comes, until the host has hung up or the time is over.
+    /// Reads and discards everything until the host closes the connection or the time is over.
     pub(crate) fn wait_until_hung_up(&self, until: Instant) {
         let mut bytes = [0; 4096];
         loop {
@@ -108,7 +108,7 @@ impl Connection {
         self.written < self.outgoing.len()
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket accepts.
     pub(crate) fn flush(&mut self) -> Result<(), Broken> {
         while self.has_outgoing() {
             match rustix::io::write(&self.socket, &self.outgoing[self.written..]) {

@@ -1,5 +1,6 @@
-//! The way to a keeper whose socket no host can reach: the engine starts this beside it, and passes on what goes in and comes
-//! out. The first line says whether the keeper was reached.
+//! `keeper dial`: connects to a keeper whose socket the host cannot reach. The engine starts this program in the
+//! container, and it copies bytes between its standard streams and the keeper. Its first line of output says whether it
+//! reached the keeper.
 
 use kennel_keeper::sys;
 use kennel_proto::dial::{NOT_YET, REACHED, REFUSED};
@@ -11,11 +12,11 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long a keeper that is just starting is waited for.
+/// How long to wait for a keeper that is just starting.
 const WITHIN: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Connects to the keeper at `path`, says how that went, and passes bytes both ways until one side hangs up.
+/// Connects to the keeper at `path`, reports the result, and copies bytes in both directions until one side closes.
 pub(crate) fn dial(path: &str) -> ExitCode {
     let until = Instant::now() + WITHIN;
     let stream = loop {
@@ -23,7 +24,7 @@ pub(crate) fn dial(path: &str) -> ExitCode {
             Ok(stream) => break stream,
             Err((REFUSED, why)) => return say(REFUSED, &why),
             Err((how, why)) if Instant::now() >= until => return say(how, &why),
-            // The socket is in a directory that the inside can write to: no event is sure.
+            // Processes inside can write to the socket's directory, so no inotify event would be reliable.
             Err(_) => std::thread::sleep(PAUSE),
         }
     };
@@ -37,8 +38,8 @@ pub(crate) fn dial(path: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Passes bytes on until there are no more. Not by the kernel alone, as `io::copy` has it: that locks the pipe while it waits for
-/// the socket, and whoever reads the pipe waits too.
+/// Copies bytes until the end. It does not use `io::copy`, which splices in the kernel: that locks the pipe while it
+/// waits for the socket, and blocks the reader of the pipe.
 fn pass_on(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -59,7 +60,7 @@ fn pass_on(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
     }
 }
 
-/// The keeper, and nobody else: it is process 1.
+/// Connects to the keeper. The peer must be process 1.
 fn connect(path: &str) -> Result<UnixStream, (char, String)> {
     let not_yet = |error: io::Error| (NOT_YET, error.to_string());
     let kind = std::fs::symlink_metadata(path).map_err(not_yet)?.file_type();

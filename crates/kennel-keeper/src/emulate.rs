@@ -1,9 +1,9 @@
-//! Carries out one system call for a command, without the set-user-id and set-group-id bits that it asks for.
+//! Carries out one system call for a command, without the set-user-id and set-group-id bits that it requests.
 //!
-//! A fork of the keeper does this, since it may block and must not have more rights than the command: the kernel checks
-//! what it does with the caller's user, groups, capabilities, root, working directory and umask, and the caller gets the
-//! result. Everything is read from the caller once and then held by descriptors, so nothing can be exchanged in between.
-//! Directories keep their bits.
+//! A fork of the keeper does this, because the call may block and must not have more rights than the command. The
+//! kernel checks it with the caller's user, groups, capabilities, root, working directory and umask, and the caller
+//! gets the result. Everything is read from the caller once and then held by descriptors, so nothing can be swapped in
+//! between. Directories keep their bits.
 
 use crate::filter::{self, Call};
 use crate::sys;
@@ -15,7 +15,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 const LONGEST_PATH: usize = 4096;
-/// Flags of `open` that the kernel knows.
+/// The flags of `open` that the kernel knows.
 const KNOWN_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_CREAT
     | libc::O_EXCL
@@ -34,14 +34,15 @@ const KNOWN_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_PATH
     | libc::O_TMPFILE;
 
-/// What the call returns.
+/// The result of the call.
 enum Done {
     Nothing,
     Opened { fd: OwnedFd, close_on_exec: bool },
 }
 
-/// Carries out the call and answers it. Called in a fresh fork of the keeper; never returns. After Landlock has narrowed
-/// down what the caller may open, `fenced`, nothing is opened or made for it: this process has no such fence.
+/// Carries out the call and replies to it. Called in a new fork of the keeper; never returns. If the caller has
+/// restricted itself with Landlock (`fenced`), nothing is opened or created for it, because this process does not have
+/// the same restrictions.
 pub(crate) fn run(listener: &OwnedFd, notice: &Notice, fenced: bool) -> ! {
     sys::close_all_but(&[listener.as_raw_fd()]);
     let result = carry_out(listener, notice, fenced).and_then(|done| match done {
@@ -82,7 +83,8 @@ fn carry_out(listener: &OwnedFd, notice: &Notice, fenced: bool) -> Result<Done, 
 
 const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// Paths are looked up without links like `/proc/self/fd/3`: they would lead to what this process has open.
+/// Looks up a path without following magic links such as `/proc/self/fd/3`, which would refer to descriptors of this
+/// process.
 fn look_up(base: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     rustix::io::retry_on_intr(|| rustix::fs::openat2(base, path, flags, mode, ResolveFlags::NO_MAGICLINKS))
 }
@@ -91,9 +93,9 @@ fn look_up(base: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> Resu
 struct Caller {
     /// The keeper's own `/proc`.
     proc: OwnedFd,
-    /// The thread's directory there: it stays that thread's, also when its number becomes another's.
+    /// The thread's directory in `/proc`. It stays valid for this thread only, even if its id is reused.
     dir: OwnedFd,
-    /// Its process.
+    /// The id of its process.
     process: u32,
     user: u32,
     group: u32,
@@ -116,10 +118,10 @@ impl Caller {
         let numbers = |name: &str| -> Result<Vec<u32>, Errno> {
             line(name)?.split_whitespace().map(|id| id.parse().map_err(|_| Errno::IO)).collect()
         };
-        // Real, effective, saved, and that for files.
+        // The four ids: real, effective, saved, filesystem.
         let for_files = |name: &str| numbers(name)?.get(3).copied().ok_or(Errno::IO);
         let capabilities = u64::from_str_radix(line("CapEff")?, 16).map_err(|_| Errno::IO)?;
-        // Those of another user namespace mean nothing in this one.
+        // Capabilities in another user namespace have no meaning in this one.
         let namespace = |of: BorrowedFd<'_>, path: &str| {
             rustix::fs::statat(of, path, AtFlags::empty()).map(|stat| (stat.st_dev, stat.st_ino))
         };
@@ -172,7 +174,7 @@ impl Caller {
         self.set_mode(&found, mode)
     }
 
-    /// Sets the mode, without the bits unless it is a directory's.
+    /// Sets the mode. For anything but a directory, the set-id bits are removed.
     fn set_mode(&self, found: &OwnedFd, mode: u32) -> Result<Done, Errno> {
         let is_file = FileType::from_raw_mode(rustix::fs::fstat(found)?.st_mode) == FileType::RegularFile;
         let mode = Mode::from_raw_mode(if is_file { mode & !SET_ID } else { mode });
@@ -185,19 +187,19 @@ impl Caller {
         let path = self.path(path)?;
         let base = self.base(at, &path)?;
         self.become_it()?;
-        // As `open` does, and `openat2` does not: what it does not know is left out.
+        // Unknown flags are ignored, as `open` does. `openat2` would refuse them.
         let asked = OFlags::from_bits_retain((flags & KNOWN_FLAGS) as u32);
         let known = if asked.contains(OFlags::PATH) {
             asked & (OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
         } else {
-            // It must not block here: what is no file is refused below.
+            // The call must not block here. Anything but a regular file is refused below.
             asked | OFlags::NONBLOCK | OFlags::NOCTTY
         };
         let made = known.contains(OFlags::CREATE) || known.contains(OFlags::TMPFILE);
         let mode = Mode::from_raw_mode(if made { mode & !SET_ID } else { 0 });
         let fd = look_up(base.as_fd(), &path, known | OFlags::CLOEXEC, mode)?;
         let is_file = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) == FileType::RegularFile;
-        // A file of /proc may be one of this process, like /proc/self/mem.
+        // A file in /proc may belong to this process, such as /proc/self/mem.
         if !is_file || rustix::fs::fstatfs(&fd)?.f_type == rustix::fs::PROC_SUPER_MAGIC {
             return Err(Errno::PERM);
         }
@@ -226,7 +228,7 @@ impl Caller {
         Ok(Done::Nothing)
     }
 
-    /// The string at an address of the caller's.
+    /// Reads the string at an address in the caller's memory.
     fn path(&self, address: u64) -> Result<Vec<u8>, Errno> {
         let memory = rustix::fs::openat(&self.dir, "mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let mut path = vec![0; LONGEST_PATH];
@@ -241,7 +243,7 @@ impl Caller {
         }
     }
 
-    /// Where the caller begins to look for a path.
+    /// Returns the directory where the lookup of the caller's path starts.
     fn base(&self, at: u64, path: &[u8]) -> Result<OwnedFd, Errno> {
         let at = at as i32;
         if path.starts_with(b"/") {
@@ -253,7 +255,7 @@ impl Caller {
         }
     }
 
-    /// What the caller has open.
+    /// Opens one of the caller's descriptors.
     fn descriptor(&self, fd: i32) -> Result<OwnedFd, Errno> {
         rustix::fs::openat(&self.dir, format!("fd/{fd}"), LOOK, Mode::empty()).map_err(|error| match error {
             Errno::NOENT => Errno::BADF,
@@ -261,7 +263,8 @@ impl Caller {
         })
     }
 
-    /// The number of the caller's own descriptor that a path names: the C library changes modes by `/proc/self/fd`.
+    /// Returns the number of the caller's own descriptor if the path names one. The C library changes modes through
+    /// `/proc/self/fd`.
     fn own_descriptor(&self, path: &[u8]) -> Result<Option<i32>, Errno> {
         let Ok(path) = std::str::from_utf8(path) else { return Ok(None) };
         let process = format!("/proc/{}/fd/", self.process);
@@ -276,8 +279,8 @@ impl Caller {
         Ok(number.parse().ok().filter(|_| is_proc))
     }
 
-    /// Takes on the caller's root, umask and rights to files. Its own rights to trace others stay in the permitted set, so
-    /// that nobody inside can trace this process.
+    /// Takes on the caller's root, umask, and rights to files. The capability to trace stays in the permitted set, so
+    /// that no process inside can trace this one.
     fn become_it(&self) -> Result<(), Errno> {
         let root = rustix::fs::openat(&self.dir, "root", LOOK | OFlags::DIRECTORY, Mode::empty())?;
         match seccomp::make_root(&root) {
@@ -293,7 +296,7 @@ impl Caller {
     }
 }
 
-/// Whether a directory is this process's root, as the same mount.
+/// Whether a directory is this process's root, by the same mount.
 fn is_my_root(dir: &OwnedFd) -> Result<bool, Errno> {
     let identity = |fd: BorrowedFd<'_>, path: &str| {
         let flags = AtFlags::EMPTY_PATH;
@@ -303,7 +306,7 @@ fn is_my_root(dir: &OwnedFd) -> Result<bool, Errno> {
     Ok(identity(dir.as_fd(), "")? == identity(CWD, "/")?)
 }
 
-/// A small file of `/proc`, whole.
+/// Reads a small file of `/proc`.
 fn read(dir: &OwnedFd, name: &str) -> Result<Vec<u8>, Errno> {
     let file = rustix::fs::openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! Requests on files, done in a worker.
+//! File requests, carried out in a worker.
 
 use crate::holes;
 use crate::paths::{self, failure, refused};
@@ -10,12 +10,12 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
-/// Bytes moved at once.
+/// Bytes per read and write.
 pub(crate) const CHUNK: usize = 256 * 1024;
-/// Directories within directories that `remove` goes into.
+/// The directory depth up to which `remove` descends.
 const DEPTH: usize = 256;
 
-/// Bits of a mode that files get: neither set-user-id nor set-group-id.
+/// The mode bits that files can get: all but set-user-id and set-group-id.
 const FILE_BITS: u32 = 0o1777;
 
 pub(crate) type Done = Result<Outcome, Failure>;
@@ -56,7 +56,7 @@ pub(crate) fn write(path: &[u8], mode: Option<u32>, parents: bool, sparse: bool,
     }
     let bits = mode.or(before.map(|stat| stat.st_mode)).unwrap_or(0o644) & FILE_BITS;
     if let Some(stat) = before {
-        // Only root can, and only root changes whose file it is.
+        // Only root can do this, and only root would change the owner by replacing the file.
         let owner = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
         let _ = rustix::fs::fchown(&temporary.file, Some(owner.0), Some(owner.1));
     }
@@ -65,7 +65,7 @@ pub(crate) fn write(path: &[u8], mode: Option<u32>, parents: bool, sparse: bool,
     Ok(Outcome::Nothing)
 }
 
-/// A file that is not there yet for anyone who looks for the real one, and is removed if it never will be.
+/// A temporary file next to the real one. It is removed unless it is renamed to the real name.
 struct Temporary<'a> {
     dir: &'a OwnedFd,
     name: String,
@@ -100,7 +100,7 @@ impl Drop for Temporary<'_> {
     }
 }
 
-/// Copies until the end or until nothing is `left`.
+/// Copies until the end, or until `left` bytes were copied.
 fn copy(path: &[u8], from: impl AsFd, to: impl AsFd, left: &mut u64) -> Result<(), Failure> {
     let mut buffer = vec![0; CHUNK];
     while *left > 0 {
@@ -126,7 +126,7 @@ pub(crate) fn list(path: &[u8], pipes: &Pipes) -> Done {
     Report::Ready.send(&pipes.status);
     let mut out = Vec::with_capacity(CHUNK);
     for name in names(&dir).map_err(|error| failure(path, error))? {
-        // It may be gone since.
+        // The entry may have been removed since.
         let Ok(stat) = stat_at(&dir, &name) else { continue };
         put_item(&Entry { name: name.into(), stat }, &mut out);
         if out.len() > CHUNK - 16 * 1024 {
@@ -138,7 +138,7 @@ pub(crate) fn list(path: &[u8], pipes: &Pipes) -> Done {
     Ok(Outcome::Nothing)
 }
 
-/// Appends a message with its length.
+/// Appends a message, preceded by its length.
 pub(crate) fn put_item<T: Encode<()>>(item: &T, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -147,7 +147,7 @@ pub(crate) fn put_item<T: Encode<()>>(item: &T, out: &mut Vec<u8>) {
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-/// The names in a directory, without `.` and `..`.
+/// Returns the names in a directory, without `.` and `..`.
 pub(crate) fn names(dir: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(dir)? {
@@ -193,7 +193,7 @@ fn convert(stat: &rustix::fs::Stat, target: impl FnOnce() -> Option<Vec<u8>>) ->
 
 pub(crate) fn mkdir(path: &[u8], parents: bool, mode: Option<u32>) -> Done {
     if parents {
-        // Also one that has no name of its own, like / or what ends in /.
+        // This includes paths without a last component, like / or a path that ends in /.
         if is_directory(path) {
             return Ok(Outcome::Nothing);
         }
@@ -201,7 +201,7 @@ pub(crate) fn mkdir(path: &[u8], parents: bool, mode: Option<u32>) -> Done {
     }
     let (dir, name) = paths::parent(path)?;
     if mode.is_some() {
-        // Exactly these bits, as when a file is written.
+        // Set exactly these bits, as when a file is written.
         rustix::process::umask(Mode::empty());
     }
     match rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode.unwrap_or(0o755) & 0o7777)) {
@@ -215,7 +215,7 @@ fn is_directory(path: &[u8]) -> bool {
     paths::open(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).is_ok()
 }
 
-/// Makes every directory above the last name that is not there.
+/// Creates all missing directories above the last component.
 fn make_parents(path: &[u8]) -> Result<(), Failure> {
     for (at, _) in path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/') {
         let above = &path[..at];
@@ -231,13 +231,13 @@ fn make_parents(path: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The path after following links in its last part, so that a write goes to what a link points at.
+/// Resolves symlinks in the last component, so that a write goes to the symlink's target.
 fn through_links(path: &[u8]) -> Result<Vec<u8>, Failure> {
     let mut path = path.to_vec();
     for _ in 0..40 {
         let (dir, name) = paths::parent(&path)?;
         let Ok(target) = rustix::fs::readlinkat(&dir, name, Vec::new()) else { return Ok(path) };
-        // A link below /proc may be a magic one, whose text means nothing.
+        // A symlink below /proc may be a magic link, whose text has no meaning.
         if rustix::fs::fstatfs(&dir).is_ok_and(|fs| fs.f_type == rustix::fs::PROC_SUPER_MAGIC) {
             return Err(failure(&path, Errno::LOOP));
         }
@@ -264,7 +264,7 @@ pub(crate) fn rename(from: &[u8], to: &[u8], replace: bool) -> Done {
     }
 }
 
-/// Moves a file to another file system: a copy under another name, renamed, then the old one removed.
+/// Moves a file to another filesystem: copies it under another name, renames the copy, and removes the original.
 fn move_across(from: &[u8], to: &[u8], replace: bool) -> Done {
     let source = paths::open_file(from, OFlags::RDONLY)?;
     let bits = rustix::fs::fstat(&source).map_err(|error| failure(from, error))?.st_mode & FILE_BITS;

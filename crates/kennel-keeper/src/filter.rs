@@ -1,17 +1,17 @@
-//! The system call filter of every command, on top of the sandbox's own.
+//! The system call filter of every command, in addition to the sandbox's own filter.
 //!
-//! It keeps set-user-id and set-group-id bits off files: calls that would set them are handed to the keeper, which
-//! carries them out without the bits (see `emulate`). It also refuses to change the limits and the scheduling of
-//! process 1, which is the keeper. It covers the machine's own system call numbers and those of its 32-bit programs;
-//! calls of any other kind return `ENOSYS`.
+//! It prevents set-user-id and set-group-id files: calls that would set these bits are forwarded to the keeper, which
+//! carries them out without the bits (see `emulate`). It also prevents changes to the limits and the scheduling of
+//! process 1, the keeper. It covers the system call numbers of the machine and of its 32-bit programs. Calls of any
+//! other architecture return `ENOSYS`.
 //!
-//! The kernel runs a new filter once for every system call number there is, so numbers are searched by halves.
+//! The kernel runs a new filter once for every system call number. So the filter finds numbers by binary search.
 
 use crate::sys::seccomp::{self, Step};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
-/// A system call that the filter looks at.
+/// A system call that the filter checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Chmod,
@@ -23,22 +23,22 @@ pub(crate) enum Call {
     Creat,
     Mknod,
     Mknodat,
-    /// Hides its mode in memory.
+    /// Its mode is in memory, where a filter cannot see it.
     Openat2,
-    /// Opens files past any filter.
+    /// It opens files without any system call that a filter could see.
     IoUring,
-    /// After this, what the keeper does for the process is more than the process may do itself.
+    /// After this call, the keeper could do more for the process than the process may do itself.
     LandlockRestrictSelf,
     Prlimit,
-    /// Changes how a process is scheduled, by its number.
+    /// Changes the scheduling of a process, which is given by its id.
     Schedule,
     SetPriority,
     IoPriority,
 }
 
-/// The filter's calls of one architecture, by their numbers there.
+/// The checked calls of one architecture, with their numbers.
 pub(crate) struct Calls {
-    /// The kernel's number of the architecture.
+    /// The kernel's number for the architecture.
     architecture: u32,
     numbers: &'static [(u32, Call)],
 }
@@ -158,17 +158,17 @@ pub(crate) const ARCHITECTURES: [Calls; 2] = [
     },
 ];
 
-/// Which call a number is.
+/// Returns the call for a number.
 pub(crate) fn call(architecture: u32, number: u32) -> Option<Call> {
     let calls = ARCHITECTURES.iter().find(|calls| calls.architecture == architecture)?;
     calls.numbers.iter().find(|(known, _)| *known == number).map(|(_, call)| *call)
 }
 
-/// Loads the filter in this process, for it and all that it starts. Returns the descriptor on which the calls arrive
-/// that the keeper is to carry out.
+/// Loads the filter for this process and all its descendants. Returns the descriptor on which the calls for the keeper
+/// arrive.
 ///
-/// There is none where the kernel has no such descriptors, and where a filter of an outer sandbox has one already: the
-/// kernel allows one for a process. There, setting such a bit is refused.
+/// Returns `None` if the kernel does not support such descriptors, or if the filter of an outer sandbox already has
+/// one: the kernel allows one per process. In this case, setting such a bit is refused.
 pub(crate) fn load() -> Result<Option<OwnedFd>, Errno> {
     match seccomp::load_with_listener(&program(NOTIFY)) {
         Ok(listener) => Ok(Some(listener)),
@@ -187,7 +187,7 @@ const RETURN: u16 = 0x06;
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 
-/// The low half of an argument.
+/// Loads the low half of an argument.
 const fn argument(index: u32) -> Step {
     step(LOAD, 0, 0, 16 + 8 * index)
 }
@@ -201,16 +201,16 @@ const NOTIFY: Step = step(RETURN, 0, 0, 0x7fc0_0000);
 const REFUSE: Step = step(RETURN, 0, 0, 0x0005_0000 | libc::EPERM as u32);
 const UNKNOWN: Step = step(RETURN, 0, 0, 0x0005_0000 | libc::ENOSYS as u32);
 
-/// Numbers from here on are those of x32 programs, on the machine that has them.
+/// On x86-64, system call numbers from here on belong to x32 programs.
 const X32: u32 = 0x4000_0000;
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
-/// What makes `open` look at its mode: `O_CREAT`, and the bit of its own that `O_TMPFILE` has.
+/// The flags with which `open` uses its mode: `O_CREAT`, and the bit that only `O_TMPFILE` has.
 const MAKES: u32 = libc::O_CREAT as u32 | 0o20_000_000;
-/// The keeper.
+/// The process id of the keeper.
 const FIRST: u32 = 1;
 
-/// The whole filter: a search for each architecture, then the rules that both share. `notify` is what is done with calls for
-/// the keeper. It is short, because loading it is on the way of every command.
+/// Builds the whole filter: a search for each architecture, then the rules that both share. `notify` is the action for
+/// calls that go to the keeper. The filter is short, because it is loaded for every command.
 fn program(notify: Step) -> Vec<Step> {
     let mut parts = vec![Part::Step(step(LOAD, 0, 0, ARCHITECTURE))];
     for calls in &ARCHITECTURES {
@@ -246,10 +246,10 @@ fn program(notify: Step) -> Vec<Step> {
     program
 }
 
-/// A part of the filter before the places of the rules are known.
+/// A part of the filter, before the positions of the rules are known.
 enum Part {
     Step(Step),
-    /// Goes to the rule of a call if it has this number.
+    /// Jumps to the rule of a call if the number matches.
     Is(u32, Call),
 }
 
@@ -257,7 +257,7 @@ fn key(step: Step) -> (u16, u8, u8, u32) {
     (step.code, step.jt, step.jf, step.k)
 }
 
-/// Finds a number by halves. All others are allowed.
+/// Searches a number by halves. All other numbers are allowed.
 fn search(numbers: &[(u32, Call)]) -> Vec<Part> {
     if numbers.len() <= 3 {
         let each = numbers.iter().map(|(number, call)| Part::Is(*number, *call));
@@ -272,7 +272,7 @@ fn search(numbers: &[(u32, Call)]) -> Vec<Part> {
     parts
 }
 
-/// What is done with a call.
+/// The rule for a call.
 fn rule(call: Call, notify: Step) -> Vec<Step> {
     let with_bits = |mode: u32| vec![argument(mode), step(JUMP_IF_ANY_BIT, 0, 1, SET_ID), notify, ALLOW];
     let making = |flags: u32, mode: u32| {
@@ -280,7 +280,8 @@ fn rule(call: Call, notify: Step) -> Vec<Step> {
         steps.extend(with_bits(mode));
         steps
     };
-    // With 2 processes are named by their user in `setpriority`, with 3 in `ioprio_set`: the keeper may be one of them.
+    // With 2 in `setpriority`, or 3 in `ioprio_set`, processes are selected by their user, and the keeper may be among
+    // them.
     let named = |by_user: u32| {
         vec![
             argument(0),
@@ -304,7 +305,7 @@ fn rule(call: Call, notify: Step) -> Vec<Step> {
             step(JUMP_IF_EQUAL, 4, 0, 0),
             argument(2),
             step(JUMP_IF_EQUAL, 0, 3, 0),
-            step(LOAD, 0, 0, 16 + 8 * 2 + 4), // a pointer has two halves
+            step(LOAD, 0, 0, 16 + 8 * 2 + 4), // A pointer has two halves.
             step(JUMP_IF_EQUAL, 0, 1, 0),
             ALLOW,
             REFUSE,

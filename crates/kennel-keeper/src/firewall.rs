@@ -1,5 +1,5 @@
-//! Firewall rules in a container's network namespace, for sandboxes of engines: loaded by the keeper as process 1, before
-//! anything else runs, with a capability that it gives up at once.
+//! Firewall rules in a container's network namespace, for sandboxes on engines. The keeper loads them as process 1,
+//! before anything else runs, with a capability that it drops at once.
 
 use crate::{paths, sys};
 use kennel_netlink::{Firewall, FirewallSocket, Prefix, Ranges, connected_networks};
@@ -9,20 +9,20 @@ use rustix::thread::CapabilitySet;
 use std::io::Read;
 use std::net::IpAddr;
 
-/// More than any host has addresses and routes for.
+/// The largest size of the file with addresses, in bytes.
 const CAP: u64 = 4 << 20;
 const RESOLVERS: &str = "/etc/resolv.conf";
 
-/// Keeps this network namespace away from the addresses in a file, which whoever starts the sandbox puts there, and from
-/// the networks that it is connected to itself: the engine's end of the bridge, and other containers. Names can be asked
-/// for at port 53 of the servers in `/etc/resolv.conf`, and those who connect to the sandbox can be answered.
+/// Blocks connections from this network namespace to the addresses in a file, which the provider wrote, and to the
+/// networks that the namespace is connected to itself: the engine's end of the bridge, and other containers. DNS
+/// queries to port 53 of the servers in `/etc/resolv.conf` are allowed, and so are replies to incoming connections.
 pub fn put_up(path: &[u8]) -> Result<(), String> {
     let failed = |what: &'static str| move |error: Errno| format!("network bridge: {what}: {error}");
     let shown = String::from_utf8_lossy(path).into_owned();
     let text = read(path).map_err(|error| {
         format!("network bridge: read {shown}: {error}: start this sandbox with kennel start, which writes it")
     })?;
-    // The next start has to bring another one.
+    // The next start must provide a new file.
     let _ = rustix::fs::unlink(path);
     let mut blocked: Ranges = text.parse().map_err(|error| format!("network bridge: read {shown}: {error}"))?;
     blocked.merge(&connected_networks().map_err(failed("look at the sandbox's network"))?);
@@ -57,7 +57,7 @@ fn read(path: &[u8]) -> Result<String, String> {
     Ok(text)
 }
 
-/// The name servers in a `resolv.conf`.
+/// Returns the name servers in a `resolv.conf`.
 fn servers(text: &str) -> Vec<Prefix> {
     let named = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();

@@ -1,4 +1,4 @@
-//! Files with holes: only their data is read, sent and written. Done in a worker.
+//! Sparse files: only their data is read, sent and written. This runs in a worker.
 
 use crate::files::{self, CHUNK, Done};
 use crate::paths::{self, failure};
@@ -10,7 +10,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 
-/// Sends a file as segments if it has holes, else its bytes.
+/// Sends a file as segments if it has holes, otherwise as plain bytes.
 pub(crate) fn read(path: &[u8], pipes: &Pipes) -> Done {
     let file = paths::open_file(path, OFlags::RDONLY)?;
     let stat = rustix::fs::fstat(&file).map_err(|error| failure(path, error))?;
@@ -22,7 +22,8 @@ pub(crate) fn read(path: &[u8], pipes: &Pipes) -> Done {
     Ok(Outcome::Nothing)
 }
 
-/// Sends the data of a file of this size. What is added meanwhile is not sent; where it shrinks, it ends.
+/// Sends the data of a file of this size. Data that is appended meanwhile is not sent. If the file shrinks, it ends
+/// there.
 fn send(file: &OwnedFd, mut size: u64, output: &OwnedFd) -> Result<(), Errno> {
     let mut buffer = vec![0; CHUNK];
     let mut at = 0;
@@ -53,7 +54,7 @@ fn send(file: &OwnedFd, mut size: u64, output: &OwnedFd) -> Result<(), Errno> {
     if write_all(output, &head(size, 0)) { Ok(()) } else { Err(Errno::PIPE) }
 }
 
-/// Where the next data is and where it ends. A file system that does not know has nothing but data.
+/// Returns where the next data starts and ends. A filesystem without hole information counts as all data.
 fn next_data(file: &OwnedFd, at: u64, size: u64) -> Result<(u64, u64), Errno> {
     match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(data) => Ok((data, rustix::fs::seek(file, SeekFrom::Hole(data))?)),
@@ -76,7 +77,7 @@ fn read_at(file: &OwnedFd, buffer: &mut [u8], at: u64) -> Result<usize, Errno> {
     Ok(count)
 }
 
-/// Writes the segments that come to a new file.
+/// Writes received segments to a new file.
 pub(crate) fn receive(path: &[u8], input: &OwnedFd, file: &OwnedFd) -> Result<(), Failure> {
     let malformed =
         |why: kennel_proto::sparse::Malformed| Failure { kind: FailureKind::Invalid, message: why.0.into() };

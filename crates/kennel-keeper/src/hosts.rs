@@ -1,4 +1,4 @@
-//! Hosts: their connections, and what arrives on them. What a host may do is decided here.
+//! Connections of hosts, and the frames that arrive on them. This module decides what a host may do.
 
 use crate::connection::{Broken, Connection};
 use crate::keeper::{Keeper, Token};
@@ -12,7 +12,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// How long a connection waits that could not be accepted.
+/// The delay before a connection is accepted again after a failure.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 impl Keeper {
@@ -26,13 +26,13 @@ impl Keeper {
                 Err(_) => break,
             }
         }
-        // There is no descriptor or no memory for it, and it goes on waiting: asking again at once would keep a processor
-        // busy.
+        // There is no descriptor or no memory for it, and it stays in the queue. Trying again at once would use up a
+        // CPU.
         let _ = epoll::delete(&self.epoll, &self.listener);
         self.accept_at = Some(Instant::now() + ACCEPT_AGAIN);
     }
 
-    /// Takes a connection, if it is one to be taken. One that is not reads end of file.
+    /// Accepts a connection if it is permitted. Otherwise it is closed.
     pub(crate) fn meet(&mut self, socket: OwnedFd) {
         if self.connections.len() >= caps::CONNECTIONS || !self.is_from_outside(&socket) {
             return;
@@ -44,8 +44,8 @@ impl Keeper {
         }
     }
 
-    /// Tells every host that all is over, and waits a moment until the owner has hung up too. What comes next, taking
-    /// down the walls, keeps a processor busy: whoever waited for the end should be on its way by then.
+    /// Tells every host that everything has ended, and waits a moment until the owner has closed its side too. The
+    /// teardown that follows keeps a CPU busy, so the host should have continued by then.
     pub(crate) fn say_goodbye(self) {
         const MOMENT: Duration = Duration::from_millis(100);
         let Self { connections, listener, .. } = self;
@@ -59,8 +59,8 @@ impl Keeper {
         }
     }
 
-    /// A process in the sandbox shows its pid here; one outside its pid namespace shows none. Where there is no
-    /// namespace, the hello must carry a token.
+    /// Whether the peer is outside the sandbox. A process in the sandbox has a process id here, and one outside its pid
+    /// namespace has none. Without a pid namespace, the hello must contain a token.
     pub(crate) fn is_from_outside(&self, socket: &OwnedFd) -> bool {
         if self.config.token.is_some() {
             return true;
@@ -85,10 +85,10 @@ impl Keeper {
                 }
             }
         }
-        // Room to write is used by `flush_all`.
+        // `flush_all` writes when there is room.
     }
 
-    /// Forgets a connection and everything that was tied to it.
+    /// Removes a connection and everything that is tied to it.
     pub(crate) fn hang_up(&mut self, id: u64) {
         let Some(connection) = self.connections.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, &connection.socket);
@@ -130,7 +130,7 @@ impl Keeper {
             }
             return Ok(());
         }
-        // A stream that has ended here may still have frames on the way from there.
+        // Frames for a stream that has ended here may still arrive.
         let Some(&task_id) = connection.streams.get(&stream) else { return Ok(()) };
         let Some(task) = self.tasks.get_mut(&task_id) else { return Ok(()) };
         match body {
@@ -199,7 +199,7 @@ impl Keeper {
         }
     }
 
-    /// Writes what can be written, and lets streams go on that waited for it.
+    /// Writes what can be written, and continues streams that waited for room.
     pub(crate) fn flush_all(&mut self) {
         let ids: Vec<u64> = self.connections.keys().copied().collect();
         for id in ids {
@@ -244,17 +244,17 @@ impl Keeper {
     }
 }
 
-/// Whether a process was put into the sandbox from outside: its parent is not to be seen here. What is started inside has one
-/// inside, and falls to process 1 when that ends.
+/// Whether a process was started in the sandbox from outside: its parent is not visible here. A process that was
+/// started inside has a parent inside, and becomes a child of process 1 when that ends.
 fn was_put_in(pid: i32) -> bool {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name of the program comes before, in brackets, and may have anything in it.
+    // The name of the program is in parentheses and may contain any character.
     let rest = stat.iter().rposition(|byte| *byte == b')').map_or(&[][..], |end| &stat[end + 1..]);
     let parent = rest.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).nth(1);
     parent == Some(&b"0"[..])
 }
 
-/// Compares in a time that does not tell where the difference is.
+/// Compares in constant time, so that the duration does not reveal where the difference is.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
 }

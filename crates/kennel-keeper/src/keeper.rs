@@ -1,7 +1,7 @@
 //! The event loop: one thread that connects hosts with tasks.
 //!
-//! It never blocks but in `epoll_wait`: files are worked on in forked workers, commands run under forked shims, and a
-//! host that does not read stops only its own streams. What it holds is bounded by the caps of the protocol.
+//! It blocks only in `epoll_wait`. Files are handled in forked workers, commands run under forked shims, and a host
+//! that does not read blocks only its own streams. Memory is bounded by the caps of the protocol.
 
 use crate::connection::Connection;
 use crate::log::Log;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// How long the last output of the main process may wait for its reader.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// How often a keeper looks whether an owner that has not connected yet still lives.
+/// How often the keeper checks whether an owner that has not connected yet still lives.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub(crate) const CHANNELS: [Channel; 2] = [Channel::Stdout, Channel::Stderr];
@@ -38,32 +38,32 @@ pub(crate) struct Keeper {
     pub(crate) connections: HashMap<u64, Connection>,
     pub(crate) tasks: BTreeMap<u64, Task>,
     pub(crate) sinks: HashMap<u64, OwnedFd>,
-    /// Where calls of commands arrive that the keeper carries out.
+    /// The descriptors on which calls for the keeper arrive.
     pub(crate) listeners: HashMap<u64, Listener>,
-    /// Those that are being carried out, by the fork that does it.
+    /// The calls in progress, by the fork that carries them out.
     pub(crate) under_way: HashMap<i32, UnderWay>,
-    /// When connections are accepted again, after one could not be.
+    /// When connections are accepted again, after a failure.
     pub(crate) accept_at: Option<Instant>,
     pub(crate) last_id: u64,
     pub(crate) main: Option<u64>,
-    /// Bytes in all rings.
+    /// The number of bytes in all ring buffers.
     pub(crate) held: usize,
-    /// Someone could not read for lack of it.
+    /// Whether a task could not read because the ring buffers were full.
     pub(crate) starved: bool,
-    /// What is read goes through here. Not a page of it is there before it is needed.
+    /// The buffer for reads. Its pages are allocated when they are first used.
     pub(crate) scratch: Box<[MaybeUninit<u8>]>,
-    /// An owner has been here.
+    /// Whether an owner has connected.
     pub(crate) owned: bool,
-    /// What the owner holds as long as it lives.
+    /// The directory that the owner keeps locked while it lives.
     pub(crate) owners: Option<OwnedFd>,
     pub(crate) idle_since: Instant,
     pub(crate) started: Instant,
-    /// When everything left is killed and the keeper ends.
+    /// When all remaining processes are killed and the keeper exits.
     pub(crate) stopping: Option<Instant>,
     pub(crate) exit: Option<i32>,
 }
 
-/// Whom an event is for.
+/// The receiver of an event.
 #[derive(Clone, Copy)]
 pub(crate) enum Token {
     Listener,
@@ -157,10 +157,10 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// Serves until there is a reason to end; answers the exit code.
+    /// Runs until there is a reason to end, and returns the exit code.
     pub(crate) fn serve(&mut self) -> i32 {
         if let Some(main) = self.config.main.take() {
-            // Before it starts: its very first output goes to the log.
+            // Set this before the start, so that its first output goes to the log.
             self.main = Some(self.last_id + 1);
             if let Err(failure) = self.start_command(&main, None) {
                 self.explain("the main process", &failure);
@@ -178,7 +178,7 @@ impl Keeper {
                 Err(_) => return 125,
             }
             for event in &events {
-                // Copied out: the event is packed.
+                // Copied out, because the event is a packed struct.
                 let (data, flags) = (event.data, event.flags);
                 self.handle(Token::from_data(data), flags);
             }
@@ -188,14 +188,15 @@ impl Keeper {
         self.exit.unwrap_or(0)
     }
 
-    /// Takes calls from now on. Not before the main process runs: whoever is answered knows that it does.
+    /// Starts to accept connections. This happens after the main process was started, so a connected host knows that it
+    /// runs.
     pub(crate) fn listen(&mut self) {
         if epoll::add(&self.epoll, &self.listener, Token::Listener.data(), epoll::EventFlags::IN).is_err() {
             self.exit.get_or_insert(125);
         }
     }
 
-    /// Says in the log why there is no main process.
+    /// Writes to the log why there is no main process.
     pub(crate) fn explain(&mut self, program: &str, failure: &Failure) {
         self.log.write(Channel::Stderr, format!("{NOTE}run {program}: {}\n", failure.message).as_bytes());
     }
@@ -220,7 +221,7 @@ impl Keeper {
                 self.shut_down(Duration::from_secs(8));
             }
         }
-        // Orphans and shims alike. Shims say by their pipe how their command ended.
+        // This reaps orphans and shims. A shim reports the result of its command on its pipe.
         loop {
             match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
                 Ok(Some((pid, _))) => self.end_notice(pid.as_raw_nonzero().get()),
@@ -248,7 +249,7 @@ impl Keeper {
         let mut all = tree::descendants(me);
         for task in self.tasks.values_mut() {
             if task.end.is_none() {
-                // Its shim tells it, and with which signal.
+                // Its shim sends the signal, and knows which one.
                 let told = tree::descendants(task.pid);
                 all.retain(|pid| !told.contains(pid));
                 task.ending = true;
@@ -256,7 +257,7 @@ impl Keeper {
             }
         }
         for pid in &all {
-            // Shims do not mind; orphans are told here.
+            // Shims ignore it; orphans get it here.
             sys::kill(*pid, libc::SIGTERM);
         }
         if all.is_empty() {
@@ -268,7 +269,7 @@ impl Keeper {
         self.connections.is_empty() && self.tasks.values().all(|task| task.end.is_some())
     }
 
-    /// The next moment at which something is due.
+    /// Returns the time until the next deadline.
     fn timeout(&self) -> Option<Timespec> {
         let mut due: Option<Instant> = None;
         let mut consider = |at: Option<Instant>| {
@@ -293,7 +294,7 @@ impl Keeper {
         }
         due.map(|at| {
             let left = at.saturating_duration_since(Instant::now());
-            // Rounded up, or the loop would turn without anything being due yet.
+            // Round up, or the loop would spin until the deadline.
             let left = left + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         })
@@ -318,7 +319,7 @@ impl Keeper {
         }
     }
 
-    /// Whether the owner certainly lives no more.
+    /// Whether the owner certainly no longer lives.
     fn owner_is_gone(&self) -> bool {
         self.owners.as_ref().is_some_and(|dir| {
             let free = rustix::fs::flock(dir, FlockOperation::NonBlockingLockShared).is_ok();
@@ -327,7 +328,7 @@ impl Keeper {
         })
     }
 
-    /// Whether the keeper may wait a moment with its end, for someone who reads the last output.
+    /// Whether the keeper may delay its end a moment, because a host still reads the last output.
     fn has_last_words(&mut self) -> bool {
         let now = Instant::now();
         let until = *self.stopping.get_or_insert(now + LAST_WORDS);
@@ -335,8 +336,8 @@ impl Keeper {
     }
 }
 
-/// Runs the keeper's loop, and ends everything that is left after it. Connections are closed last: whoever sees the end
-/// of one knows that nothing runs any more.
+/// Runs the event loop, and then ends everything that is left. Connections are closed last: a host that sees the end of
+/// its connection knows that nothing runs any more.
 pub(crate) fn serve(listener: OwnedFd, config: KeeperConfig) -> i32 {
     match Keeper::new(listener, config) {
         Ok(mut keeper) => {

@@ -1,4 +1,4 @@
-//! From a forked child to the command: terminal, user, rights, directory, environment, and at last the program.
+//! Turns a forked child into the command: terminal, user, rights, directory, environment, and finally the program.
 
 use crate::paths::reason;
 use crate::report::Report;
@@ -14,7 +14,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 const PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The command's ends of its three streams; with a terminal all three are that.
+/// The command's ends of its three streams. With a terminal, all three are the terminal.
 pub(crate) struct Stdio {
     pub(crate) stdin: OwnedFd,
     pub(crate) stdout: OwnedFd,
@@ -22,8 +22,8 @@ pub(crate) struct Stdio {
     pub(crate) tty: bool,
 }
 
-/// Becomes the command. Called in a new process; comes back only with why it could not. The keeper is told on `status`
-/// where the command's calls arrive that it has to carry out.
+/// Turns this new process into the command. Returns only if that fails, with the reason. Sends the descriptor for
+/// forwarded calls to the keeper on `status`.
 pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio, status: &OwnedFd) -> Failure {
     match prepare(config, spawn, stdio, status) {
         Ok(program) => program.exec(),
@@ -33,7 +33,7 @@ pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio, status: &
 
 fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio, status: &OwnedFd) -> Result<Program, Failure> {
     let step = |what: &'static str| move |error: Errno| other(format!("{what}: {}", reason(error)));
-    // All that the keeper itself changed.
+    // Undo everything that the keeper changed for itself.
     sys::default_signal(libc::SIGPIPE);
     sys::unblock_signals();
     rustix::process::setsid().map_err(step("start a session"))?;
@@ -45,13 +45,13 @@ fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio, status: &OwnedFd
     let (me, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     for (fd, target) in [(&stdio.stdin, 0), (&stdio.stdout, 1), (&stdio.stderr, 2)] {
         if let Some(user) = user.as_ref().filter(|user| user.uid != me || user.gid != group) {
-            // So that the command can reopen /dev/stdout. On what is not ours to give it fails, and that is fine.
+            // This lets the command reopen /dev/stdout. It fails for descriptors that belong to others, which is fine.
             let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid), rustix::fs::Gid::from_raw(user.gid));
             let _ = rustix::fs::fchown(fd, Some(uid), Some(gid));
         }
         sys::put_at(fd, target).map_err(step("set up standard streams"))?;
     }
-    // Commands die of memory before their keeper does. Where it cannot be written, nothing is lost.
+    // If memory runs out, commands are killed before the keeper. If this cannot be written, nothing is lost.
     let _ = std::fs::write("/proc/self/oom_score_adj", "500");
     if let Some(keep) = config.bounding {
         sys::limit_bounding_set(keep).map_err(step("limit capabilities"))?;
@@ -62,7 +62,7 @@ fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio, status: &OwnedFd
     }
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let cwd = spawn.cwd.as_ref().or(config.cwd.as_ref()).map_or(&b"/"[..], |cwd| cwd);
-    // A relative directory is below the sandbox's own.
+    // A relative directory is below the sandbox's working directory.
     if let (Some(base), false) = (&config.cwd, cwd.starts_with(b"/")) {
         let _ = rustix::process::chdir(&base[..]);
     }
@@ -75,14 +75,14 @@ fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio, status: &OwnedFd
     if config.filter_commands
         && let Some(listener) = filter::load().map_err(step("load the command's system call filter"))?
     {
-        // From here on `openat2` is gone, and calls that the keeper carries out wait for it.
+        // From here on, `openat2` is blocked, and forwarded calls wait for the keeper.
         Report::Listening.send_with(status, listener.as_fd()).map_err(step("tell the keeper of the filter"))?;
     }
     sys::close_on_exec_from(3);
     Ok(program)
 }
 
-/// Becomes the user, unless the keeper is that user already and may not change.
+/// Switches to the user, unless the keeper already is that user and cannot switch.
 pub(crate) fn become_user(user: &User) -> Result<(), Failure> {
     match sys::become_user(user.uid, user.gid, &user.groups) {
         Ok(()) => Ok(()),
@@ -104,7 +104,7 @@ fn environment(config: &KeeperConfig, spawn: &Spawn, user: Option<&User>, tty: b
     if config.inherit_env {
         env.extend(std::env::vars_os().map(|(key, value)| (key.into_vec(), value.into_vec())));
         if user.is_some_and(|user| user.uid != 0) {
-            env.remove(&b"HOME"[..]); // the engine set it for the keeper's own user
+            env.remove(&b"HOME"[..]); // The engine set it for the keeper's own user.
         }
     }
     env.extend(config.env.iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
@@ -119,7 +119,7 @@ fn environment(config: &KeeperConfig, spawn: &Spawn, user: Option<&User>, tty: b
     env
 }
 
-/// A program that is about to be run.
+/// A program that is about to be executed.
 struct Program {
     candidates: Vec<CString>,
     argv: Vec<CString>,
@@ -154,7 +154,7 @@ impl Program {
         })
     }
 
-    /// Tries each place in turn, as a shell would.
+    /// Tries each candidate in turn, as a shell does.
     fn exec(self) -> Failure {
         let mut worst = Errno::NOENT;
         for candidate in &self.candidates {

@@ -1,10 +1,10 @@
-//! The keeper: the program inside a sandbox that does everything there.
+//! The keeper: the program that does all work inside a sandbox.
 //!
-//! It runs commands, owns terminals, reads and writes files, holds output and reports use, for hosts that connect to
-//! it. It trusts nobody inside: connections from its own pid namespace are refused, and nothing is looked up through
-//! libraries of the sandbox. It is single-threaded; whatever could block is done in a fork.
+//! It runs commands, owns terminals, reads and writes files, buffers output and reports resource usage, for hosts that
+//! connect to it. It trusts no process inside: connections from its own pid namespace are refused, and it loads no
+//! libraries of the sandbox. It is single-threaded; everything that could block is done in a fork.
 //!
-//! Only the program and the native provider's jail use this crate. What a host needs is in `kennel-proto`.
+//! Only the keeper program and the jail use this crate. Hosts use `kennel-proto`.
 
 mod connection;
 mod emulate;
@@ -36,18 +36,17 @@ use kennel_proto::KeeperConfig;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 
-/// Keeps a sandbox: serves hosts on a listening socket until there is a reason to end, and ends everything then.
-/// Answers the exit code.
+/// Serves hosts on a listening socket until there is a reason to end, and then ends everything. Returns the exit code.
 pub fn keep(listener: OwnedFd, config: KeeperConfig) -> i32 {
     let _ = sys::not_dumpable();
-    // What whoever started us ignored would be ignored by every command too.
+    // Signals that the parent process ignored would otherwise be ignored by every command.
     sys::reset_signals();
     sys::ignore_signal(libc::SIGPIPE);
     if !rustix::process::getpid().is_init() && sys::become_subreaper().is_err() {
         return 125;
     }
     if let Some((uid, gid)) = config.ensure_user {
-        // An image whose files cannot be changed still works: the user just has no name.
+        // If the image's files cannot be changed, the user has no name, but everything else works.
         let _ = ensure_user(uid, gid);
         for dir in &config.give {
             let _ = give(dir, uid, gid);
@@ -66,7 +65,7 @@ pub fn keep(listener: OwnedFd, config: KeeperConfig) -> i32 {
     code
 }
 
-/// Gives a user a passwd entry and a home, if it has none.
+/// Gives a user a passwd entry and a home directory, if it has no entry.
 fn ensure_user(uid: u32, gid: u32) -> Result<(), rustix::io::Errno> {
     if users::is_known(uid) {
         return Ok(());

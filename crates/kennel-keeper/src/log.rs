@@ -1,4 +1,4 @@
-//! The main process's log, written to where the inside cannot reach it.
+//! The log of the main process, written to a place that processes inside cannot reach.
 
 use crate::sys;
 use kennel_proto::log::{RECORD, encode};
@@ -6,7 +6,7 @@ use kennel_proto::{Channel, LogSink};
 use rustix::fd::OwnedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bytes that may wait for a slow engine before the main process has to wait too.
+/// The number of bytes that may wait for a slow engine before the main process must wait.
 const PENDING: usize = 64 * 1024;
 
 pub(crate) enum Log {
@@ -44,7 +44,7 @@ impl Log {
             LogSink::Files { first, second, cap } => match (sys::inherited(first), sys::inherited(second)) {
                 (Some(first), Some(second)) => {
                     let length = |fd: &OwnedFd| rustix::fs::fstat(fd).map_or(0, |stat| stat.st_size as u64);
-                    // Go on in the file that has room.
+                    // Continue in the file that has room.
                     let (one, two) = (length(&first), length(&second));
                     let current = usize::from(one >= cap && two < cap);
                     Self::Files { files: [first, second], current, written: [one, two][current], cap }
@@ -54,7 +54,7 @@ impl Log {
         }
     }
 
-    /// Whether more may be written now.
+    /// Whether more can be written now.
     pub(crate) fn has_room(&self) -> bool {
         match self {
             Self::Engine { pending, .. } => pending.iter().all(|bytes| bytes.len() < PENDING),
@@ -62,7 +62,7 @@ impl Log {
         }
     }
 
-    /// Whether something waits for the engine.
+    /// Whether output waits for the engine.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self, Self::Engine { pending, .. } if pending.iter().any(|bytes| !bytes.is_empty()))
     }
@@ -86,7 +86,7 @@ impl Log {
                     *written = 0;
                     let _ = rustix::fs::ftruncate(&files[*current], 0);
                 }
-                // A full disk must not stop the sandbox; a record cut short ends the readable part of the file.
+                // A full disk must not stop the sandbox. A truncated record ends the readable part of the file.
                 let mut rest = &record[..];
                 while let Ok(count @ 1..) = rustix::io::write(&files[*current], rest) {
                     rest = &rest[count..];
@@ -96,7 +96,7 @@ impl Log {
         }
     }
 
-    /// Passes on what waits, as far as the engine takes it.
+    /// Writes waiting output, as much as the engine accepts.
     pub(crate) fn flush(&mut self) {
         let Self::Engine { out, pending } = self else { return };
         for (fd, bytes) in out.iter().zip(pending) {
@@ -104,7 +104,7 @@ impl Log {
                 match rustix::io::write(fd, bytes) {
                     Ok(count) => drop(bytes.drain(..count)),
                     Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => break,
-                    Err(_) => bytes.clear(), // nobody keeps it
+                    Err(_) => bytes.clear(), // The engine no longer reads it.
                 }
             }
         }

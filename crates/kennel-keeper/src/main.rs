@@ -1,4 +1,4 @@
-//! The keeper as a program: process 1 of a sandbox that an engine makes, or an ordinary process for `local`.
+//! The keeper program: process 1 of a container, or an ordinary process for `local`.
 
 mod dial;
 
@@ -47,11 +47,11 @@ fn config(bytes: &[u8]) -> Result<KeeperConfig, String> {
     minicbor::decode(bytes).map_err(|error| format!("read the keeper's settings: {error}"))
 }
 
-/// Keeps a sandbox that has no engine: an ordinary process that outlives the one who started it.
+/// Runs the keeper for a sandbox without an engine: an ordinary process that outlives its parent.
 fn in_directory(dir: &str) -> ExitCode {
     let mut goes_on = false;
     let prepared = (|| {
-        // Nothing of the one who started us is ours but the standard streams.
+        // Inherit nothing from the parent but the standard streams.
         sys::close_all_but(&[]);
         let mut config = config(&place::hear()?)?;
         goes_on = config.host_fd.is_some();
@@ -77,7 +77,7 @@ fn in_directory(dir: &str) -> ExitCode {
     }
 }
 
-/// Listens at a path that anyone may connect to: the directory it is in is the host user's alone.
+/// Listens on a socket that everyone may connect to. Only the host user can access its directory.
 fn bind(path: &str) -> Result<OwnedFd, String> {
     let failed = |error: rustix::io::Errno| format!("listen at {path}: {error}");
     let address = SocketAddrUnix::new(path).map_err(failed)?;

@@ -1,6 +1,7 @@
-//! Calls of commands that the keeper carries out: taken from the kernel here, done in forks (see `emulate`).
+//! Calls of commands that the keeper carries out. They are received from the kernel here, and carried out in forks (see
+//! `emulate`).
 //!
-//! Only so many are under way at a time. Whoever makes more of them waits, and nobody else does.
+//! The number of calls in progress is limited. Only the commands that make more of them wait.
 
 use crate::filter::{self, Call};
 use crate::keeper::{Keeper, Token};
@@ -10,15 +11,15 @@ use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
-/// Calls that are carried out at once.
+/// The number of calls that are carried out at the same time.
 const AT_ONCE: usize = 16;
 
-/// Where the calls of one command, and of all that it started, arrive.
+/// The descriptor on which the calls of one command and all its descendants arrive.
 pub(crate) struct Listener {
     fd: OwnedFd,
-    /// One of its processes has put a Landlock fence around itself.
+    /// Whether one of its processes has restricted itself with Landlock.
     fenced: bool,
-    /// Nothing more is taken until there is room.
+    /// Whether the descriptor is ignored until there is room.
     waiting: bool,
 }
 
@@ -29,11 +30,11 @@ pub(crate) struct UnderWay {
 }
 
 impl Keeper {
-    /// Carries out a command's calls from now on, until the last of its processes has ended.
+    /// Serves the calls of a command from now on, until the last of its processes has ended.
     pub(crate) fn listen_to(&mut self, fd: OwnedFd) {
         self.last_id += 1;
         let id = self.last_id;
-        // Without it, the calls fail with ENOSYS: nobody holds the descriptor.
+        // If this fails, the descriptor is closed and the calls fail with ENOSYS.
         if epoll::add(&self.epoll, &fd, Token::Notices(id).data(), epoll::EventFlags::IN).is_ok() {
             self.listeners.insert(id, Listener { fd, fenced: false, waiting: false });
         }
@@ -61,10 +62,10 @@ impl Keeper {
             let _ = epoll::modify(&self.epoll, &listener.fd, Token::Notices(id).data(), nothing);
             return;
         }
-        // Its caller may be gone since.
+        // The caller may be gone since.
         let Ok(notice) = seccomp::receive(&listener.fd) else { return };
         if filter::call(notice.architecture, notice.number) == Some(Call::LandlockRestrictSelf) {
-            // It decides nothing here, so it does not matter if the caller changes what it points at.
+            // No decision depends on its arguments, so it does not matter if the caller changes them.
             listener.fenced = true;
             return seccomp::let_pass(&listener.fd, notice.id);
         }
@@ -81,7 +82,7 @@ impl Keeper {
     pub(crate) fn end_notice(&mut self, pid: i32) {
         let Some(UnderWay { listener, call }) = self.under_way.remove(&pid) else { return };
         if let Some(listener) = self.listeners.get(&listener) {
-            // It has been answered, unless the fork was killed.
+            // The fork has already replied, unless it was killed.
             seccomp::answer(&listener.fd, call, Err(Errno::PERM));
         }
         for (id, listener) in self.listeners.iter_mut().filter(|(_, listener)| listener.waiting) {

@@ -1,4 +1,4 @@
-//! The bytes of tasks: input to them, output from their pipes to their rings and on to whoever reads, and their end.
+//! The data of tasks: their input, their output from the pipes through the ring buffers to the readers, and their end.
 
 use crate::keeper::{CHANNELS, Keeper, Token};
 use crate::report::Report;
@@ -11,15 +11,16 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::time::Instant;
 
-/// What a command may have in its ring when everything together is at its cap: enough to go on, little enough to bound.
+/// What a command may have in its ring buffer when all buffers together are at their cap. It is enough to continue, and
+/// small enough to be bounded.
 const LEAST: usize = 4096;
-/// What is kept of a command that nobody reads.
+/// How much output is kept for a command without a reader.
 const UNREAD: usize = 256 * 1024;
-/// Pipes of ended commands that something still writes to.
+/// The maximum number of pipes of ended commands to which processes still write.
 const SINKS: usize = 256;
 
 impl Keeper {
-    /// Nobody reads it any more: a detached command goes on, everything else ends.
+    /// The reader is gone: a detached command continues, everything else ends.
     pub(crate) fn lose_viewer(&mut self, id: u64) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         task.viewer = None;
@@ -31,11 +32,11 @@ impl Keeper {
         self.idle_since = Instant::now();
     }
 
-    /// Passes input on to the task and tells the host how much it took.
+    /// Passes input to the task, and reports to the host how much was consumed.
     pub(crate) fn feed(&mut self, id: u64) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let polled = task.stdin.polled;
-        // Forget it before it may be closed.
+        // Remove it from epoll before it may be closed.
         if let (true, Some(pipe)) = (polled, &task.stdin.pipe) {
             let _ = epoll::delete(&self.epoll, pipe);
         }
@@ -54,7 +55,7 @@ impl Keeper {
         }
     }
 
-    /// Moves output from the task's pipes to its rings and on to the viewer, as far as windows and memory allow.
+    /// Moves output from the task's pipes to its ring buffers and on to the reader, as far as windows and memory allow.
     pub(crate) fn pump(&mut self, id: u64) {
         for index in 0..2 {
             while self.read_output(id, index) {
@@ -65,7 +66,7 @@ impl Keeper {
         self.finish(id);
     }
 
-    /// Reads one piece; answers whether it is worth trying again.
+    /// Reads one piece, and returns whether another attempt may read more.
     pub(crate) fn read_output(&mut self, id: u64, index: usize) -> bool {
         let is_main = self.main == Some(id);
         let Some(task) = self.tasks.get_mut(&id) else { return false };
@@ -98,14 +99,15 @@ impl Keeper {
                 output.ring.push(bytes);
                 self.held += count;
                 if !viewed {
-                    // Nobody waits for it: keep the newest, within what there is for all.
+                    // There is no reader: keep the newest bytes, within the cap for all commands.
                     let over = self.held.saturating_sub(caps::RINGS) as u64;
                     let keep = (UNREAD as u64).min((output.ring.len() as u64).saturating_sub(over)).max(LEAST as u64);
                     self.held -= output.ring.forget_before(output.ring.end().saturating_sub(keep));
                 }
-                // One piece at a time where nobody slows it down, so that a flood stops nobody else.
+                // Without a reader to slow it down, read one piece at a time, so that a flood of output blocks nobody
+                // else.
                 let again = ended || (viewed && count == most);
-                // Whoever stops here is woken by what comes next, also if it was not listened to while there was no room.
+                // The next output wakes this task, also if the pipe was not polled while there was no room.
                 if !again && !output.polled {
                     let token = Token::Output(id, index).data();
                     output.polled = epoll::add(&self.epoll, pipe, token, epoll::EventFlags::IN).is_ok();
@@ -120,7 +122,8 @@ impl Keeper {
                 }
                 false
             }
-            // The command has ended: what it printed was read. What it left running may print on, to nobody.
+            // The command has ended and its output was read. Its remaining processes may continue to print, but nobody
+            // reads that.
             Err(Errno::AGAIN) => {
                 if std::mem::replace(&mut output.polled, false) {
                     let _ = epoll::delete(&self.epoll, pipe);
@@ -131,7 +134,7 @@ impl Keeper {
                 }
                 false
             }
-            // End of file, or a terminal whose last user has gone.
+            // End of file, or a terminal whose last user is gone.
             Ok(_) | Err(_) => {
                 if std::mem::replace(&mut output.polled, false) {
                     let _ = epoll::delete(&self.epoll, pipe);
@@ -162,7 +165,7 @@ impl Keeper {
         }
     }
 
-    /// Says the last word of a task that has ended and whose output is all sent, and forgets it.
+    /// Sends the result of a task that has ended and whose output was sent, and removes the task.
     pub(crate) fn finish(&mut self, id: u64) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let Some(end) = &task.end else { return };
@@ -210,7 +213,7 @@ impl Keeper {
         }
     }
 
-    /// Memory was freed: those who could not read for lack of it try again.
+    /// Memory was freed: tasks that could not read because of the cap try again.
     pub(crate) fn feed_the_starved(&mut self) {
         if self.starved && self.held + caps::WINDOW as usize <= caps::RINGS {
             self.starved = false;
@@ -277,7 +280,7 @@ impl Keeper {
         self.pump(id);
     }
 
-    /// Goes on reading what processes print that outlived their command: closing the pipe would end them.
+    /// Continues to read the output of processes that outlived their command. Closing the pipe would end them.
     pub(crate) fn sink(&mut self, pipe: OwnedFd) {
         if self.sinks.len() < SINKS {
             self.last_id += 1;
@@ -297,7 +300,7 @@ impl Keeper {
     }
 }
 
-/// What a keeper exits with whose main process could not be started.
+/// The keeper's exit code if its main process could not be started.
 pub(crate) fn start_failure_code(failure: &Failure) -> i32 {
     match failure.kind {
         FailureKind::NotFound => 127,

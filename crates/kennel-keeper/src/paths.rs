@@ -1,5 +1,6 @@
-//! Paths given by the host, resolved inside. Links are followed as the sandbox would, `..` ends at its root, and magic
-//! links (`/proc/self/fd/3`, `/proc/1/root`) are refused: they lead to what descriptors hold, not to what a path names.
+//! Resolves paths from the host inside the sandbox. Symlinks are followed as the sandbox would follow them, and `..`
+//! ends at its root. Magic links (`/proc/self/fd/3`, `/proc/1/root`) are refused, because they refer to open files and
+//! not to paths.
 
 use kennel_proto::{Failure, FailureKind};
 use rustix::fd::OwnedFd;
@@ -10,10 +11,10 @@ const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGIC
 
 /// Opens a path below the sandbox's root.
 pub(crate) fn open(path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
-    // openat2 refuses flags that a mere look at a path has no use for.
+    // openat2 refuses flags that have no effect together with O_PATH.
     let extra = if flags.contains(OFlags::PATH) { OFlags::CLOEXEC } else { OFlags::CLOEXEC | OFlags::NOCTTY };
     let root = rustix::fs::openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    // RESOLVE_IN_ROOT can ask to be called again when something was renamed meanwhile.
+    // RESOLVE_IN_ROOT can fail with EAGAIN if something was renamed meanwhile.
     let mut tries = 0;
     loop {
         match rustix::fs::openat2(&root, path, flags | extra, mode, RESOLVE) {
@@ -23,7 +24,7 @@ pub(crate) fn open(path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Er
     }
 }
 
-/// Opens a regular file. Anything else is refused before it is opened: opening a device can have effects.
+/// Opens a regular file. Anything else is refused before it is opened, because opening a device can have side effects.
 pub(crate) fn open_file(path: &[u8], flags: OFlags) -> Result<OwnedFd, Failure> {
     let look = open(path, OFlags::PATH, Mode::empty()).map_err(|error| failure(path, error))?;
     require_file(path, &look)?;
@@ -44,7 +45,7 @@ fn require_file(path: &[u8], fd: &OwnedFd) -> Result<(), Failure> {
     Err(refused(path, &format!("it is {what}, not a file")))
 }
 
-/// The directory a path is in, opened, and the last name in it.
+/// Opens the parent directory of a path, and returns it with the last component.
 pub(crate) fn parent(path: &[u8]) -> Result<(OwnedFd, &[u8]), Failure> {
     let trimmed = path.trim_suffix_slashes();
     let (dir, name) = match trimmed.iter().rposition(|byte| *byte == b'/') {
@@ -69,7 +70,7 @@ impl TrimSlashes for [u8] {
     }
 }
 
-/// A failure about a path.
+/// Creates the failure for a path.
 pub(crate) fn failure(path: &[u8], error: Errno) -> Failure {
     let kind = match error {
         Errno::NOENT | Errno::NOTDIR => FailureKind::NotFound,
@@ -89,7 +90,7 @@ pub(crate) fn refused(path: &[u8], why: &str) -> Failure {
     Failure { kind: FailureKind::Refused, message: format!("{}: {why}", String::from_utf8_lossy(path)) }
 }
 
-/// What the kernel's error means, without its number.
+/// The text of a kernel error, without its number.
 pub(crate) fn reason(error: Errno) -> String {
     let text = std::io::Error::from(error).to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()

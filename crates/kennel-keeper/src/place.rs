@@ -1,4 +1,5 @@
-//! The directory of a sandbox that Kennel keeps on disk (see `kennel_core::Records`), as whoever keeps it alive holds it.
+//! The directory of a sandbox on disk (see `kennel_core::Records`), as the process that keeps the sandbox alive uses
+//! it.
 
 use crate::{report, sys};
 use kennel_proto::{Body, Failure, FailureKind, Frame, KeeperConfig, LogSink, encode};
@@ -11,21 +12,21 @@ use std::time::Duration;
 /// Bytes in one log file before the other is used.
 const LOG_CAP: u64 = 4 * 1024 * 1024;
 
-/// Longest thing that we may be told.
+/// Bytes in the longest message that is accepted.
 const TOLD_CAP: usize = 64 * 1024 * 1024;
 
 /// What is held as long as the sandbox runs.
 #[derive(Debug)]
 pub struct Place {
-    /// Held: the sandbox runs.
+    /// The lock. The sandbox runs as long as it is held.
     pub lock: OwnedFd,
-    /// The keeper's socket, listening.
+    /// The keeper's listening socket.
     pub listener: OwnedFd,
-    /// Takes the exit code, where there is a main process that can have one.
+    /// The file for the exit code, if there is a main process that can have one.
     pub exit: Option<OwnedFd>,
 }
 
-/// A descriptor of a file in the directory, which is the working directory.
+/// Opens a file in the directory, which is the working directory.
 fn open(name: &str, flags: OFlags) -> Result<OwnedFd, String> {
     let flags = flags | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     rustix::fs::open(name, flags, Mode::from_raw_mode(0o600)).map_err(|error| failed("open", name, error))
@@ -36,12 +37,12 @@ fn failed(what: &str, name: &str, error: Errno) -> String {
 }
 
 impl Place {
-    /// Takes the directory: makes it the working directory, locks it and listens in it.
+    /// Makes the directory the working directory, locks it and listens in it.
     pub fn take(dir: &str, config: &mut KeeperConfig) -> Result<Self, String> {
         rustix::process::chdir(dir).map_err(|error| failed("enter", dir, error))?;
         let lock = open("lock", OFlags::RDWR)?;
         lock_soon(&lock).map_err(|error| failed("lock", "lock", error))?;
-        // Who holds it, for those who cannot reach the keeper by its socket.
+        // The id of the holder, for processes that cannot reach the keeper through its socket.
         let pid = rustix::process::getpid().to_string();
         rustix::fs::ftruncate(&lock, 0).map_err(|error| failed("write", "lock", error))?;
         rustix::io::write(&lock, pid.as_bytes()).map_err(|error| failed("write", "lock", error))?;
@@ -55,14 +56,15 @@ impl Place {
     }
 }
 
-/// The log's descriptors are the keeper's from now on.
+/// Opens the log files. The keeper owns their descriptors from now on.
 fn open_log() -> Result<LogSink, String> {
     let first = open("log.0", OFlags::WRONLY | OFlags::APPEND)?.into_raw_fd();
     let second = open("log.1", OFlags::WRONLY | OFlags::APPEND)?.into_raw_fd();
     Ok(LogSink::Files { first, second, cap: LOG_CAP })
 }
 
-/// Whoever looks whether it runs holds the lock for a moment: try again. Whoever keeps it running holds it for long.
+/// Takes the lock. A process that checks whether the sandbox runs holds it for a moment, so this retries. A process
+/// that keeps the sandbox running holds it for long.
 fn lock_soon(lock: &OwnedFd) -> Result<(), Errno> {
     let mut tries = 0;
     loop {
@@ -74,7 +76,7 @@ fn lock_soon(lock: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// A listening socket at a name in the working directory. Its directory keeps everyone else out.
+/// Creates a listening socket in the working directory. The permissions of the directory keep others out.
 fn listen(name: &str) -> Result<OwnedFd, Errno> {
     match rustix::fs::unlink(name) {
         Ok(()) | Err(Errno::NOENT) => {}
@@ -86,12 +88,12 @@ fn listen(name: &str) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// What the one who started us has to say: a length, and that many bytes, on standard input.
+/// Reads the instructions from the parent on standard input: a length, and that many bytes.
 pub fn hear() -> Result<Vec<u8>, String> {
     read_told(rustix::stdio::stdin()).map_err(|error| format!("read what to do: {error}"))
 }
 
-/// A length, and that many bytes.
+/// Reads a length, and that many bytes.
 pub fn read_told(from: impl AsFd) -> std::io::Result<Vec<u8>> {
     let mut length = [0; 4];
     read_exact(from.as_fd(), &mut length)?;
@@ -114,13 +116,13 @@ fn read_exact(from: BorrowedFd<'_>, mut bytes: &mut [u8]) -> std::io::Result<()>
     Ok(())
 }
 
-/// Writes all of it. If nobody reads any more, nobody wants it.
+/// Writes everything. If nobody reads it any more, nobody needs it.
 pub fn write_all(to: impl AsFd, bytes: &[u8]) {
     report::write_all(to, bytes);
 }
 
-/// If the one who started us is the keeper's first host, what follows on standard input is for the keeper: its
-/// descriptor is moved out of the way, and its number noted.
+/// If the parent is the keeper's first host, the rest of standard input is for the keeper: the descriptor is moved to
+/// another number, which is noted in the configuration.
 pub fn keep_host(config: &mut KeeperConfig) -> Result<(), String> {
     const FIRST_FREE: i32 = 3;
     if config.host_fd.is_some() {
@@ -130,8 +132,8 @@ pub fn keep_host(config: &mut KeeperConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// Says on standard input that all is well, or what is not, and lets go of the standard streams. A host that goes on
-/// with the keeper hears from that one, and of a failure in its words.
+/// Reports success or an error on standard input, and releases the standard streams. If the host continues to talk to
+/// the keeper (`goes_on`), success is not reported, and an error is sent as a protocol message.
 pub fn answer(result: Result<(), &str>, goes_on: bool) {
     let bytes = match result {
         Ok(()) if goes_on => Vec::new(),

@@ -1,4 +1,4 @@
-//! What a child of the keeper tells it, over a socket of its own: length and message, as in the protocol.
+//! Messages from a child of the keeper, over a socket: a length and a message, as in the protocol.
 
 use kennel_proto::{ExitReport, Failure, Outcome};
 use minicbor::{Decode, Encode};
@@ -11,15 +11,15 @@ use rustix::net::{
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
-/// Longest message.
+/// Bytes in the longest message.
 const CAP: usize = 64 * 1024;
 
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum Report {
-    /// The command runs, or bytes of the file may flow.
+    /// The command runs, or the data of a file may be sent.
     #[n(0)]
     Ready,
-    /// It could not be done.
+    /// The request failed.
     #[n(1)]
     Failed(#[n(0)] Failure),
     /// The command ended.
@@ -28,21 +28,21 @@ pub(crate) enum Report {
     /// The request is done.
     #[n(3)]
     Done(#[n(0)] Outcome),
-    /// Segments of a file with holes may flow.
+    /// Segments of a sparse file may be sent.
     #[n(4)]
     ReadySparse,
-    /// With it comes the descriptor on which calls of the command arrive.
+    /// The descriptor on which calls of the command arrive. It is attached to this message.
     #[n(5)]
     Listening,
 }
 
 impl Report {
-    /// Writes it to a blocking pipe. If the keeper is gone nobody wants it.
+    /// Writes the message to a blocking pipe. If the keeper is gone, nobody needs it.
     pub(crate) fn send(&self, pipe: impl AsFd) {
         write_all(pipe, &self.to_bytes());
     }
 
-    /// Writes it to a socket, and with it a descriptor.
+    /// Writes the message to a socket, together with a descriptor.
     pub(crate) fn send_with(&self, socket: impl AsFd, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut passed = SendAncillaryBuffer::new(&mut space);
@@ -61,7 +61,7 @@ impl Report {
         bytes
     }
 
-    /// Takes the first whole message out of what was read.
+    /// Removes the first complete message from the received bytes.
     pub(crate) fn take(bytes: &mut Vec<u8>) -> Option<Result<Self, ()>> {
         let (head, rest) = bytes.split_first_chunk::<4>()?;
         let length = u32::from_le_bytes(*head) as usize;
@@ -74,7 +74,7 @@ impl Report {
     }
 }
 
-/// Reads what a child has sent: how many bytes, and the descriptor that came with them.
+/// Reads what a child has sent. Returns the number of bytes, and the descriptor that came with them.
 pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut passed = RecvAncillaryBuffer::new(&mut space);
@@ -86,7 +86,7 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<(usize, Op
     Ok((received.bytes, fd))
 }
 
-/// Writes everything, or as much as the other side takes.
+/// Writes everything, or as much as the other side accepts.
 pub(crate) fn write_all(pipe: impl AsFd, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         match rustix::io::write(&pipe, bytes) {

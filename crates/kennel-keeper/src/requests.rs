@@ -1,4 +1,4 @@
-//! Requests: what a host asks for, checked against the caps and begun.
+//! Requests of a host: checks them against the caps, and starts them.
 
 use crate::keeper::{Keeper, Token};
 use crate::shim::Order;
@@ -10,7 +10,7 @@ use kennel_proto::{
 use rustix::event::epoll;
 use std::time::{Duration, Instant};
 
-/// Whether a user is the one that the keeper is itself, by number.
+/// Whether a user, given by its ids, is the keeper's own.
 fn is_myself(user: &str) -> bool {
     let (uid, gid) = user.split_once(':').map_or((user, None), |(uid, gid)| (uid, Some(gid)));
     uid.parse() == Ok(rustix::process::geteuid().as_raw())
@@ -83,7 +83,7 @@ impl Keeper {
         task.viewer = viewer;
         task.oom_before = oom_before;
         task.last = spawn.last;
-        // A time too far to be a time is no deadline.
+        // A time too far in the future is no deadline.
         task.deadline = spawn.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
         self.add_task(task)?;
         Ok(id)
@@ -119,7 +119,7 @@ impl Keeper {
         if let Some(size) = attach.size {
             task.resize(size);
         }
-        // One that is still starting is answered when it runs, as its first viewer would have been.
+        // A command that is still starting replies when it runs, as it would have to its first reader.
         let reply = task.ready.then(|| running(task));
         let before = task.viewer.replace((id, stream));
         if let Some((connection, stream)) = before

@@ -1,8 +1,8 @@
-//! Output of a command that someone may still ask for: numbered bytes, oldest forgotten first.
+//! The buffered output of a command: numbered bytes, of which the oldest are removed first.
 
 use std::collections::VecDeque;
 
-/// The bytes from number `base` on.
+/// The bytes starting at offset `base`.
 #[derive(Debug, Default)]
 pub(crate) struct Ring {
     bytes: VecDeque<u8>,
@@ -10,17 +10,17 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// The number of the oldest byte held.
+    /// The offset of the oldest byte.
     pub(crate) fn base(&self) -> u64 {
         self.base
     }
 
-    /// The number after the newest byte.
+    /// The offset after the newest byte.
     pub(crate) fn end(&self) -> u64 {
         self.base + self.bytes.len() as u64
     }
 
-    /// Bytes held.
+    /// The number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -30,18 +30,18 @@ impl Ring {
         self.bytes.extend(bytes);
     }
 
-    /// Forgets bytes before that number; answers how many.
+    /// Removes the bytes before an offset, and returns their number.
     pub(crate) fn forget_before(&mut self, offset: u64) -> usize {
         let count = offset.clamp(self.base, self.end()) - self.base;
         self.bytes.drain(..count as usize);
         self.base += count;
         if self.bytes.is_empty() && self.bytes.capacity() > 64 * 1024 {
-            self.bytes = VecDeque::new(); // it is charged to the sandbox: do not sit on it
+            self.bytes = VecDeque::new(); // The memory counts against the sandbox, so free it.
         }
         count as usize
     }
 
-    /// Up to `most` bytes from that number on, in one piece.
+    /// Returns up to `most` contiguous bytes, starting at an offset.
     pub(crate) fn piece(&self, offset: u64, most: usize) -> &[u8] {
         let skip = offset.clamp(self.base, self.end()) - self.base;
         let (first, second) = self.bytes.as_slices();

@@ -1,12 +1,13 @@
-//! The shim: one small process between the keeper and each command.
+//! The shim: a small process between the keeper and each command.
 //!
-//! It is a child subreaper, so whatever the command starts stays below it, however it forks and whatever session it
-//! makes. When the command ends by itself the shim ends too, and what still runs goes to process 1 and lives on. When
-//! the command is to be ended (its time ran out, its owner hung up, the keeper is gone) everything below goes with it.
+//! It is a child subreaper, so all processes that the command starts stay below it, however they fork and whatever
+//! sessions they create. When the command ends by itself, the shim exits too, and the remaining processes become
+//! children of process 1 and continue. When the command must be ended (it timed out, its owner disconnected, the keeper
+//! is gone), everything below the shim is ended too.
 //!
 //! ```text
 //!              command ends
-//!   running ----------------> report, exit          (what is left goes on)
+//!   running ----------------> report, exit          (remaining processes continue)
 //!      |  Kill, or the keeper is gone
 //!      v
 //!   TERM to all --- all gone ---> report, exit
@@ -25,12 +26,12 @@ use rustix::net::RecvFlags;
 use rustix::process::WaitOptions;
 use std::time::{Duration, Instant};
 
-/// What the keeper tells a shim: a byte that says what, and a number.
+/// An order of the keeper to a shim: a byte for the kind, and a number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Order {
     /// Send a signal to the command's process group.
     Signal(i32),
-    /// Send a signal to everything below.
+    /// Send a signal to all processes below.
     SignalTree(i32),
     /// End everything: TERM, this many milliseconds, KILL.
     Kill(u32),
@@ -59,10 +60,10 @@ impl Order {
     }
 }
 
-/// How long killing may take before the shim reports what it knows.
+/// How long killing may take before the shim reports anyway.
 const KILL_WITHIN: Duration = Duration::from_secs(30);
 
-/// Is the shim. Called in a fresh fork of the keeper; never returns.
+/// The main function of the shim. Called in a new fork of the keeper; never returns.
 pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio, status: &OwnedFd) -> ! {
     let keep = [&stdio.stdin, &stdio.stdout, &stdio.stderr, status].map(AsRawFd::as_raw_fd);
     sys::close_all_but(&keep);
@@ -78,7 +79,7 @@ pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio, status: &O
     sys::exit_now(0)
 }
 
-/// Starts the command; answers once its program runs.
+/// Starts the command, and returns once its program was executed.
 fn start(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio, status: &OwnedFd) -> Result<(i32, OwnedFd), Failure> {
     let failed = |error: rustix::io::Errno| Failure {
         kind: kennel_proto::FailureKind::Limit,
@@ -89,7 +90,7 @@ fn start(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio, status: &OwnedFd) -
     let mut failure = None;
     let command =
         sys::fork_until_exec(|| failure = Some(launch::run(config, spawn, &stdio, status))).map_err(failed)?;
-    // The shim holds nothing of the command's streams: their end is the command's own.
+    // The shim must not hold the command's streams: they end with the command.
     drop(stdio);
     sys::forget_standard_streams();
     match failure {
@@ -109,7 +110,7 @@ fn attend(command: i32, stop: i32, signals: &OwnedFd, keeper: &OwnedFd) -> ExitR
             (Some(report), None) => return report,
             (Some(report), Some(_)) if !children_left => return report,
             (_, Some(at)) if Instant::now() >= at => {
-                // Waits for the command itself below, so take its status first where it is there.
+                // This also reaps the command itself, so its status must have been taken before, if available.
                 tree::kill_all_below_me(KILL_WITHIN);
                 return ended.unwrap_or(ExitReport { signal: Some(libc::SIGKILL), ..ExitReport::default() });
             }
@@ -134,7 +135,7 @@ fn attend(command: i32, stop: i32, signals: &OwnedFd, keeper: &OwnedFd) -> ExitR
                     }
                 }
             }
-            // The keeper is gone: nobody will ever ask again.
+            // The keeper is gone, so no further order will arrive.
             None => kill_at = Some(Instant::now()),
         }
     }
@@ -144,7 +145,7 @@ fn below_me() -> impl Iterator<Item = i32> {
     tree::descendants(rustix::process::getpid().as_raw_nonzero().get()).into_iter()
 }
 
-/// Reaps what has ended; answers whether children are left.
+/// Reaps ended processes, and returns whether any children are left.
 fn reap(command: i32, ended: &mut Option<ExitReport>) -> bool {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
@@ -172,7 +173,7 @@ fn wait(signals: &OwnedFd, keeper: &OwnedFd, until: Option<Instant>) {
     let _ = poll(&mut fds, timeout.as_ref());
 }
 
-/// Orders that have come in; `None` if the keeper is gone.
+/// Returns the received orders, or `None` if the keeper is gone.
 fn read_orders(keeper: &OwnedFd, pending: &mut Vec<u8>) -> Option<Vec<Order>> {
     let mut buffer = [0; 64];
     loop {

@@ -1,17 +1,17 @@
-//! What the sandbox uses: from its control group where it can be seen from inside, else summed over its processes.
+//! The resource usage of the sandbox: from its cgroup if that is visible inside, otherwise summed over its processes.
 
 use kennel_proto::StatsReport;
 use rustix::fd::OwnedFd;
 
-/// What the sandbox uses.
+/// Returns the resource usage of the sandbox.
 pub(crate) fn read(oom_fd: Option<&OwnedFd>, engine: bool) -> StatsReport {
     let mut stats = if engine { from_cgroup() } else { None }.unwrap_or_else(from_processes);
     stats.oom_kills = oom_kills(oom_fd, engine);
     stats
 }
 
-/// Processes killed so far because memory ran out: by the descriptor that was inherited for it, or where an `engine` shows
-/// the sandbox its own control group.
+/// Returns the number of processes killed so far because memory ran out: from the inherited descriptor, or from the
+/// sandbox's own cgroup if an `engine` shows it.
 pub(crate) fn oom_kills(fd: Option<&OwnedFd>, engine: bool) -> Option<u64> {
     let text = match fd {
         Some(fd) => {
@@ -63,7 +63,7 @@ fn from_cgroup() -> Option<StatsReport> {
     })
 }
 
-/// The sum over the keeper's own tree. CPU of processes that ended counts once they were reaped.
+/// Sums over all processes below the keeper. The CPU time of ended processes counts once they were reaped.
 fn from_processes() -> StatsReport {
     let me = rustix::process::getpid().as_raw_nonzero().get();
     let (page, tick) = (rustix::param::page_size() as u64, 1_000_000 / rustix::param::clock_ticks_per_second());
@@ -72,7 +72,7 @@ fn from_processes() -> StatsReport {
         let Some(stat) = text(&format!("/proc/{pid}/stat")) else { continue };
         let Some((_, fields)) = stat.rsplit_once(')') else { continue };
         let fields: Vec<u64> = fields.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
-        // From the state on, which comes right after the name: utime, stime, cutime, cstime are 11 to 14.
+        // The fields start with the state, right after the name: utime, stime, cutime, cstime are 11 to 14.
         stats.pids += 1;
         stats.cpu_micros += fields.iter().skip(11).take(4).sum::<u64>() * tick;
         stats.memory_bytes += fields.get(21).copied().unwrap_or(0) * page;

@@ -1,4 +1,4 @@
-//! The few calls that rustix has no safe words for. All `unsafe` of the keeper is here and in the modules below.
+//! System calls for which rustix has no safe wrapper. All `unsafe` code of the keeper is here and in the modules below.
 //!
 //! The keeper is single-threaded by design: a forked child may run any code.
 
@@ -17,11 +17,11 @@ fn last_errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-/// Which side of a fork this is.
+/// The two results of a fork.
 pub enum Fork {
-    /// The one that called, and the child's pid.
+    /// The calling process, with the child's process id.
     Parent(i32),
-    /// The new one.
+    /// The new process.
     Child,
 }
 
@@ -34,8 +34,8 @@ pub fn fork() -> Result<Fork, Errno> {
     }
 }
 
-/// Runs `child` in a new process that shares our memory, and waits until that one runs a program or ends: nothing has to
-/// be copied for it. Answers its pid. Only for single-threaded programs.
+/// Runs `child` in a new process that shares our memory, and waits until it executes a program or ends. Nothing is
+/// copied. Returns its process id. Only for single-threaded programs.
 pub fn fork_until_exec(mut child: impl FnMut()) -> Result<i32, Errno> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     const STACK: usize = 256 * 1024;
@@ -57,18 +57,18 @@ pub fn fork_until_exec(mut child: impl FnMut()) -> Result<i32, Errno> {
     });
     // SAFETY: nobody runs on it any more.
     let _ = unsafe { munmap(stack, STACK) };
-    // Another user in the child made the memory one that this user may look into, on machines that are set up so.
+    // Switching the user in the child made this memory accessible to that user, on some machines.
     let _ = not_dumpable();
     pid
 }
 
-/// Ends the process without running destructors of the copied parent.
+/// Exits without running destructors of the copied parent.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(code) }
 }
 
-/// Blocks these signals and makes a descriptor from which they are read.
+/// Blocks these signals and creates a descriptor to read them from.
 pub fn signal_fd(signals: &[i32]) -> Result<OwnedFd, Errno> {
     let set = signal_set(signals);
     // SAFETY: `set` is an initialised signal set.
@@ -91,7 +91,7 @@ fn signal_set(signals: &[i32]) -> libc::sigset_t {
     }
 }
 
-/// The signal numbers waiting on a descriptor of [`signal_fd`].
+/// Returns the pending signals of a descriptor from [`signal_fd`].
 pub fn read_signals(fd: &OwnedFd) -> Vec<i32> {
     const SIZE: usize = size_of::<libc::signalfd_siginfo>();
     let mut signals = Vec::new();
@@ -109,13 +109,13 @@ pub fn ignore_signal(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Gives every signal its default meaning and unblocks all: what a new program expects.
+/// Resets every signal to its default action and unblocks all, as a new program expects.
 pub fn reset_signals() {
     (1..=64).for_each(default_signal);
     unblock_signals();
 }
 
-/// Gives a signal its default meaning.
+/// Resets a signal to its default action.
 pub fn default_signal(signal: i32) {
     // SAFETY: SIG_DFL runs no code; numbers that cannot be changed are refused, which is fine.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -128,13 +128,13 @@ pub fn unblock_signals() {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) };
 }
 
-/// Sends a signal to a process, or with a negative number to a process group. A process that is gone is fine.
+/// Sends a signal to a process, or with a negative number to a process group. It is no error if the process is gone.
 pub fn kill(pid: i32, signal: i32) {
     // SAFETY: plain system call; 0 and -1 would mean many processes and are never passed.
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Becomes another user for good.
+/// Switches to another user permanently.
 pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), Errno> {
     // SAFETY: `groups` is a valid array of its length; the others are plain system calls.
     unsafe {
@@ -150,33 +150,33 @@ fn prctl(option: libc::c_int, value: libc::c_ulong) -> Result<(), Errno> {
     check(unsafe { libc::prctl(option, value, 0 as libc::c_ulong, 0 as libc::c_ulong, 0 as libc::c_ulong) }).map(drop)
 }
 
-/// Orphans below this process become its children.
+/// Makes orphans below this process its children.
 pub fn become_subreaper() -> Result<(), Errno> {
     prctl(libc::PR_SET_CHILD_SUBREAPER, 1)
 }
 
-/// No program run from here on gains rights.
+/// No program executed from here on gains privileges.
 pub fn no_new_privileges() -> Result<(), Errno> {
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)
 }
 
-/// Nobody of the same user may trace this process or look into its descriptors.
+/// Prevents processes of the same user from tracing this process or inspecting its descriptors.
 pub fn not_dumpable() -> Result<(), Errno> {
     prctl(libc::PR_SET_DUMPABLE, 0)
 }
 
-/// The same user may look into this process again.
+/// Lets processes of the same user inspect this process again.
 pub fn dumpable() -> Result<(), Errno> {
     prctl(libc::PR_SET_DUMPABLE, 1)
 }
 
-/// Drops every capability from the bounding set that is not in `keep`.
+/// Removes all capabilities that are not in `keep` from the bounding set.
 pub fn limit_bounding_set(keep: u64) -> Result<(), Errno> {
     for capability in 0..64u64 {
         if keep & (1 << capability) == 0 {
             match prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong) {
                 Ok(()) => {}
-                Err(Errno::INVAL) => break, // past the last one the kernel knows
+                Err(Errno::INVAL) => break, // Beyond the last capability that the kernel knows.
                 Err(error) => return Err(error),
             }
         }
@@ -184,13 +184,13 @@ pub fn limit_bounding_set(keep: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Marks every descriptor from `first` on to be closed when a program is run.
+/// Marks every descriptor from `first` on to be closed on exec.
 pub fn close_on_exec_from(first: u32) {
     // SAFETY: changes flags of descriptors only. Every descriptor of ours has the flag anyway; this is the second lock.
     unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// Makes `fd` the descriptor number `target`, without close-on-exec.
+/// Duplicates `fd` to the number `target`, without close-on-exec.
 pub fn put_at(fd: &OwnedFd, target: i32) -> Result<(), Errno> {
     if fd.as_raw_fd() == target {
         // SAFETY: plain flag change; dup2 onto itself would keep close-on-exec.
@@ -200,7 +200,7 @@ pub fn put_at(fd: &OwnedFd, target: i32) -> Result<(), Errno> {
     check(unsafe { libc::dup2(fd.as_raw_fd(), target) }).map(drop)
 }
 
-/// Puts nothing at the standard streams.
+/// Replaces the standard streams by `/dev/null`.
 pub fn forget_standard_streams() {
     use rustix::fs::{Mode, OFlags};
     let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else { return };
@@ -212,7 +212,7 @@ pub fn forget_standard_streams() {
     }
 }
 
-/// Runs a program in place of this one. Returns only if that fails.
+/// Executes a program in place of this one. Returns only if that fails.
 pub fn execve(program: &CString, argv: &[CString], env: &[CString]) -> Errno {
     let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
         strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
@@ -223,7 +223,7 @@ pub fn execve(program: &CString, argv: &[CString], env: &[CString]) -> Errno {
     Errno::from_raw_os_error(last_errno())
 }
 
-/// Takes an inherited descriptor.
+/// Takes ownership of an inherited descriptor.
 pub fn inherited(fd: i32) -> Option<OwnedFd> {
     // SAFETY: only asks for flags.
     if fd < 0 || unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
@@ -233,8 +233,8 @@ pub fn inherited(fd: i32) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Closes every descriptor but the standard ones and these. For a fresh fork, whose copies of the keeper's descriptors
-/// would hold connections and pipes open. The copied owners must never be dropped: leave by [`exit_now`].
+/// Closes all descriptors except the standard streams and these. For a new fork, whose copies of the keeper's
+/// descriptors would keep connections and pipes open. The copied owners must never be dropped: exit with [`exit_now`].
 pub fn close_all_but(keep: &[i32]) {
     let mut keep: Vec<u32> = keep.iter().map(|fd| *fd as u32).filter(|fd| *fd > 2).collect();
     keep.sort_unstable();
@@ -248,12 +248,12 @@ pub fn close_all_but(keep: &[i32]) {
     }
 }
 
-/// The pid of the process at the other end of a socket, as this process's pid namespace numbers it: 0 outside of it.
+/// Returns the process id of a socket's peer, as seen from this process's pid namespace: 0 for a peer outside of it.
 pub fn peer_pid(socket: &OwnedFd) -> Option<i32> {
     peer(socket).map(|cred| cred.pid)
 }
 
-/// Who connected: process, user and group, as they were then.
+/// Returns the process, user and group that connected, as they were at that time.
 pub fn peer(socket: &OwnedFd) -> Option<libc::ucred> {
     // SAFETY: plain data; the kernel fills at most the size given.
     let mut cred: libc::ucred = unsafe { std::mem::zeroed() };
@@ -265,7 +265,7 @@ pub fn peer(socket: &OwnedFd) -> Option<libc::ucred> {
     check(result).ok().map(|_| cred)
 }
 
-/// A descriptor that is open as long as this process runs, by its number.
+/// Returns a descriptor by its number. It must stay open as long as it is used.
 pub fn borrow(fd: i32) -> rustix::fd::BorrowedFd<'static> {
     // SAFETY: the caller passes numbers of descriptors that it keeps open for as long as it uses them.
     unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }
@@ -277,7 +277,7 @@ pub fn close(fd: &OwnedFd) {
     unsafe { libc::close(fd.as_raw_fd()) };
 }
 
-/// A mount namespace of this process's own.
+/// Creates a mount namespace for this process.
 pub fn unshare_mounts() -> Result<(), Errno> {
     // SAFETY: the program has one thread; only its view of mounts changes.
     check(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map(drop)

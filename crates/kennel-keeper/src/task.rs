@@ -1,4 +1,4 @@
-//! A task: a child of the keeper (the shim of a command, or a worker on files) and the bytes to and from it.
+//! A task: a child of the keeper (the shim of a command, or a worker for files) and the data to and from it.
 
 use crate::report::{self, Report};
 use crate::ring::Ring;
@@ -16,37 +16,37 @@ use rustix::termios::Winsize;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// How far ahead the host may write to a file.
+/// How many bytes the host may be ahead when it writes a file.
 const FILE_WINDOW: u64 = 512 * 1024;
 
 pub(crate) struct Task {
     pub(crate) id: u64,
     pub(crate) kind: Kind,
-    /// The shim or worker.
+    /// The process id of the shim or worker.
     pub(crate) pid: i32,
-    /// For a worker that writes a file, the word that all of it has come.
+    /// For a worker that writes a file: tells it that all data has arrived.
     control: Option<OwnedFd>,
-    /// What the child reports, and orders for the shim.
+    /// Reports from the child, and orders for the shim.
     pub(crate) status: Option<OwnedFd>,
     reports: Vec<u8>,
-    /// On which its calls arrive, until the keeper takes it.
+    /// The descriptor on which its calls arrive, until the keeper takes it.
     pub(crate) listener: Option<OwnedFd>,
     pub(crate) stdin: Input,
     /// Standard output and standard error.
     pub(crate) outputs: [Output; 2],
-    /// The command runs, or bytes of a file may flow, and the host was told.
+    /// Whether the command runs, or file data may be sent, and the host was told.
     pub(crate) ready: bool,
     pub(crate) end: Option<End>,
-    /// Who reads the output: connection and stream.
+    /// The reader of the output: connection and stream.
     pub(crate) viewer: Option<(u64, u32)>,
-    /// When its time is over.
+    /// When the command times out.
     pub(crate) deadline: Option<Instant>,
     pub(crate) timed_out: bool,
-    /// Kills for memory before it began.
+    /// The number of OOM kills before it started.
     pub(crate) oom_before: Option<u64>,
-    /// It was told to end.
+    /// Whether it was told to end.
     pub(crate) ending: bool,
-    /// The sandbox ends with it.
+    /// Whether the sandbox ends with it.
     pub(crate) last: bool,
 }
 
@@ -63,37 +63,37 @@ pub(crate) enum End {
     Failed(Failure),
 }
 
-/// Bytes for the task.
+/// Data for the task.
 #[derive(Default)]
 pub(crate) struct Input {
     pub(crate) pipe: Option<OwnedFd>,
     waiting: VecDeque<u8>,
-    /// The number of the next byte from the host.
+    /// The offset of the next byte from the host.
     received: u64,
-    /// Bytes the task has taken, or never will.
+    /// The number of bytes that the task has read, or never will.
     pub(crate) consumed: u64,
-    /// The same, as the host knows it.
+    /// The value of `consumed` that was last reported to the host.
     told: u64,
     eof: bool,
-    /// Everything came, and was passed on.
+    /// Whether all input has arrived and was passed on.
     complete: bool,
     tty: bool,
     pub(crate) window: u64,
-    /// Whether the event loop waits for it to take more.
+    /// Whether the event loop waits until the pipe is writable.
     pub(crate) polled: bool,
 }
 
-/// Bytes from the task.
+/// Data from the task.
 #[derive(Default)]
 pub(crate) struct Output {
     pub(crate) pipe: Option<OwnedFd>,
     pub(crate) ring: Ring,
-    /// The number of the next byte for the viewer.
+    /// The offset of the next byte for the reader.
     pub(crate) sent: u64,
-    /// Nothing more comes.
+    /// Whether there is no more output.
     pub(crate) eof: bool,
     pub(crate) eof_sent: bool,
-    /// Whether the event loop waits for it.
+    /// Whether the event loop waits for the pipe.
     pub(crate) polled: bool,
 }
 
@@ -101,7 +101,7 @@ fn system(what: &str, error: Errno) -> Failure {
     Failure { kind: FailureKind::Limit, message: format!("{what}: {}", paths::reason(error)) }
 }
 
-/// The keeper's end does not block; the child's end does.
+/// Creates a pipe. The keeper's end does not block; the child's end does.
 fn pipe(keeper_reads: bool) -> Result<(OwnedFd, OwnedFd), Failure> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| system("make a pipe", error))?;
     let mine = if keeper_reads { &read } else { &write };
@@ -109,7 +109,7 @@ fn pipe(keeper_reads: bool) -> Result<(OwnedFd, OwnedFd), Failure> {
     Ok((read, write))
 }
 
-/// The keeper's and the child's end of what they speak on.
+/// Creates the socket pair for reports and orders: the keeper's end and the child's end.
 fn status() -> Result<(OwnedFd, OwnedFd), Failure> {
     let failed = |error| system("make a socket", error);
     let (mine, theirs) =
@@ -171,7 +171,7 @@ impl Task {
         }
     }
 
-    /// Starts a worker for a request on files.
+    /// Starts a worker for a file request.
     pub(crate) fn worker(id: u64, config: &KeeperConfig, request: &Request) -> Result<Self, Failure> {
         let (status, their_status) = status()?;
         let (out, their_output) = pipe(true)?;
@@ -186,7 +186,7 @@ impl Task {
             dev_null()?
         };
         if matches!(request, Request::Read { .. }) {
-            let _ = fcntl_setpipe_size(&out, 256 * 1024); // a larger pipe is faster; without, it works too
+            let _ = fcntl_setpipe_size(&out, 256 * 1024); // A larger pipe is faster, but not required.
         }
         let mut outputs = [Output::default(), Output::default()];
         outputs[0].pipe = Some(out);
@@ -238,12 +238,12 @@ impl Task {
         matches!(self.kind, Kind::Command { terminal: Some(_), .. })
     }
 
-    /// Whether it goes on without a viewer.
+    /// Whether it continues without a reader.
     pub(crate) fn is_detached(&self) -> bool {
         matches!(self.kind, Kind::Command { detached: true, .. })
     }
 
-    /// Reads what the child reports.
+    /// Reads the reports of the child.
     pub(crate) fn read_reports(&mut self) -> Vec<Report> {
         let mut reports = Vec::new();
         let Some(status) = &self.status else { return reports };
@@ -270,7 +270,7 @@ impl Task {
             self.status = None;
             let opened = |report: &Report| matches!(report, Report::Ready | Report::ReadySparse | Report::Listening);
             if self.end.is_none() && reports.iter().all(opened) {
-                // It was killed before it could say how things ended.
+                // It was killed before it could report the result.
                 reports.push(match self.kind {
                     Kind::Command { .. } => {
                         Report::Exited(ExitReport { signal: Some(libc::SIGKILL), ..ExitReport::default() })
@@ -285,14 +285,14 @@ impl Task {
         reports
     }
 
-    /// Tells the shim something.
+    /// Sends an order to the shim.
     pub(crate) fn order(&mut self, order: Order) {
         if let (Kind::Command { .. }, Some(status)) = (&self.kind, &self.status) {
             let _ = rustix::io::write(status, &order.to_bytes());
         }
     }
 
-    /// Tells a worker that the whole file has come. Without this word it throws away what it has.
+    /// Tells a worker that the whole file has arrived. Without this, the worker discards what it has.
     pub(crate) fn commit_input(&mut self) {
         if let (Kind::Worker, true) = (&self.kind, self.stdin.complete)
             && let Some(control) = self.control.take()
@@ -301,14 +301,14 @@ impl Task {
         }
     }
 
-    /// Ends it and everything it started.
+    /// Ends the task and everything it started.
     pub(crate) fn end_tree(&mut self) {
         if std::mem::replace(&mut self.ending, true) {
             return;
         }
         match self.kind {
             Kind::Command { grace_ms, .. } => self.order(Order::Kill(grace_ms)),
-            // It clears away after itself.
+            // The worker cleans up after itself.
             Kind::Worker if self.control.is_some() => {
                 self.control = None;
                 self.stdin.discard();
@@ -326,7 +326,7 @@ impl Task {
 }
 
 impl Input {
-    /// Takes bytes from the host. `Err` if they are not the next ones, or more than agreed.
+    /// Accepts bytes from the host. Returns `Err` if they are not the next ones, or exceed the window.
     pub(crate) fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ()> {
         if self.eof || offset != self.received || self.received - self.consumed + bytes.len() as u64 > self.window {
             return Err(());
@@ -334,19 +334,19 @@ impl Input {
         self.received += bytes.len() as u64;
         let mut rest = bytes;
         if self.waiting.is_empty() {
-            // The usual case: what the task takes at once is not held.
+            // The usual case: bytes that the task reads at once are not buffered.
             let taken = self.pass_on(bytes);
             rest = &bytes[taken..];
         }
         if self.pipe.is_some() {
             self.waiting.extend(rest);
         } else {
-            self.consumed = self.received; // nobody reads it, and that is how commands are
+            self.consumed = self.received; // The command does not read its input, which is normal.
         }
         Ok(())
     }
 
-    /// Writes what the task takes; answers how much that was.
+    /// Writes as much as the task accepts, and returns how much that was.
     fn pass_on(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while let (Some(pipe), true) = (&self.pipe, taken < bytes.len()) {
@@ -361,7 +361,7 @@ impl Input {
         taken
     }
 
-    /// No more bytes come. A terminal reads its end-of-file character.
+    /// There are no more bytes. On a terminal, the end-of-file character is sent.
     pub(crate) fn receive_eof(&mut self) {
         if !std::mem::replace(&mut self.eof, true) && self.tty {
             self.waiting.push_back(4);
@@ -369,7 +369,7 @@ impl Input {
         }
     }
 
-    /// Passes on what the task takes; answers whether the host is to be told of it.
+    /// Passes on as much as the task accepts, and returns whether the host must be told.
     pub(crate) fn flush(&mut self) -> bool {
         if !self.waiting.is_empty() {
             let mut waiting = std::mem::take(&mut self.waiting);
@@ -386,7 +386,7 @@ impl Input {
         std::mem::replace(&mut self.told, self.consumed) != self.consumed
     }
 
-    /// Nobody will read any of it.
+    /// The input will not be read any more.
     pub(crate) fn discard(&mut self) {
         self.pipe = None;
         self.waiting = VecDeque::new();
@@ -403,7 +403,7 @@ fn open_terminal(size: Size) -> Result<(OwnedFd, OwnedFd), Failure> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let mine = rustix::pty::openpt(flags).map_err(failed)?;
     rustix::pty::unlockpt(&mine).map_err(failed)?;
-    // By descriptor, never by name: whatever is at /dev/pts belongs to the sandbox.
+    // Opened by descriptor, never by name: the files in /dev/pts belong to the sandbox.
     let theirs = rustix::pty::ioctl_tiocgptpeer(&mine, flags).map_err(failed)?;
     rustix::termios::tcsetwinsize(&mine, winsize(size)).map_err(failed)?;
     rustix::io::ioctl_fionbio(&mine, true).map_err(failed)?;

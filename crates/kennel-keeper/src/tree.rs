@@ -1,4 +1,4 @@
-//! Process trees: who descends from whom, and ending all of them.
+//! Process trees: finds and ends all descendants of a process.
 
 use crate::sys;
 use rustix::fs::{Mode, OFlags};
@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-/// Every process below `root`, not `root` itself.
+/// Returns all processes below `root`, without `root` itself.
 pub(crate) fn descendants(root: i32) -> Vec<i32> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -26,13 +26,13 @@ pub(crate) fn descendants(root: i32) -> Vec<i32> {
     found
 }
 
-/// The parent of a process; `None` if it is gone or only waits to be reaped.
+/// Returns the parent of a process, or `None` if it is gone or a zombie.
 fn parent(pid: i32) -> Option<i32> {
     let file = rustix::fs::open(format!("/proc/{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    // What is wanted of it is at its beginning, and read at once.
+    // The needed fields are at its beginning, so one read is enough.
     let mut buffer = [MaybeUninit::uninit(); 512];
     let (stat, _) = rustix::io::read(file, &mut buffer).ok()?;
-    // The name is in parentheses and may hold anything, so look from its end.
+    // The name is in parentheses and may contain any character, so search from the end.
     let after = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = stat[after..].split(|byte| *byte == b' ').filter(|field| !field.is_empty());
     let state = fields.next()?;
@@ -40,8 +40,8 @@ fn parent(pid: i32) -> Option<i32> {
     (state != b"Z").then_some(parent)
 }
 
-/// Kills everything below this process, also what forks on meanwhile. Returns when nothing is left, or after `most`.
-/// The caller's children are reaped.
+/// Kills everything below this process, including processes that keep forking. Returns when nothing is left, or after
+/// `most`. Children of the caller are reaped.
 pub(crate) fn kill_all_below_me(most: Duration) {
     if has_no_children() {
         return;
@@ -49,7 +49,7 @@ pub(crate) fn kill_all_below_me(most: Duration) {
     let me = rustix::process::getpid().as_raw_nonzero().get();
     let until = Instant::now() + most;
     loop {
-        // Stopped processes do not fork: stop until no new one is found, then kill.
+        // Stopped processes do not fork. So stop them until no new one is found, then kill them.
         let mut seen = HashSet::new();
         loop {
             let new: Vec<i32> = descendants(me).into_iter().filter(|pid| seen.insert(*pid)).collect();
@@ -69,17 +69,17 @@ pub(crate) fn kill_all_below_me(most: Duration) {
     }
 }
 
-/// Whether nothing is below this process: it reaps orphans, so whatever is left below is below a child of its own.
+/// Whether nothing is below this process. It reaps orphans, so everything below it is below one of its children.
 pub(crate) fn has_no_children() -> bool {
     reap_until_none(Duration::ZERO)
 }
 
-/// Reaps children for at most that long; answers whether none is left.
+/// Reaps children for at most this long, and returns whether none is left.
 fn reap_until_none(most: Duration) -> bool {
     let until = Instant::now() + most;
     loop {
         match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
-            Err(_) => return true, // no children
+            Err(_) => return true, // There are no children.
             Ok(Some(_)) => {}
             Ok(None) if Instant::now() > until => return false,
             Ok(None) => std::thread::sleep(Duration::from_micros(200)),

@@ -1,18 +1,18 @@
-//! Users and groups of the sandbox, read from its own `/etc/passwd` and `/etc/group`.
+//! Users and groups of the sandbox, from its `/etc/passwd` and `/etc/group`.
 //!
-//! Parsed here and never through libc: name lookups of a static libc load libraries found in the sandbox.
+//! The files are parsed here and never through libc: name lookups of a static libc load libraries found in the sandbox.
 
 use crate::paths;
 use rustix::fs::OFlags;
 use std::io::Read;
 
-/// Longest file that is read.
+/// Bytes in the largest file that is read.
 const CAP: u64 = 1024 * 1024;
 
-/// Bytes that are enough for most.
+/// A buffer size that is enough for most files.
 const USUAL: usize = 16 * 1024;
 
-/// Who a command runs as.
+/// The user of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) uid: u32,
@@ -31,17 +31,17 @@ struct Account {
     shell: String,
 }
 
-/// The user that `text` names: `name`, `uid`, `name:group` or `uid:gid`.
+/// Finds the user for `name`, `uid`, `name:group` or `uid:gid`.
 pub(crate) fn find(text: &str) -> Result<User, String> {
     resolve(text, &read("/etc/passwd"), &read("/etc/group"))
 }
 
-/// Whether that uid has a passwd entry.
+/// Whether the uid has a passwd entry.
 pub(crate) fn is_known(uid: u32) -> bool {
     accounts(&read("/etc/passwd")).any(|account| account.uid == uid)
 }
 
-/// Whether that name is taken.
+/// Whether the user name is in use.
 pub(crate) fn is_taken(name: &str) -> bool {
     accounts(&read("/etc/passwd")).any(|account| account.name == name)
 }
@@ -107,7 +107,7 @@ fn groups(group: &str) -> impl Iterator<Item = (&str, u32, &str)> {
     })
 }
 
-/// A file of the sandbox, or nothing: it may not be there, or be anything else than a file.
+/// Reads a file of the sandbox. The result is empty if it does not exist or is not a regular file.
 fn read(path: &str) -> String {
     let mut text = Vec::new();
     if let Ok(file) = paths::open_file(path.as_bytes(), OFlags::RDONLY) {

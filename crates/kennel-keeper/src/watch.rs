@@ -1,4 +1,4 @@
-//! Watching files, done in a worker: changes go out as they happen until the watched path is gone or nobody listens.
+//! Watches files, in a worker: reports changes until the watched path is gone or nobody reads them.
 
 use crate::files::{names, put_item};
 use crate::paths::{self, failure};
@@ -12,14 +12,14 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 
-/// Directories one watch may cover.
+/// The number of directories that one watch may cover.
 const DIRECTORIES: usize = 10_000;
 
 struct Watch {
     inotify: OwnedFd,
-    /// By name: a descriptor would keep alive what is watched, and its end would not be told.
+    /// The name of the watched path. A descriptor would keep the file alive, so its removal would not be noticed.
     top: Vec<u8>,
-    /// The path of each watched thing, relative to the first.
+    /// The path of each watched file or directory, relative to the first.
     paths: HashMap<i32, Vec<u8>>,
     recursive: bool,
 }
@@ -45,16 +45,17 @@ pub(crate) fn run(path: &[u8], recursive: bool, pipes: &Pipes) -> Result<Outcome
 }
 
 impl Watch {
-    /// Watches a directory that has just appeared, and tells of what came into it before it was watched.
+    /// Watches a new directory, and reports what was created in it before it was watched.
     fn add_made(&mut self, relative: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
         match paths::open(&join(&self.top, relative), flags, Mode::empty()) {
             Ok(directory) => self.add(&directory, relative, &mut Some(out)),
-            Err(_) => Ok(()), // gone again
+            Err(_) => Ok(()), // It is gone again.
         }
     }
 
-    /// Watches what the descriptor names, and with `recursive` what is below. With `tell`, what is below is news.
+    /// Watches the file of the descriptor, and with `recursive` everything below. With `tell`, everything below is
+    /// reported as new.
     fn add(&mut self, what: &OwnedFd, relative: &[u8], tell: &mut Option<&mut Vec<u8>>) -> Result<(), Failure> {
         let flags = WatchFlags::CREATE
             | WatchFlags::MODIFY
@@ -68,7 +69,7 @@ impl Watch {
             let message = format!("more than {DIRECTORIES} directories to watch");
             return Err(Failure { kind: FailureKind::Limit, message });
         }
-        // By descriptor: nothing can be swapped between the look and the watch.
+        // By descriptor, so that nothing can be swapped between check and watch.
         let by_descriptor = format!("/proc/self/fd/{}", what.as_raw_fd());
         let wd = inotify::add_watch(&self.inotify, &by_descriptor, flags).map_err(|error| failure(shown(), error))?;
         self.paths.insert(wd, relative.to_vec());
@@ -101,7 +102,7 @@ impl Watch {
         }
     }
 
-    /// Waits for changes and appends them to `out`; answers which directories appeared, and whether all is over.
+    /// Waits for changes and appends them to `out`. Returns the new directories, and whether the watch has ended.
     fn read(&mut self, buffer: &mut [MaybeUninit<u8>], out: &mut Vec<u8>) -> Result<(Vec<Vec<u8>>, bool), Errno> {
         let mut over = false;
         let mut made = Vec::new();

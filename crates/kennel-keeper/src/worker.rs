@@ -1,6 +1,6 @@
-//! A worker: a fork of the keeper that does one request on files, as the user who asked, and ends.
+//! A worker: a fork of the keeper that carries out one file request as the requesting user, and exits.
 //!
-//! So a slow disk or a huge directory stops nobody else, and the kernel checks the user's own rights.
+//! So a slow disk or a huge directory blocks nobody else, and the kernel checks the user's own permissions.
 
 use crate::report::Report;
 use crate::{files, holes, launch, sys, users, watch};
@@ -10,13 +10,13 @@ use rustix::fd::{AsRawFd, OwnedFd};
 /// The worker's ends of its pipes.
 pub(crate) struct Pipes {
     pub(crate) input: OwnedFd,
-    /// Says after the end of the input whether that was all of it.
+    /// Tells after the end of the input whether the input is complete.
     pub(crate) control: OwnedFd,
     pub(crate) output: OwnedFd,
     pub(crate) status: OwnedFd,
 }
 
-/// Is the worker. Called in a fresh fork of the keeper; never returns.
+/// The main function of the worker. Called in a new fork of the keeper; never returns.
 pub(crate) fn run(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> ! {
     sys::close_all_but(&[&pipes.input, &pipes.control, &pipes.output, &pipes.status].map(AsRawFd::as_raw_fd));
     let report = match work(config, request, pipes) {
@@ -31,7 +31,7 @@ fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outco
     if let Some(name) = request.user().or(config.user.as_deref()) {
         let user = users::find(name).map_err(|message| Failure { kind: FailureKind::Invalid, message })?;
         launch::become_user(&user)?;
-        // No filter holds this process, so nobody of that user may take it over.
+        // This process has no system call filter, so processes of that user must not be able to take it over.
         let _ = sys::not_dumpable();
     }
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));

@@ -1,4 +1,4 @@
-//! The firewall rules in a sandbox's own network namespace: one table with one chain on what leaves it.
+//! The firewall rules in a sandbox's own network namespace: one table with one chain for outgoing packets.
 //!
 //! ```text
 //! table inet kennel {
@@ -13,7 +13,8 @@
 //! }
 //! ```
 //!
-//! Nobody inside can change it: that takes `CAP_NET_ADMIN` in the user namespace that the network namespace belongs to.
+//! Processes inside cannot change the rules: that requires `CAP_NET_ADMIN` in the user namespace that owns the network
+//! namespace.
 
 use crate::Ranges;
 use crate::message::{ERROR, Message, messages, receive, send, socket, text};
@@ -38,34 +39,34 @@ const APPEND: u16 = 0x800;
 
 const TABLE: &str = "kennel";
 const CHAIN: &str = "output";
-/// Elements in one message: an attribute has at most 64 KB.
+/// The number of elements in one message: an attribute has at most 64 KB.
 const ELEMENTS: usize = 500;
 
 /// What a sandbox may connect to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewall {
-    /// Where it must not connect to.
+    /// The addresses that it must not connect to.
     pub blocked: Ranges,
-    /// Where it may ask for names all the same: at port 53.
+    /// The addresses that it may query for DNS at port 53 even if they are blocked.
     pub names: Ranges,
-    /// Whether it may answer those who connect to it from a blocked address.
+    /// Whether it may reply to connections from a blocked address.
     pub answers: bool,
 }
 
-/// A socket for the firewall of the network namespace in which it was opened. The opener and whoever sends on it
-/// must have `CAP_NET_ADMIN` there.
+/// A socket for the firewall of the network namespace in which it was opened. The process that opens it and the process
+/// that sends on it must have `CAP_NET_ADMIN` there.
 pub struct FirewallSocket(OwnedFd);
 
 impl FirewallSocket {
-    /// For the network namespace of this thread.
+    /// Opens a socket for the network namespace of this thread.
     pub fn open() -> Result<Self, Errno> {
         socket(Some(netlink::NETFILTER), SocketFlags::empty()).map(Self)
     }
 
-    /// Puts these rules in place of those that are there, in one step.
+    /// Replaces the existing rules by these, in one step.
     pub fn load(&self, firewall: &Firewall) -> Result<(), Errno> {
         let mut batch = Batch::default();
-        // Deleting one that is not there is an error.
+        // Deleting a table that does not exist is an error, so create it first.
         batch.add(NEW_TABLE, CREATE, |table| table.put(1, &text(TABLE)));
         batch.add(DELETE_TABLE, 0, |table| table.put(1, &text(TABLE)));
         batch.add(NEW_TABLE, CREATE, |table| table.put(1, &text(TABLE)));
@@ -115,10 +116,10 @@ impl AsFd for FirewallSocket {
     }
 }
 
-/// A part of a rule: loads something into the register, compares the register, or decides.
+/// A part of a rule: it loads a value into the register, compares the register, or decides.
 enum Part {
     Meta(u32),
-    /// Bytes of a header: which header, where, how many.
+    /// Loads bytes of a header: which header, offset, length.
     Header(u32, u32, u32),
     Is(Vec<u8>),
     AtLeast(u8),
@@ -166,7 +167,7 @@ fn rules(answers: bool) -> Vec<Vec<Part>> {
 
 impl Part {
     fn put(self, list: Message) -> Message {
-        /// The one register that is used.
+        /// The only register that is used.
         const REGISTER: [u8; 4] = 1u32.to_be_bytes();
         const VALUE: u16 = 1;
         let part = |list: Message, name: &str, data: &dyn Fn(Message) -> Message| {
@@ -204,10 +205,10 @@ impl Part {
                 compare(masked, 1, &[0; 4])
             }
             Self::Accept => part(list, "immediate", &|data| {
-                // The register of verdicts.
+                // The verdict register.
                 data.put(1, &[0; 4]).nest(2, |value| value.nest(2, |verdict| verdict.put(1, &1u32.to_be_bytes())))
             }),
-            // "Administratively prohibited", in the words of whichever family it is.
+            // "Administratively prohibited", for either address family.
             Self::Reject => part(list, "reject", &|data| data.put(1, &2u32.to_be_bytes()).put(2, &[3])),
         }
     }
@@ -235,10 +236,10 @@ impl Batch {
         });
     }
 
-    /// A set of ranges. `size` is that of an address.
+    /// Adds a set of ranges. `size` is that of an address.
     fn set(&mut self, name: &str, id: u32, size: u32, ranges: &[(u128, u128)]) {
         const INTERVAL: u32 = 4;
-        // What `nft` takes the elements for when it shows them.
+        // The type that `nft` uses to display the elements.
         let shown = if size == 4 { 7u32 } else { 8 };
         self.add(NEW_SET, CREATE, |set| {
             set.put(1, &text(TABLE))
@@ -254,7 +255,7 @@ impl Batch {
                 elements.put(1, &text(TABLE)).put(2, &text(name)).put(4, &id.to_be_bytes()).nest(3, |list| {
                     part.iter().fold(list, |list, (from, to)| {
                         let list = element(list, *from, size, false);
-                        // What goes on to the last address has no end.
+                        // A range that includes the last address has no end element.
                         if *to == last { list } else { element(list, to + 1, size, true) }
                     })
                 })
@@ -270,7 +271,7 @@ impl Batch {
         });
     }
 
-    /// All of it as bytes, and the number of the message that the kernel confirms.
+    /// Returns the batch as bytes, and the sequence number of the message that the kernel confirms.
     fn finished(self) -> (Vec<u8>, u32) {
         let [high, low] = NFTABLES.to_be_bytes();
         let edge = |kind| Message::new(kind, 0, &[0, 0, high, low]);

@@ -1,4 +1,4 @@
-//! Which networks are the host's own: its addresses, and those it is connected to other than its uplink's.
+//! Finds the host's own networks: its addresses, and the networks that it is connected to, except that of its uplink.
 
 use crate::message::{DONE, DUMP, ERROR, Message, attributes, messages, number, receive, send, socket};
 use crate::{Prefix, Ranges};
@@ -14,14 +14,14 @@ const GET_ROUTE: u16 = 26;
 const NEW_ROUTE: u16 = 24;
 const TABLE_MAIN: u32 = 254;
 const TABLE_LOCAL: u32 = 255;
-/// Something changed while the kernel was telling.
+/// The routing table changed during the dump.
 const INTERRUPTED: u16 = 0x10;
 const TRIES: u32 = 100;
 
-/// Where clouds tell a machine who it is, and hand out its keys.
+/// The metadata services of clouds, which hand out a machine's identity and keys.
 const METADATA: [Prefix; 3] =
     [Prefix::v4([169, 254, 0, 0], 16), Prefix::v4([168, 63, 129, 16], 32), Prefix::v4([100, 100, 100, 200], 32)];
-/// Everyone who listens, on the host among others.
+/// Multicast, which reaches listeners on the host too.
 const MULTICAST: [Prefix; 3] = [
     Prefix::v4([224, 0, 0, 0], 4),
     Prefix::v4([255, 255, 255, 255], 32),
@@ -29,7 +29,7 @@ const MULTICAST: [Prefix; 3] = [
 ];
 
 impl Ranges {
-    /// The metadata services of clouds.
+    /// The addresses of the metadata services of clouds.
     pub fn metadata() -> Self {
         let mut ranges = Self::default();
         ranges.extend(METADATA);
@@ -37,9 +37,9 @@ impl Ranges {
     }
 }
 
-/// What a sandbox that is connected to the outside through this network namespace must not reach: every address of this
-/// machine; the networks it is connected to other than its uplink's (containers, other sandboxes, virtual machines, a
-/// VPN), where they are not routed through a gateway; metadata services; and multicast.
+/// Returns what a sandbox that is connected through this network namespace must not reach: every address of this
+/// machine; the networks it is connected to, except that of the uplink (containers, other sandboxes, virtual machines,
+/// a VPN), if they are not behind a gateway; metadata services; and multicast.
 ///
 /// The uplink is the interface of the default route with the lowest metric.
 pub fn host_networks() -> Result<Ranges, Errno> {
@@ -51,7 +51,7 @@ pub fn host_networks() -> Result<Ranges, Errno> {
     Ok(blocked(&routes))
 }
 
-/// The networks that this network namespace is connected to itself: whatever is not behind a gateway.
+/// Returns the networks that this network namespace is connected to itself: everything that is not behind a gateway.
 pub fn connected_networks() -> Result<Ranges, Errno> {
     let socket = socket(None, SocketFlags::empty())?;
     let mut ranges = Ranges::default();
@@ -67,9 +67,9 @@ pub fn connected_networks() -> Result<Ranges, Errno> {
 struct Route {
     v4: bool,
     to: Option<Prefix>,
-    /// It is this machine's own address.
+    /// Whether it is this machine's own address.
     local: bool,
-    /// Where packets leave. Several if the load is shared.
+    /// The outgoing interfaces; several for load balancing.
     interfaces: Vec<u32>,
     gateway: bool,
     metric: u32,
@@ -81,11 +81,12 @@ fn blocked(routes: &[Route]) -> Ranges {
         let own = || routes.iter().filter(move |route| route.v4 == v4);
         let default = own().filter(|route| route.to.is_none()).min_by_key(|route| route.metric);
         let uplinks = default.map(|route| &route.interfaces[..]).unwrap_or_default();
-        // The most specific route counts, so the others are painted over by it.
+        // The most specific route applies. So add routes from the widest to the most specific, each overriding the
+        // earlier ones.
         let mut networks: Vec<(Prefix, &Route)> = own().filter_map(|route| Some((route.to?, route))).collect();
         networks.sort_by_key(|(to, _)| to.length);
         for (to, route) in networks.iter().filter(|(_, route)| !route.local) {
-            // One so wide is a way out in two halves, not a network that this machine is in.
+            // Such a wide route is one half of a default route, not a network that this machine is connected to.
             let wide = to.length < if v4 { 8 } else { 16 };
             let by_uplink = route.interfaces.iter().all(|interface| uplinks.contains(interface));
             if route.gateway || by_uplink || wide {
@@ -119,7 +120,7 @@ fn dump(socket: &OwnedFd, family: u8) -> Result<Vec<Route>, Errno> {
                         message.error()?;
                         return Err(Errno::BADMSG);
                     }
-                    // A kernel without IPv6 tells of all families instead.
+                    // A kernel without IPv6 reports all families instead.
                     NEW_ROUTE if message.body.first() == Some(&family) => routes.extend(route(message.body)),
                     _ => {}
                 }
@@ -132,7 +133,8 @@ fn dump(socket: &OwnedFd, family: u8) -> Result<Vec<Route>, Errno> {
     Err(Errno::BUSY)
 }
 
-/// Reads a `struct rtmsg` with its attributes. `None` if it is neither an address nor a route of the main table.
+/// Parses a `struct rtmsg` with its attributes. Returns `None` if it is neither an address nor a route of the main
+/// table.
 fn route(body: &[u8]) -> Option<Route> {
     const UNICAST: u8 = 1;
     const OWN: [u8; 3] = [2, 3, 4]; // local, broadcast, anycast
@@ -167,7 +169,7 @@ fn route(body: &[u8]) -> Option<Route> {
     Some(route).filter(|route| route.to.is_some() || !route.local)
 }
 
-/// The interfaces of a route that has several, and whether it leads through gateways.
+/// Returns the interfaces of a route with several next hops, and whether it uses gateways.
 fn hops(mut bytes: &[u8]) -> (Vec<u32>, bool) {
     const GATEWAY: u16 = 5;
     let (mut interfaces, mut gateway) = (Vec::new(), false);
@@ -189,28 +191,28 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Tells when addresses or routes of this network namespace change.
+/// Notifies when addresses or routes of this network namespace change.
 pub struct Changes(OwnedFd);
 
 impl Changes {
-    /// Listens from now on.
+    /// Starts to listen.
     pub fn listen() -> Result<Self, Errno> {
-        /// Addresses and routes of IPv4 and IPv6.
+        /// Changes of addresses and routes, for IPv4 and IPv6.
         const GROUPS: u32 = 0x10 | 0x40 | 0x100 | 0x400;
         let socket = socket(None, SocketFlags::NONBLOCK)?;
         rustix::net::bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
         Ok(Self(socket))
     }
 
-    /// Forgets what has been told so far: whoever looks at the networks after this call sees it.
+    /// Discards the notifications so far. Reading the networks after this call includes these changes.
     pub fn forget(&self) {
         let mut buffer = vec![0; 64 * 1024];
-        // What did not fit was told too: the error comes once.
+        // Notifications that did not fit are reported by one error.
         while matches!(receive(&self.0, &mut buffer), Ok(1..) | Err(Errno::NOBUFS)) {}
     }
 }
 
-/// Readable when there is something new.
+/// Readable when there is a new notification.
 impl AsFd for Changes {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

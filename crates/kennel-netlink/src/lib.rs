@@ -1,8 +1,9 @@
-//! Netlink, as far as a sandbox's network needs it: which networks are the host's own, and firewall rules in the network
-//! namespace of a sandbox that keep it away from them.
+//! The parts of netlink that a sandbox's network needs: reading the host's networks, and loading firewall rules into a
+//! sandbox's network namespace that block them.
 //!
-//! Written by hand: it is a handful of messages, and the crates that know all of them would weigh on programs that are
-//! mapped into every sandbox. No program (`ip`, `nft`) is run: that would take longer than the whole rest of a start.
+//! It is written by hand, because it needs only a few messages, and general crates would enlarge programs that are
+//! mapped into every sandbox. It runs no program (`ip`, `nft`), because that would take longer than the rest of a
+//! start.
 
 mod firewall;
 mod host;

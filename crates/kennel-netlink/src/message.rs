@@ -1,4 +1,4 @@
-//! Netlink messages: a header, a body of fixed size, and attributes. Everything begins at a multiple of four bytes.
+//! Netlink messages: a header, a body of fixed size, and attributes. Each part starts at a multiple of four bytes.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -14,16 +14,16 @@ const NESTED: u16 = 0x8000;
 pub struct Message(Vec<u8>);
 
 impl Message {
-    /// A request of this kind, with flags (`NLM_F_*`) beside `NLM_F_REQUEST`.
+    /// Creates a request of this kind, with flags (`NLM_F_*`) in addition to `NLM_F_REQUEST`.
     pub fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
         let mut bytes = vec![0; 4];
         bytes.extend(kind.to_ne_bytes());
         bytes.extend((REQUEST | flags).to_ne_bytes());
-        bytes.extend([0; 8]); // sequence number and port id
+        bytes.extend([0; 8]); // Sequence number and port id.
         Self(bytes).raw(body)
     }
 
-    /// Adds bytes as they are, padded.
+    /// Appends bytes, with padding.
     #[must_use]
     pub fn raw(mut self, bytes: &[u8]) -> Self {
         self.0.extend(bytes);
@@ -31,7 +31,7 @@ impl Message {
         self
     }
 
-    /// Adds an attribute.
+    /// Appends an attribute.
     #[must_use]
     pub fn put(mut self, kind: u16, value: &[u8]) -> Self {
         self.0.extend(((value.len() + 4) as u16).to_ne_bytes());
@@ -39,7 +39,7 @@ impl Message {
         self.raw(value)
     }
 
-    /// Adds an attribute that contains those that `fill` adds.
+    /// Appends an attribute that contains the attributes that `fill` adds.
     #[must_use]
     pub fn nest(mut self, kind: u16, fill: impl FnOnce(Self) -> Self) -> Self {
         let at = self.0.len();
@@ -51,7 +51,7 @@ impl Message {
         filled
     }
 
-    /// The bytes to send, with their length and a sequence number in the header.
+    /// Returns the bytes to send, with the length and a sequence number in the header.
     pub fn finished(mut self, sequence: u32) -> Vec<u8> {
         let length = self.0.len() as u32;
         self.0[..4].copy_from_slice(&length.to_ne_bytes());
@@ -60,12 +60,12 @@ impl Message {
     }
 }
 
-/// A string attribute's value: with a zero at its end.
+/// The value of a string attribute, which ends with a zero byte.
 pub fn text(name: &str) -> Vec<u8> {
     [name.as_bytes(), &[0]].concat()
 }
 
-/// A netlink socket in the network namespace of this thread.
+/// Opens a netlink socket in the network namespace of this thread.
 pub(crate) fn socket(protocol: Option<Protocol>, flags: SocketFlags) -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC | flags, protocol)
 }
@@ -74,7 +74,7 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
     rustix::io::retry_on_intr(|| rustix::net::send(&socket, bytes, SendFlags::empty())).map(drop)
 }
 
-/// Fills a buffer with the next messages from the kernel; returns their length.
+/// Reads the next messages from the kernel into a buffer, and returns their length.
 pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
     rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut *buffer, RecvFlags::empty())).map(|(count, _)| count)
 }
@@ -84,12 +84,12 @@ pub(crate) struct Received<'a> {
     pub(crate) kind: u16,
     pub(crate) flags: u16,
     pub(crate) sequence: u32,
-    /// What follows the header.
+    /// The bytes after the header.
     pub(crate) body: &'a [u8],
 }
 
 impl Received<'_> {
-    /// The number in an error message: 0 for a success.
+    /// Returns the result in an error message, where 0 means success.
     pub(crate) fn error(&self) -> Result<(), Errno> {
         match number(self.body, 0).map(u32::cast_signed) {
             Some(0) => Ok(()),
@@ -99,7 +99,7 @@ impl Received<'_> {
     }
 }
 
-/// The messages in a buffer.
+/// Returns the messages in a buffer.
 pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Received<'_>> {
     std::iter::from_fn(move || {
         let length = number(bytes, 0)? as usize;
@@ -114,7 +114,7 @@ pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Received<'_>> {
     })
 }
 
-/// The attributes in a part of a message: kind and value.
+/// Returns the attributes in a part of a message, each with kind and value.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(half(bytes, 0)?);

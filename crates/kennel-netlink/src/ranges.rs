@@ -1,20 +1,20 @@
-//! Sets of addresses, as ranges that neither overlap nor touch: the kernel's sets of intervals take nothing else.
+//! Sets of addresses as ranges that neither overlap nor touch, as the kernel's interval sets require.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// A network: an address, and how many of its leading bits count.
+/// A network: an address, and the number of its leading bits that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// The first address, or any other of the network.
+    /// Any address of the network.
     pub address: IpAddr,
     /// The number of leading bits.
     pub length: u8,
 }
 
 impl Prefix {
-    /// One address.
+    /// A single address.
     pub const fn host(address: IpAddr) -> Self {
         Self { address, length: if address.is_ipv4() { 32 } else { 128 } }
     }
@@ -25,7 +25,7 @@ impl Prefix {
         Self { address: IpAddr::V4(Ipv4Addr::new(a, b, c, d)), length }
     }
 
-    /// Its first and last address, as numbers.
+    /// The first and last address, as numbers.
     fn bounds(self) -> (u128, u128) {
         let (bits, width) = match self.address {
             IpAddr::V4(address) => (u128::from(u32::from(address)), 32),
@@ -37,7 +37,7 @@ impl Prefix {
     }
 }
 
-/// A set of addresses of both families.
+/// A set of IPv4 and IPv6 addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
     v4: Vec<(u128, u128)>,
@@ -50,7 +50,7 @@ impl Ranges {
         self.insert(prefix.address.is_ipv4(), prefix.bounds());
     }
 
-    /// Adds all of another set.
+    /// Adds all addresses of another set.
     pub fn merge(&mut self, other: &Self) {
         for (v4, ranges) in [(true, &other.v4), (false, &other.v6)] {
             for range in ranges {
@@ -75,19 +75,19 @@ impl Ranges {
         *ranges = left;
     }
 
-    /// Whether an address is in it.
+    /// Whether the set contains an address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let (number, _) = Prefix::host(address).bounds();
         let ranges = if address.is_ipv4() { &self.v4 } else { &self.v6 };
         ranges.iter().any(|(first, last)| (*first..=*last).contains(&number))
     }
 
-    /// First and last addresses of the ranges of IPv4, in order, as numbers.
+    /// The first and last addresses of the IPv4 ranges, in order, as numbers.
     pub(crate) fn v4(&self) -> &[(u128, u128)] {
         &self.v4
     }
 
-    /// First and last addresses of the ranges of IPv6, in order, as numbers.
+    /// The first and last addresses of the IPv6 ranges, in order, as numbers.
     pub(crate) fn v6(&self) -> &[(u128, u128)] {
         &self.v6
     }
@@ -118,7 +118,7 @@ impl Extend<Prefix> for Ranges {
     }
 }
 
-/// One range in a line: the first and the last address.
+/// One range per line: the first and the last address.
 impl fmt::Display for Ranges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (first, last) in &self.v4 {

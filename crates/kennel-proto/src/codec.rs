@@ -1,4 +1,4 @@
-//! Frames to bytes and back. The decoder is fed what arrives, in whatever pieces, and hands out whole frames.
+//! Encodes and decodes frames. The decoder accepts bytes in arbitrary pieces and returns complete frames.
 
 use crate::caps;
 use crate::message::{Body, Channel, Frame};
@@ -21,25 +21,25 @@ mod kind {
     pub(super) const CLOSE: u8 = 9;
     pub(super) const PING: u8 = 10;
     pub(super) const PONG: u8 = 11;
-    /// Plus the channel.
+    /// The kind of a data frame, plus the number of the channel.
     pub(super) const DATA: u8 = 16;
     pub(super) const EOF: u8 = 20;
     pub(super) const CONSUMED: u8 = 24;
 }
 
-/// Bytes that are no frame. The connection cannot go on after it.
+/// Bytes that are not a valid frame. The connection cannot be used any longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// A kind that does not exist.
+    /// An unknown kind.
     Kind(u8),
-    /// A payload longer than its kind may have.
+    /// A payload that is longer than its kind allows.
     TooLong {
         /// The kind.
         kind: u8,
-        /// The length it claims.
+        /// The length in the header.
         length: usize,
     },
-    /// A payload that is not what its kind says.
+    /// A payload that does not match its kind.
     Malformed(u8),
 }
 
@@ -55,13 +55,13 @@ impl std::fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// Appends a frame to `out`. Its payload must be within its cap; use [`try_encode`] where a caller decides the length.
+/// Appends a frame to `out`. The payload must be within its cap; use [`try_encode`] if a caller decides its length.
 pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
     let fits = try_encode(frame, out);
     debug_assert!(fits.is_ok(), "{fits:?}");
 }
 
-/// Appends a frame to `out`, or leaves it as it was and says that the payload is past its cap.
+/// Appends a frame to `out`. If the payload exceeds its cap, `out` is unchanged and an error is returned.
 pub fn try_encode(frame: &Frame, out: &mut Vec<u8>) -> Result<(), DecodeError> {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER]);
@@ -100,7 +100,7 @@ pub fn try_encode(frame: &Frame, out: &mut Vec<u8>) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// The header and offset of a data frame whose bytes the caller writes itself, without a copy in between.
+/// Returns the header and offset of a data frame. The caller writes the data itself, which saves a copy.
 pub fn encode_data_header(stream: u32, channel: Channel, offset: u64, length: usize) -> [u8; HEADER + OFFSET] {
     let mut out = [0; HEADER + OFFSET];
     out[..HEADER].copy_from_slice(&header(kind::DATA + channel as u8, stream, OFFSET + length));
@@ -120,7 +120,7 @@ fn cbor<T: Encode<()>>(kind: u8, message: &T, out: &mut Vec<u8>) -> u8 {
     kind
 }
 
-/// The longest payload of a kind; `None` for a kind that does not exist.
+/// Returns the longest payload of a kind, or `None` for an unknown kind.
 fn cap(kind: u8) -> Option<usize> {
     Some(match kind {
         kind::HELLO | kind::WELCOME => 4096,
@@ -145,26 +145,26 @@ fn data_channel(kind: u8, base: u8) -> Option<Channel> {
     }
 }
 
-/// Collects bytes until whole frames are there.
+/// Collects bytes and returns complete frames.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
-    /// Everything before it is decoded.
+    /// Everything before this position has been decoded.
     start: usize,
 }
 
 impl Decoder {
-    /// A decoder at the beginning of a connection.
+    /// Creates a decoder for a new connection.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes what arrived. Feed no more than a few frames' worth between calls of [`Self::next_frame`].
+    /// Adds received bytes. Add no more than a few frames between calls of [`Self::next_frame`].
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.start == self.buffer.len() {
             self.buffer.clear();
             self.start = 0;
-            // A large control message is rare: do not hold its memory for the life of the connection.
+            // A large control message is rare, so do not keep its memory for the life of the connection.
             if self.buffer.capacity() > 4 * caps::DATA {
                 self.buffer = Vec::new();
             }
@@ -175,7 +175,7 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, if it has arrived.
+    /// Returns the next frame, if it is complete.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, DecodeError> {
         let pending = &self.buffer[self.start..];
         let Some((head, rest)) = pending.split_at_checked(HEADER) else { return Ok(None) };
@@ -192,7 +192,7 @@ impl Decoder {
         Ok(Some(Frame { stream, body }))
     }
 
-    /// Bytes held that are not a whole frame yet.
+    /// The number of bytes that are not part of a complete frame yet.
     pub fn pending(&self) -> usize {
         self.buffer.len() - self.start
     }
@@ -215,7 +215,7 @@ fn body(kind: u8, payload: &[u8]) -> Option<Body> {
             if let Some(channel) = data_channel(kind, kind::DATA) {
                 let (offset, bytes) = payload.split_at_checked(OFFSET)?;
                 let offset = u64::from_le_bytes(offset.try_into().ok()?);
-                // The end of the data must be a number too.
+                // The offset of the end of the data must not overflow.
                 offset.checked_add(bytes.len() as u64)?;
                 Body::Data { channel, offset, bytes: bytes.to_vec() }
             } else if let Some(channel) = data_channel(kind, kind::EOF) {
@@ -228,7 +228,7 @@ fn body(kind: u8, payload: &[u8]) -> Option<Body> {
     })
 }
 
-/// A message and nothing after it.
+/// Decodes a message that must fill the whole payload.
 fn exact<'b, T: Decode<'b, ()>>(payload: &'b [u8]) -> Option<T> {
     let mut decoder = minicbor::Decoder::new(payload);
     let message = decoder.decode().ok()?;

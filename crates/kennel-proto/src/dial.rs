@@ -1,11 +1,11 @@
-//! The first line of a keeper that was started to reach another: one of these, why, and a newline. Then come the bytes of the
-//! connection.
+//! The first line that `keeper dial` prints: one of these characters, a reason, and a newline. The bytes of the
+//! connection to the keeper follow.
 
-/// The other has taken the connection.
+/// The connection to the keeper is open.
 pub const REACHED: char = '+';
-/// Nobody listens yet.
+/// The keeper does not listen yet.
 pub const NOT_YET: char = '?';
-/// What is there is not the keeper.
+/// The socket is not the keeper's.
 pub const REFUSED: char = '!';
-/// The longest such line.
+/// The longest such line, in bytes.
 pub const LINE: usize = 1024;

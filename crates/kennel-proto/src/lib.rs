@@ -1,23 +1,23 @@
-//! The protocol between a host and the keeper inside a sandbox. Frames, messages and their codec; no I/O.
+//! The protocol between the host and the keeper in a sandbox: frames, messages and their codec. This crate does no I/O.
 //!
-//! # Shape
+//! # Frames
 //!
 //! A connection is a byte stream. Both sides send frames: an eight-byte header (payload length, kind, stream) and a
-//! payload. Stream 0 is the connection itself; every other stream is one request of the host and all that follows from
-//! it. Control messages are CBOR with numbered fields (unknown ones are skipped, so a newer side can talk to an older
-//! one); bytes of commands and files travel raw.
+//! payload. Stream 0 is the connection itself. Every other stream is one request of the host and everything that
+//! follows from it. Control messages are CBOR with numbered fields. Unknown fields are skipped, so a newer side can
+//! talk to an older one. The bytes of commands and files are sent raw.
 //!
-//! # Flow
+//! # Flow control
 //!
 //! Each stream has up to three channels of bytes: `Stdin` to the keeper, `Stdout` and `Stderr` from it. Bytes are
-//! numbered from 0. A receiver tells how far it has consumed; a sender is never more than the window ahead of that. So
-//! a reader that stops stops only its own channel, and after a lost connection everything that was not consumed can be
-//! asked for again.
+//! numbered from 0. The receiver reports how far it has consumed them, and the sender is never more than one window
+//! ahead. So a reader that stops blocks only its own channel. After a lost connection, everything that was not consumed
+//! can be requested again.
 //!
 //! # Trust
 //!
-//! Whatever arrives is hostile. Lengths are checked against the caps in [`caps`] before memory is taken, and a decoder
-//! returns an error for anything else than what it expects. It never panics.
+//! All input is hostile. Lengths are checked against [`caps`] before memory is allocated. A decoder returns an error
+//! for unexpected input and never panics.
 
 pub mod caps;
 mod codec;
@@ -34,5 +34,5 @@ pub use message::{
     Reply, Request, Size, Spawn, SpawnCommand, Stat, StatsReport, WatchItem, WatchKind, Welcome,
 };
 
-/// The generation of the protocol this crate speaks. A host talks to any keeper of its own or an older generation.
+/// The protocol generation that this crate implements. A host supports keepers of its own and of older generations.
 pub const GENERATION: u32 = 1;

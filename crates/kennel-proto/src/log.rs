@@ -1,26 +1,26 @@
-//! Records of the main process's log: a twelve-byte header (milliseconds since 1970, stream, length) and the bytes.
+//! Records of the main process's log. Each has a twelve-byte header (milliseconds since 1970, stream, length) and data.
 //!
-//! The keeper writes them to two files in turn; whoever reads puts the files in order by their first record. A record
-//! that was cut off by a crash is the last one, and is left out.
+//! The keeper writes them to two files in turn. A reader orders the files by their first record. A record that a crash
+//! cut off is always the last one, and is ignored.
 
 use crate::Channel;
 
 /// Bytes of a record header.
 pub const HEADER: usize = 12;
-/// Longest record.
+/// Bytes in the longest record.
 pub const RECORD: usize = 64 * 1024;
 
-/// What a keeper writes before its own words, where there is no main process that could have written.
+/// The prefix of messages that the keeper itself writes to the log if there is no main process.
 pub const NOTE: &str = "kennel: ";
 
 /// One piece of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When, milliseconds since 1970.
+    /// The time in milliseconds since 1970.
     pub at_ms: u64,
     /// `Stdout` or `Stderr`.
     pub channel: Channel,
-    /// What.
+    /// The output.
     pub bytes: Vec<u8>,
 }
 
@@ -33,7 +33,8 @@ pub fn encode(at_ms: u64, channel: Channel, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// The record at the start of `bytes` and the number of bytes it takes; `None` if it is not whole or not one.
+/// Decodes the record at the start of `bytes`. Returns it with its length in bytes, or `None` if it is incomplete or
+/// invalid.
 pub fn decode(bytes: &[u8]) -> Option<(Record, usize)> {
     let (head, rest) = bytes.split_at_checked(HEADER)?;
     let at_ms = u64::from_le_bytes(head[..8].try_into().ok()?);

@@ -1,4 +1,4 @@
-//! The messages. Field numbers are the wire format: never reuse one.
+//! The messages of the protocol. The field numbers are the wire format: never reuse one.
 
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
@@ -6,76 +6,76 @@ use minicbor::{Decode, Encode};
 /// One frame.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
-    /// The stream it belongs to; 0 is the connection itself.
+    /// The stream that the frame belongs to; 0 is the connection itself.
     pub stream: u32,
-    /// What it says.
+    /// The content.
     pub body: Body,
 }
 
-/// What a frame says.
+/// The content of a frame. Each variant names its sender: the host, the keeper, or both.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
     /// Host: the first frame of a connection.
     Hello(Hello),
-    /// Keeper: the answer to it.
+    /// Keeper: the reply to `Hello`.
     Welcome(Welcome),
     /// Host: opens a stream.
     Open(Box<Request>),
-    /// Keeper: the request was taken, or is done.
+    /// Keeper: the request was accepted, or is done.
     Reply(Reply),
-    /// Keeper: the request failed; the stream is over.
+    /// Keeper: the request failed. The stream is closed.
     Fail(Failure),
-    /// Both: bytes of a channel, from this offset on.
+    /// Both: bytes of a channel, starting at an offset.
     Data {
-        /// Which channel.
+        /// The channel.
         channel: Channel,
-        /// The number of the first byte.
+        /// The offset of the first byte.
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// Both: no more bytes on this channel.
+    /// Both: there are no more bytes on this channel.
     Eof(Channel),
-    /// Both: bytes of this channel before this number are consumed.
+    /// Both: the sender of this frame has consumed the channel's bytes before an offset.
     Consumed {
-        /// Which channel.
+        /// The channel.
         channel: Channel,
-        /// Everything before it is consumed.
+        /// All bytes before this offset are consumed.
         offset: u64,
     },
-    /// Keeper: the command ended and all its output was sent; the stream is over.
+    /// Keeper: the command ended and all its output was sent. The stream is closed.
     Exit(ExitReport),
     /// Host: a signal for the command's process group.
     Signal(i32),
-    /// Host: the terminal's new size.
+    /// Host: the new size of the terminal.
     Resize(Size),
-    /// Both: the stream is over. From the host it ends a tied command, and detaches from another.
+    /// Both: the stream is closed. From the host, this ends a tied command and detaches from any other.
     Close,
-    /// Host: are you there?
+    /// Host: requests a `Pong`.
     Ping,
-    /// Keeper: yes.
+    /// Keeper: the reply to `Ping`.
     Pong,
 }
 
-/// A direction of bytes.
+/// A channel of bytes in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Channel {
-    /// To the command, or the content of a file to write.
+    /// Standard input of a command, or the content of a file to write.
     Stdin = 0,
-    /// From the command, the content of a file, or a list of entries.
+    /// Standard output of a command, the content of a file, or a list of entries.
     Stdout = 1,
-    /// From the command.
+    /// Standard error of a command.
     Stderr = 2,
 }
 
-/// The host introduces itself.
+/// The host's half of the handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Hello {
-    /// The newest generation it speaks.
+    /// The newest protocol generation that the host supports.
     #[n(0)]
     pub generation: u32,
-    /// The secret of a keeper that cannot tell inside from outside.
+    /// The secret, for a keeper that cannot tell peers inside from peers outside.
     #[n(1)]
     pub token: Option<ByteVec>,
     /// Whether a tied sandbox lives as long as this connection.
@@ -83,78 +83,80 @@ pub struct Hello {
     pub owner: bool,
 }
 
-/// The keeper's answer.
+/// The keeper's half of the handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Welcome {
-    /// The generation both speak.
+    /// The protocol generation that both sides support.
     #[n(0)]
     pub generation: u32,
     /// The keeper's version.
     #[n(1)]
     pub version: String,
-    /// The id of the main process, if there is one.
+    /// The process id of the main process, if there is one.
     #[n(2)]
     pub main: Option<u64>,
 }
 
-/// What the host can ask for.
+/// A request of the host.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum Request {
     /// Run a command.
     #[n(0)]
     Spawn(#[n(0)] Spawn),
-    /// Take over the output of a command.
+    /// Attach to the output of a command.
     #[n(1)]
     Attach(#[n(0)] Attach),
-    /// The commands there are.
+    /// List the commands.
     #[n(2)]
     Processes,
-    /// Send a signal to a command's whole tree; 0 ends it (TERM, grace, KILL).
+    /// Send a signal to a command's whole process tree. Signal 0 ends it (TERM, grace period, KILL).
     #[n(3)]
     Kill {
-        /// Which command.
+        /// The command.
         #[n(0)]
         process: u64,
         /// The signal.
         #[n(1)]
         signal: i32,
     },
-    /// Send a file's bytes on `Stdout`.
+    /// Send the content of a file on `Stdout`.
     #[n(4)]
     Read {
         /// The file.
         #[n(0)]
         path: ByteVec,
-        /// As whom.
+        /// The user to act as.
         #[n(1)]
         user: Option<String>,
-        /// First byte.
+        /// The offset of the first byte.
         #[n(2)]
         offset: u64,
-        /// How many at most.
+        /// The maximum number of bytes.
         #[n(3)]
         limit: Option<u64>,
-        /// Whether a file with holes may come as segments, see [`sparse`](crate::sparse). The keeper then says `ReadySparse`; one that
-        /// does not know of it, or has no reason to, says `Ready` and sends plain bytes.
+        /// Whether the keeper may send a sparse file as segments, see [`sparse`](crate::sparse). If it does, it replies
+        /// `ReadySparse`. A keeper without this feature, or without a reason to use it, replies `Ready` and sends plain
+        /// bytes.
         #[n(4)]
         sparse: Option<bool>,
     },
-    /// Write what comes on `Stdin` to a file: a temporary one beside it, renamed at the end.
+    /// Write the bytes from `Stdin` to a file: first to a temporary file next to it, which is renamed at the end.
     #[n(5)]
     Write {
         /// The file.
         #[n(0)]
         path: ByteVec,
-        /// As whom.
+        /// The user to act as.
         #[n(1)]
         user: Option<String>,
-        /// Permission bits of a new file; those of the old one, or 0644, if not given.
+        /// Permission bits of the file. Defaults to those of the existing file, or 0644.
         #[n(2)]
         mode: Option<u32>,
-        /// Whether to make missing parents.
+        /// Whether to create missing parent directories.
         #[n(3)]
         parents: bool,
-        /// Whether the host would send segments, see [`sparse`](crate::sparse). It does so only if the keeper says `ReadySparse`.
+        /// Whether the host can send segments, see [`sparse`](crate::sparse). It sends them only if the keeper replies
+        /// `ReadySparse`.
         #[n(4)]
         sparse: Option<bool>,
     },
@@ -164,33 +166,33 @@ pub enum Request {
         /// The directory.
         #[n(0)]
         path: ByteVec,
-        /// As whom.
+        /// The user to act as.
         #[n(1)]
         user: Option<String>,
     },
-    /// What is at a path.
+    /// Return the metadata of a path.
     #[n(7)]
     Stat {
         /// The path.
         #[n(0)]
         path: ByteVec,
-        /// As whom.
+        /// The user to act as.
         #[n(1)]
         user: Option<String>,
-        /// Whether to follow a link at the end of the path.
+        /// Whether to follow a symlink at the end of the path.
         #[n(2)]
         follow: bool,
     },
-    /// Make a directory.
+    /// Create a directory.
     #[n(8)]
     Mkdir {
         /// The directory.
         #[n(0)]
         path: ByteVec,
-        /// As whom.
+        /// The user to act as.
         #[n(1)]
         user: Option<String>,
-        /// Whether to make missing parents, and take an existing one.
+        /// Whether to create missing parents, and to accept an existing directory.
         #[n(2)]
         parents: bool,
         /// Permission bits.
@@ -200,29 +202,29 @@ pub enum Request {
     /// Move a file or directory.
     #[n(9)]
     Move {
-        /// From here.
+        /// The old path.
         #[n(0)]
         from: ByteVec,
-        /// To here.
+        /// The new path.
         #[n(1)]
         to: ByteVec,
-        /// As whom.
+        /// The user to act as.
         #[n(2)]
         user: Option<String>,
         /// Whether an existing target may be replaced.
         #[n(3)]
         replace: bool,
     },
-    /// Remove a file or directory. Links are removed, never followed.
+    /// Remove a file or directory. Symlinks are removed, never followed.
     #[n(10)]
     Remove {
-        /// What.
+        /// The path.
         #[n(0)]
         path: ByteVec,
-        /// As whom.
+        /// The user to act as.
         #[n(1)]
         user: Option<String>,
-        /// Whether to remove what is in a directory too.
+        /// Whether to remove the content of a directory too.
         #[n(2)]
         recursive: bool,
     },
@@ -232,27 +234,27 @@ pub enum Request {
         /// The file or directory.
         #[n(0)]
         path: ByteVec,
-        /// As whom.
+        /// The user to act as.
         #[n(1)]
         user: Option<String>,
-        /// Whether directories below count.
+        /// Whether to watch the directories below too.
         #[n(2)]
         recursive: bool,
     },
-    /// What the sandbox uses.
+    /// Return the resource usage of the sandbox.
     #[n(12)]
     Stats,
-    /// End every command (TERM, grace, KILL), then the keeper itself.
+    /// End every command (TERM, grace period, KILL), then the keeper itself.
     #[n(13)]
     Shutdown {
-        /// Milliseconds between TERM and KILL.
+        /// The time between TERM and KILL, in milliseconds.
         #[n(0)]
         grace_ms: u64,
     },
 }
 
 impl Request {
-    /// The user it names, if it names one.
+    /// Returns the user to act as, if the request names one.
     pub fn user(&self) -> Option<&str> {
         match self {
             Self::Spawn(spawn) => spawn.user.as_deref(),
@@ -272,43 +274,43 @@ impl Request {
 /// A command to run.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Spawn {
-    /// What to run.
+    /// The program or script.
     #[n(0)]
     pub command: SpawnCommand,
-    /// Added to the keeper's base environment.
+    /// Variables that are added to the keeper's base environment.
     #[n(1)]
     pub env: Vec<(ByteVec, ByteVec)>,
     /// Working directory.
     #[n(2)]
     pub cwd: Option<ByteVec>,
-    /// User.
+    /// The user to run as.
     #[n(3)]
     pub user: Option<String>,
-    /// Whether the host will send standard input.
+    /// Whether the host sends standard input.
     #[n(4)]
     pub stdin: bool,
-    /// A terminal of this size.
+    /// Run the command on a terminal of this size.
     #[n(5)]
     pub tty: Option<Size>,
-    /// Ends the tree after this time.
+    /// End the process tree after this time.
     #[n(6)]
     pub timeout_ms: Option<u64>,
-    /// Milliseconds between TERM and KILL when the tree is ended.
+    /// The time between TERM and KILL when the process tree is ended, in milliseconds.
     #[n(7)]
     pub grace_ms: Option<u64>,
-    /// Whether it lives on when the stream or connection ends.
+    /// Whether the command keeps running when its stream or connection ends.
     #[n(8)]
     pub detached: bool,
-    /// Whether the sandbox ends with it: everything else in it is ended, and then the keeper.
+    /// Whether the sandbox ends with this command: all other processes are ended, and then the keeper.
     #[n(9)]
     pub last: bool,
-    /// The signal by which the command itself is told to end with the sandbox; TERM if not given.
+    /// The signal that asks the command to end when the sandbox stops. Defaults to TERM.
     #[n(10)]
     pub stop_signal: Option<i32>,
 }
 
 impl Spawn {
-    /// A sandbox's main process: detached, so that it can be attached to and left again.
+    /// Creates the command for a sandbox's main process. It is detached, so that clients can attach and detach.
     pub fn main(argv: &[String]) -> Self {
         Self {
             command: SpawnCommand::Argv(argv.iter().map(|word| word.as_bytes().to_vec().into()).collect()),
@@ -326,13 +328,13 @@ impl Spawn {
     }
 }
 
-/// What to run.
+/// The program or script of a command.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum SpawnCommand {
     /// A program, looked up in the command's `PATH`, and its arguments.
     #[n(0)]
     Argv(#[n(0)] Vec<ByteVec>),
-    /// A string for the shell.
+    /// A string that the shell runs.
     #[n(1)]
     Shell(#[n(0)] ByteVec),
     /// An interactive shell.
@@ -340,7 +342,7 @@ pub enum SpawnCommand {
     LoginShell,
 }
 
-/// A terminal's size.
+/// The size of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Size {
     /// Rows of text.
@@ -351,88 +353,88 @@ pub struct Size {
     pub cols: u16,
 }
 
-/// Taking over a command's output.
+/// A request to attach to the output of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Attach {
-    /// Which command.
+    /// The command.
     #[n(0)]
     pub process: u64,
-    /// The first byte of standard output that is wanted.
+    /// The offset of the first wanted byte of standard output.
     #[n(1)]
     pub stdout: u64,
-    /// The first byte of standard error that is wanted.
+    /// The offset of the first wanted byte of standard error.
     #[n(2)]
     pub stderr: u64,
-    /// The terminal's size now.
+    /// The current size of the terminal.
     #[n(3)]
     pub size: Option<Size>,
 }
 
-/// A request was taken, or is done.
+/// The keeper's reply to a request.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum Reply {
-    /// A command runs. Output begins at these offsets; bytes before them, if asked for, are lost.
+    /// The command runs. Output starts at these offsets. Requested bytes before them are lost.
     #[n(0)]
     Running {
-        /// Its id.
+        /// The id of the command.
         #[n(0)]
         process: u64,
-        /// First byte of standard output to come.
+        /// The offset of the first byte of standard output.
         #[n(1)]
         stdout: u64,
-        /// First byte of standard error to come.
+        /// The offset of the first byte of standard error.
         #[n(2)]
         stderr: u64,
-        /// How far standard input may be ahead.
+        /// How many bytes of standard input the host may be ahead.
         #[n(3)]
         stdin_window: u64,
-        /// How much standard input was taken so far.
+        /// How many bytes of standard input the command has received so far.
         #[n(4)]
         stdin: u64,
-        /// Whether it runs on a terminal.
+        /// Whether the command runs on a terminal.
         #[n(5)]
         tty: bool,
     },
-    /// Bytes may flow.
+    /// Data may be sent.
     #[n(1)]
     Ready {
-        /// How far `Stdin` may be ahead.
+        /// How many bytes of `Stdin` the host may be ahead.
         #[n(0)]
         stdin_window: u64,
     },
-    /// Done; the stream is over.
+    /// The request is done. The stream is closed.
     #[n(2)]
     Done(#[n(0)] Outcome),
-    /// Bytes may flow, as segments of a file with holes. Only said where the request has asked for it.
+    /// Data may be sent as segments of a sparse file. This is only a reply to a request with `sparse`.
     #[n(3)]
     ReadySparse {
-        /// How far `Stdin` may be ahead.
+        /// How many bytes of `Stdin` the host may be ahead.
         #[n(0)]
         stdin_window: u64,
     },
 }
 
-/// The result of a request that is done.
+/// The result of a finished request.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum Outcome {
-    /// Nothing to tell.
+    /// No result.
     #[n(0)]
     Nothing,
-    /// What is at a path.
+    /// The metadata of a path.
     #[n(1)]
     Stat(#[n(0)] Stat),
-    /// The commands there are.
+    /// The list of commands.
     #[n(2)]
     Processes(#[n(0)] Vec<ProcessInfo>),
-    /// What the sandbox uses.
+    /// The resource usage of the sandbox.
     #[n(3)]
     Stats(#[n(0)] StatsReport),
 }
 
-/// A command the keeper knows.
+/// A command that the keeper manages.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct ProcessInfo {
-    /// Its id.
+    /// The id.
     #[n(0)]
     pub process: u64,
     /// The program.
@@ -444,27 +446,27 @@ pub struct ProcessInfo {
     /// Whether it runs on a terminal.
     #[n(3)]
     pub tty: bool,
-    /// Whether someone reads its output.
+    /// Whether a client reads its output.
     #[n(4)]
     pub attached: bool,
-    /// Whether it lives on without its connection.
+    /// Whether the command keeps running without its connection.
     #[n(5)]
     pub detached: bool,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct ExitReport {
-    /// Exit code.
+    /// The exit code, if the command ended by itself.
     #[n(0)]
     pub code: Option<i32>,
-    /// Signal.
+    /// The signal that ended the command.
     #[n(1)]
     pub signal: Option<i32>,
-    /// Its time ran out.
+    /// The command timed out.
     #[n(2)]
     pub timed_out: bool,
-    /// Memory ran out.
+    /// The command was killed because memory ran out.
     #[n(3)]
     pub oom_killed: bool,
 }
@@ -472,43 +474,43 @@ pub struct ExitReport {
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Failure {
-    /// What kind.
+    /// The kind of failure.
     #[n(0)]
     pub kind: FailureKind,
-    /// For a person; from inside a sandbox, so never shown raw.
+    /// A message for people. It comes from inside a sandbox, so it must never be printed unescaped.
     #[n(1)]
     pub message: String,
 }
 
-/// The kinds of failures.
+/// The kinds of [`Failure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(index_only)]
 pub enum FailureKind {
     /// No such program, file or process.
     #[n(0)]
     NotFound,
-    /// Not allowed.
+    /// Permission denied.
     #[n(1)]
     Denied,
-    /// Something is in the way.
+    /// The path already exists.
     #[n(2)]
     Exists,
-    /// The request makes no sense here.
+    /// The request is not valid here.
     #[n(3)]
     Invalid,
     /// A cap was reached.
     #[n(4)]
     Limit,
-    /// The program is there and cannot be run.
+    /// The program exists but cannot be executed.
     #[n(5)]
     NotExecutable,
-    /// Something else.
+    /// Any other failure.
     #[n(6)]
     Other,
-    /// The path is no regular file or directory, or leaves by a magic link.
+    /// The path is not a regular file or directory, or contains a magic link.
     #[n(7)]
     Refused,
-    /// The keeper or the kernel below it cannot do it.
+    /// The keeper or the kernel does not support it.
     #[n(8)]
     Unsupported,
     /// The sandbox could not be started.
@@ -516,13 +518,13 @@ pub enum FailureKind {
     NotStarted,
 }
 
-/// What is at a path.
+/// The metadata of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Stat {
-    /// What it is.
+    /// The kind of file.
     #[n(0)]
     pub kind: FileKind,
-    /// Bytes.
+    /// The size in bytes.
     #[n(1)]
     pub size: u64,
     /// Permission bits.
@@ -534,50 +536,50 @@ pub struct Stat {
     /// Group.
     #[n(4)]
     pub gid: u32,
-    /// Milliseconds since 1970.
+    /// Time of the last modification, in milliseconds since 1970.
     #[n(5)]
     pub modified_ms: i64,
-    /// Where a link points.
+    /// The target of a symlink.
     #[n(6)]
     pub target: Option<ByteVec>,
 }
 
-/// What a directory entry is.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(index_only)]
 pub enum FileKind {
-    /// Regular file.
+    /// A regular file.
     #[n(0)]
     File,
-    /// Directory.
+    /// A directory.
     #[n(1)]
     Directory,
-    /// Symbolic link.
+    /// A symlink.
     #[n(2)]
     Symlink,
-    /// FIFO, socket, device.
+    /// A FIFO, socket or device.
     #[n(3)]
     Other,
 }
 
-/// One name in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Entry {
     /// The name.
     #[n(0)]
     pub name: ByteVec,
-    /// What is there.
+    /// Its metadata.
     #[n(1)]
     pub stat: Stat,
 }
 
-/// One change.
+/// A change below a watched path.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct WatchItem {
-    /// What happened.
+    /// The kind of change.
     #[n(0)]
     pub kind: WatchKind,
-    /// To what, relative to the watched path.
+    /// The changed path, relative to the watched path.
     #[n(1)]
     pub path: ByteVec,
 }
@@ -586,42 +588,42 @@ pub struct WatchItem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(index_only)]
 pub enum WatchKind {
-    /// Appeared.
+    /// The path was created.
     #[n(0)]
     Created,
-    /// Changed.
+    /// The path was modified.
     #[n(1)]
     Modified,
-    /// Went.
+    /// The path was removed.
     #[n(2)]
     Removed,
-    /// Changes were lost.
+    /// Changes before this one were lost.
     #[n(3)]
     Missed,
 }
 
-/// What the sandbox uses.
+/// The resource usage of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct StatsReport {
-    /// CPU time, microseconds.
+    /// CPU time in microseconds.
     #[n(0)]
     pub cpu_micros: u64,
-    /// Bytes of memory.
+    /// Memory in use, in bytes.
     #[n(1)]
     pub memory_bytes: u64,
-    /// The memory limit.
+    /// The memory limit in bytes.
     #[n(2)]
     pub memory_limit_bytes: Option<u64>,
-    /// Processes.
+    /// The number of processes.
     #[n(3)]
     pub pids: u64,
-    /// Bytes read.
+    /// Bytes read from disk.
     #[n(4)]
     pub read_bytes: Option<u64>,
-    /// Bytes written.
+    /// Bytes written to disk.
     #[n(5)]
     pub written_bytes: Option<u64>,
-    /// Processes killed for memory.
+    /// The number of processes killed because memory ran out.
     #[n(6)]
     pub oom_kills: Option<u64>,
 }

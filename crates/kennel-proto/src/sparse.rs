@@ -1,20 +1,20 @@
-//! A file with holes as a stream of bytes: only its data, each piece with its place.
+//! The stream format for sparse files: only the data is sent, each piece with its offset.
 //!
-//! A segment is its start (8 bytes), its length (4 bytes), both little-endian, and so many bytes. What lies between two segments
-//! is a hole. A segment of length 0 ends the file, and its start is the file's size. Segments come in order, start at a multiple of
-//! [`ALIGN`] and have a multiple of it as their length; only the last may be shorter. So whoever writes the file uses no more of a
-//! disk than about what was sent, whatever a sender claims.
+//! A segment consists of its offset (8 bytes), its length (4 bytes), both little-endian, and the data. The range
+//! between two segments is a hole. A segment of length 0 ends the file, and its offset is the file's size. Segments are
+//! in order. Each starts at a multiple of [`ALIGN`] and has a multiple of it as its length; only the last one may be
+//! shorter. So a written file uses about as much disk space as was sent, whatever the sender claims.
 
 use crate::caps;
 
-/// Segments start at a multiple of this, and all but the last have a multiple of it as their length.
+/// Segments start at a multiple of this. All but the last have a multiple of it as their length.
 pub const ALIGN: u64 = 4096;
-/// Bytes before each segment.
+/// Bytes in the header of a segment.
 pub const HEAD: usize = 12;
-/// No file is larger.
+/// The largest size of a file.
 const LARGEST: u64 = i64::MAX as u64;
 
-/// The head of a segment of data, or of the end if `length` is 0.
+/// Returns the header of a data segment, or of the end of the file if `length` is 0.
 pub fn head(start: u64, length: u32) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[..8].copy_from_slice(&start.to_le_bytes());
@@ -22,32 +22,32 @@ pub fn head(start: u64, length: u32) -> [u8; HEAD] {
     head
 }
 
-/// A part of a file, in order.
+/// A piece of a file, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// So many zeros that were not sent.
+    /// A hole of this many bytes.
     Hole(u64),
-    /// Bytes.
+    /// Data.
     Data(Vec<u8>),
 }
 
-/// A stream that is no file with holes, and why.
+/// An invalid stream, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
-/// Reads such a stream, in whatever cuts it comes.
+/// Decodes a stream of segments that arrives in arbitrary pieces.
 #[derive(Debug, Default)]
 pub struct Decoder {
     head: Vec<u8>,
-    /// Bytes of the present segment that are still to come.
+    /// Bytes of the current segment that have not arrived yet.
     left: u64,
-    /// Where the next byte of the file is.
+    /// The offset of the next byte in the file.
     at: u64,
     over: bool,
 }
 
 impl Decoder {
-    /// Takes what has come and returns what it says of the file.
+    /// Adds received bytes and returns the pieces of the file they contain.
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<Vec<Piece>, Malformed> {
         let mut pieces = Vec::new();
         while !bytes.is_empty() {
@@ -73,7 +73,7 @@ impl Decoder {
         Ok(pieces)
     }
 
-    /// The stream is over: returns the size of the file.
+    /// Ends the stream and returns the size of the file.
     pub fn finish(&self) -> Result<u64, Malformed> {
         if self.over { Ok(self.at) } else { Err(Malformed("it is cut off")) }
     }

@@ -1,9 +1,9 @@
-//! The one table of error codes: same code in the library, in `--json`, in the exit status and, later, in HTTP.
+//! The table of error codes. The library, `--json`, the exit status and, later, HTTP use the same codes.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What kind of thing went wrong.
+/// The kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
@@ -59,7 +59,7 @@ const fn row(
     Row { code, name, exit_status, http_status, retryable, recoverable }
 }
 
-// Order is that of the enum; a test holds it.
+// The order is the same as in the enum; a test checks this.
 const TABLE: [Row; 15] = [
     row(ErrorCode::NotAvailable, "not_available", 125, 503, true, false),
     row(ErrorCode::ImageNotFound, "image_not_found", 125, 404, false, false),
@@ -79,7 +79,7 @@ const TABLE: [Row; 15] = [
 ];
 
 impl ErrorCode {
-    /// Every code.
+    /// All codes.
     pub fn all() -> impl Iterator<Item = Self> {
         TABLE.iter().map(|row| row.code)
     }
@@ -88,7 +88,7 @@ impl ErrorCode {
         &TABLE[self as usize]
     }
 
-    /// The code as it is written everywhere: `not_available`.
+    /// The name of the code in JSON and in documentation, for example `not_available`.
     pub fn name(self) -> &'static str {
         self.row().name
     }
@@ -103,12 +103,12 @@ impl ErrorCode {
         self.row().http_status
     }
 
-    /// Whether the same call may succeed when it is made again.
+    /// Whether the same call may succeed if it is repeated.
     pub fn retryable(self) -> bool {
         self.row().retryable
     }
 
-    /// Whether the session can go on after it.
+    /// Whether the session can continue after this error.
     pub fn recoverable(self) -> bool {
         self.row().recoverable
     }

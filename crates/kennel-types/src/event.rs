@@ -1,30 +1,30 @@
-//! What happened to a sandbox, for those who watch.
+//! Events in the life of a sandbox.
 
 use crate::SandboxId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Something that happened to a sandbox.
+/// An event in the life of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
-    /// Which sandbox.
+    /// The sandbox.
     pub sandbox: SandboxId,
     /// What happened.
     pub kind: EventKind,
 }
 
-/// The kinds of events.
+/// The kinds of [`Event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// It was made.
+    /// The sandbox was created.
     Created,
-    /// It runs.
+    /// The sandbox was started.
     Started,
-    /// It ended or was stopped.
+    /// The sandbox ended or was stopped.
     Stopped,
-    /// It is gone.
+    /// The sandbox was removed.
     Removed,
-    /// Events were lost before this one: look again.
+    /// Events before this one were lost. List the sandboxes again to learn their state.
     Missed,
 }

@@ -1,4 +1,4 @@
-//! A command to run inside a sandbox, and how it ended.
+//! A command to run in a sandbox, and its result.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,9 +9,9 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
-    /// A program and its arguments, run as they are.
+    /// A program and its arguments, executed directly.
     Argv(Vec<String>),
-    /// A string for the sandbox's shell.
+    /// A string that the sandbox's shell runs.
     Shell(String),
     /// An interactive shell: `$SHELL`, then bash, then sh.
     LoginShell,
@@ -26,50 +26,50 @@ pub struct TermSize {
     pub cols: u16,
 }
 
-/// A command with everything around it.
+/// A command with its environment, user, terminal and limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExecSpec {
     /// What to run.
     pub command: Command,
-    /// Added to the sandbox's environment.
+    /// Variables that are added to the sandbox's environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Working directory; the sandbox's own if not given.
+    /// Working directory; defaults to that of the sandbox.
     #[serde(default)]
     pub cwd: Option<String>,
-    /// `name`, `uid`, `name:group` or `uid:gid`; the sandbox's own user if not given.
+    /// The user: `name`, `uid`, `name:group` or `uid:gid`. Defaults to that of the sandbox.
     #[serde(default)]
     pub user: Option<String>,
-    /// Whether something will be written to its standard input. Without, it reads end of file at once.
+    /// Whether the caller writes to standard input. Otherwise the command reads end of file at once.
     #[serde(default)]
     pub stdin: bool,
-    /// Run it on a terminal of this size.
+    /// Run the command on a terminal of this size.
     #[serde(default)]
     pub tty: Option<TermSize>,
-    /// End its whole process tree after this time.
+    /// End the command's whole process tree after this time.
     #[serde(default)]
     pub timeout: Option<Duration>,
-    /// Whether it lives on when the connection that started it ends.
+    /// Whether the command keeps running when the connection that started it ends.
     #[serde(default)]
     pub detached: bool,
-    /// Whether the sandbox ends with it. Quicker than stopping it afterwards.
+    /// Whether the sandbox ends with this command. This is faster than stopping the sandbox afterwards.
     #[serde(default)]
     pub last: bool,
 }
 
 impl ExecSpec {
-    /// A program and its arguments.
+    /// A spec for a program and its arguments.
     pub fn argv<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> Self {
         Self::new(Command::Argv(argv.into_iter().map(Into::into).collect()))
     }
 
-    /// A string for the shell.
+    /// A spec for a string that the shell runs.
     pub fn shell(script: impl Into<String>) -> Self {
         Self::new(Command::Shell(script.into()))
     }
 
-    /// A command with nothing around it.
+    /// A spec for a command, with default values for everything else.
     pub fn new(command: Command) -> Self {
         Self {
             command,
@@ -89,23 +89,23 @@ impl ExecSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExitStatus {
-    /// The exit code, if it ended by itself.
+    /// The exit code, if the command ended by itself.
     pub code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that ended the command.
     pub signal: Option<i32>,
-    /// Its time ran out and its tree was ended.
+    /// The command timed out, and its process tree was ended.
     pub timed_out: bool,
-    /// It was killed because memory ran out.
+    /// The command was killed because memory ran out.
     pub oom_killed: bool,
 }
 
 impl ExitStatus {
-    /// Whether it ended by itself with 0.
+    /// Whether the command ended by itself with exit code 0.
     pub fn success(&self) -> bool {
         self.code == Some(0) && !self.timed_out
     }
 
-    /// What a shell would show: the code, 124 for a timeout, 128+n for a signal.
+    /// The exit code that a shell would show: the command's own, 124 for a timeout, 128+n for signal n.
     pub fn shell_code(&self) -> i32 {
         match self {
             Self { timed_out: true, .. } => 124,

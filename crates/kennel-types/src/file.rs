@@ -1,8 +1,8 @@
-//! Files as they are inside a sandbox. Names are bytes: any name a Linux directory can hold.
+//! Files inside a sandbox. File names are bytes, because Linux allows almost any byte in a name.
 
 use serde::{Deserialize, Serialize};
 
-/// What a directory entry is.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileKind {
@@ -10,17 +10,17 @@ pub enum FileKind {
     File,
     /// A directory.
     Directory,
-    /// A symbolic link.
+    /// A symlink.
     Symlink,
-    /// A FIFO, socket or device: it can be seen and removed, never read or written.
+    /// A FIFO, socket or device. It can be listed and removed, but not read or written.
     Other,
 }
 
-/// What `stat` tells.
+/// The result of `stat`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FileStat {
-    /// What it is.
+    /// The kind of the file.
     pub kind: FileKind,
     /// Size in bytes.
     pub size: u64,
@@ -30,40 +30,40 @@ pub struct FileStat {
     pub uid: u32,
     /// Group inside the sandbox.
     pub gid: u32,
-    /// Last change, milliseconds since 1970.
+    /// Time of the last modification, in milliseconds since 1970.
     pub modified_ms: i64,
-    /// Where a symbolic link points.
+    /// The target of a symlink.
     pub target: Option<Vec<u8>>,
 }
 
-/// One name in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirEntry {
-    /// The name, without the directory.
+    /// The name, without the path of the directory.
     pub name: Vec<u8>,
-    /// What `stat` tells of it; links are not followed.
+    /// The result of `stat` on the entry. Symlinks are not followed.
     pub stat: FileStat,
 }
 
 /// A change below a watched path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchEvent {
-    /// What happened.
+    /// The kind of change.
     pub kind: WatchKind,
-    /// The path, relative to the watched one; empty for itself.
+    /// The path relative to the watched path; empty for the watched path itself.
     pub path: Vec<u8>,
 }
 
-/// The kinds of changes.
+/// The kinds of [`WatchEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WatchKind {
-    /// It appeared, made or moved here.
+    /// The path was created or moved here.
     Created,
-    /// Its content or attributes changed.
+    /// The content or the attributes changed.
     Modified,
-    /// It went, removed or moved away.
+    /// The path was removed or moved away.
     Removed,
-    /// Changes were lost before this one: look again.
+    /// Changes before this one were lost. Read the directory again.
     Missed,
 }

@@ -1,4 +1,4 @@
-//! Names and ids of sandboxes. Both end up in paths, labels and container names, so their alphabet is small.
+//! Names and ids of sandboxes. Both are used in paths, labels and container names, so few characters are allowed.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub struct SandboxId(String);
 pub struct InvalidId(pub String);
 
 impl SandboxId {
-    /// Checks the alphabet and length.
+    /// Checks the characters and the length.
     pub fn new(text: impl Into<String>) -> Result<Self, InvalidId> {
         let text = text.into();
         let ok = (1..=63).contains(&text.len())
@@ -25,9 +25,9 @@ impl SandboxId {
         if ok { Ok(Self(text)) } else { Err(InvalidId(text)) }
     }
 
-    /// An id made of random bytes: twelve characters that read and paste well.
+    /// Creates an id of twelve characters from random bytes.
     pub fn from_random(bytes: [u8; 12]) -> Self {
-        // No vowels and no look-alikes, so that no id spells a word or is misread.
+        // The characters of Crockford's base 32: without `i`, `l` and `o`, which look like digits, and without `u`.
         const ALPHABET: &[u8; 32] = b"0123456789bcdfghjkmnpqrstvwxyzae";
         Self(bytes.iter().map(|b| ALPHABET[usize::from(b % 32)] as char).collect())
     }

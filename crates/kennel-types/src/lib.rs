@@ -1,6 +1,7 @@
-//! The words everyone in Kennel uses: what a sandbox is asked to be, what a command is, what went wrong.
+//! Types that all of Kennel's crates use: what a sandbox and a command are specified by, and what can go wrong.
 //!
-//! Plain data with serde and schemars. No I/O, no clock, no environment, and nothing of ours below it.
+//! Plain data with serde and schemars. This crate does no I/O, reads no clock and no environment, and depends on no
+//! other crate of Kennel.
 
 mod error_code;
 mod event;

@@ -1,43 +1,43 @@
-//! The mode table: what each backend enforces, who owns files, what is refused.
+//! The mode table: what each provider enforces in each mode, what it refuses, and who owns files.
 //!
-//! This is the source. `inspect`, `doctor` and the contract suite read it; nothing repeats it.
+//! This table is the only source. `inspect`, `doctor` and the contract suite read it.
 
 use crate::NetworkMode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One wall between a sandbox and the host.
+/// A layer of isolation between a sandbox and the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
-    /// Its own view of the file system.
+    /// The sandbox has its own view of the filesystem.
     MountNamespace,
-    /// Its own processes only.
+    /// The sandbox sees only its own processes.
     PidNamespace,
-    /// Its own System V and POSIX IPC.
+    /// The sandbox has its own System V and POSIX IPC objects.
     IpcNamespace,
-    /// Its own host name.
+    /// The sandbox has its own host name.
     UtsNamespace,
-    /// Its own network stack.
+    /// The sandbox has its own network stack.
     NetNamespace,
-    /// With network `bridge`, it connects neither to the host nor to another sandbox.
+    /// With network `bridge`, the sandbox can connect neither to the host nor to another sandbox.
     NetworkFilter,
-    /// Its root is an ordinary user outside.
+    /// Root inside is an ordinary user outside.
     UserNamespace,
-    /// Its own view of control groups.
+    /// The sandbox has its own view of cgroups.
     CgroupNamespace,
-    /// Root inside has few capabilities.
+    /// Root inside has only a few capabilities.
     ReducedCapabilities,
-    /// No program gains rights by being run.
+    /// No program gains privileges when it is executed (no-new-privileges).
     NoNewPrivileges,
-    /// A list of allowed system calls.
+    /// Only the system calls of an allow-list are available.
     Seccomp,
-    /// File access held by the kernel beyond mounts.
+    /// The kernel restricts file access with Landlock, in addition to mounts.
     Landlock,
 }
 
 impl Layer {
-    /// All of them.
+    /// All layers.
     pub const ALL: [Self; 12] = [
         Self::MountNamespace,
         Self::PidNamespace,
@@ -53,7 +53,7 @@ impl Layer {
         Self::Landlock,
     ];
 
-    /// Its name, as it is written in JSON and typed.
+    /// The name in JSON and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::MountNamespace => "mount_namespace",
@@ -71,7 +71,7 @@ impl Layer {
         }
     }
 
-    /// What it does, for a person.
+    /// A one-line description for people.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::MountNamespace => "Its own view of the file system.",
@@ -90,94 +90,96 @@ impl Layer {
     }
 }
 
-/// Whether a mode gives something. What it does not give, it refuses.
+/// Whether a mode supports a feature. A feature that is not supported is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Support {
-    /// It is enforced, or creation fails.
+    /// The feature is enforced, or creation fails.
     Given,
-    /// Asking for it is an error.
+    /// Requesting the feature is an error.
     Refused,
 }
 
-/// What is below a sandbox's root.
+/// What a sandbox's root filesystem is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Backing {
-    /// The host's own root, with a private writable layer.
+    /// The host's root, under a private writable overlay.
     HostOverlay,
-    /// The host's directories, with private layers over them. What belongs to its root cannot be changed, also not there.
+    /// The host's top-level directories, each under a private overlay. Files that belong to the host's root cannot be
+    /// changed, not even in the overlay.
     HostParts,
     /// An image.
     Image,
-    /// The host itself.
+    /// The host's root itself, without any layer.
     Host,
-    /// Memory.
+    /// Memory (for tests).
     Memory,
 }
 
-/// Who can own, on the host, what a sandbox makes in a writable mount.
+/// The possible owners, on the host, of files that a sandbox creates in a writable mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MountOwners {
-    /// The owner of the mount, and nobody else: users inside other than the sandbox's own can create nothing there.
+    /// The owner of the mount, and nobody else. Other users inside cannot create files there.
     Mount,
-    /// The user who runs it. There is no other inside.
+    /// The user who runs the sandbox. There is no other user inside.
     Caller,
-    /// The user who runs it, or, for other users inside, an id of the range given to that user (`/etc/subuid`).
+    /// The user who runs the sandbox, or, for other users inside, an id from that user's range in `/etc/subuid`.
     Range,
-    /// Whoever made it inside, and whomever root inside gives it to: ids are the same on both sides.
+    /// Whoever created the file inside, or whomever root inside gave it to. Ids are the same inside and outside.
     Same,
-    /// Nobody: nothing of this machine can be mounted.
+    /// Nobody: files of this machine cannot be mounted.
     Nobody,
 }
 
-/// A row of the table.
+/// A row of the mode table: what a provider enforces and refuses under given conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Mode {
-    /// Its name, as `inspect` shows it.
+    /// The name that `inspect` shows.
     pub name: &'static str,
-    /// The provider.
+    /// The name of the provider.
     pub provider: &'static str,
-    /// What is below the root.
+    /// What the root filesystem is based on.
     pub backing: Backing,
-    /// How user ids inside meet those outside.
+    /// How user ids inside are mapped to ids outside, in words.
     pub ids: &'static str,
-    /// To whom files made in the workspace belong.
+    /// The owner of new files in the workspace, in words.
     pub workspace_files: &'static str,
-    /// Who can own what is made in the workspace and other writable mounts.
+    /// The possible owners of new files in the workspace and in other writable mounts.
     pub mount_owners: MountOwners,
-    /// Walls that every sandbox of this mode has, or creation fails. With network `host` there is neither `NetNamespace`
-    /// nor `NetworkFilter`.
+    /// The isolation layers of every sandbox in this mode; without one of them, creation fails. With network `host`,
+    /// `NetNamespace` and `NetworkFilter` do not apply.
     pub layers: &'static [Layer],
-    /// Networks that can be asked for; the first is the default. Where native cannot have `bridge` on a machine, its
-    /// default there is `none`, and it says so.
+    /// The networks that can be requested; the first is the default. If native cannot provide `bridge` on a machine,
+    /// its default there is `none`, and it says so.
     pub networks: &'static [NetworkMode],
-    /// Ports inside that can be reached on the host, with the network `bridge`.
+    /// Publishing ports on the host, with network `bridge`.
     pub ports: Support,
     /// Memory, CPU and process limits.
     pub limits: Support,
     /// A limit on what is written to the sandbox's own files.
     pub disk: Support,
-    /// Other sandboxes inside.
+    /// Creating sandboxes inside the sandbox.
     pub nesting: Support,
-    /// Paths of this machine, shown inside.
+    /// Mounting paths of this machine.
     pub mounts: Support,
-    /// A directory of this machine as the workspace.
+    /// Using a directory of this machine as the workspace.
     pub workspace: Support,
-    /// Volumes: one of its own that stays when it is removed, and shared ones.
+    /// Volumes: one that belongs to the sandbox and survives its removal, and shared ones.
     pub volumes: Support,
-    /// A root that is only read. Whoever has it also runs containers with another runtime, and an image's own command as the main process.
+    /// A read-only root filesystem. A mode with this also supports another container runtime, and the image's own
+    /// command as the main process.
     pub read_only: Support,
-    /// Commands as another user.
+    /// Running commands as another user.
     pub users: Support,
-    /// Everything inside can be made to stand still, and to go on.
+    /// Pausing and resuming all processes.
     pub pause: Support,
-    /// A keeper is inside. Without one, the engine itself runs plain commands and copies files: no terminals, timeouts or
-    /// signals, nothing that outlives its connection, no `run`.
+    /// A keeper runs inside. Without one, the engine itself runs plain commands and copies files: there are no
+    /// terminals, timeouts, signals or detached commands, and no `run`.
     pub keeper: Support,
-    /// Real processes of a real kernel run inside.
+    /// Real processes run inside, on a real kernel.
     pub processes: Support,
 }
 
@@ -186,7 +188,7 @@ use Layer::{
     ReducedCapabilities, Seccomp, UserNamespace, UtsNamespace,
 };
 
-/// What every native sandbox has. The rows of the other modes say what is different there.
+/// A native sandbox on the host's files, created by root. The other modes are defined as differences to it.
 const NATIVE: Mode = Mode {
     name: "native, root, host",
     provider: "native",
@@ -222,7 +224,7 @@ const NATIVE: Mode = Mode {
     processes: Support::Given,
 };
 
-/// Native, made by an ordinary user who was given a range of ids.
+/// Native, created by an ordinary user with a subordinate id range.
 const NATIVE_USER: Mode = Mode {
     name: "native, user, host",
     backing: Backing::HostParts,
@@ -233,10 +235,10 @@ const NATIVE_USER: Mode = Mode {
     ..NATIVE
 };
 
-/// Whose files are where root inside is the user and others inside are subordinate ids.
+/// The owner of workspace files if root inside is the user and other users inside have subordinate ids.
 const BY_RANGE: &str = "the user; those that others inside made, to the user's subordinate ids";
 
-/// The same by one who has no range.
+/// Native, created by an ordinary user without a subordinate id range.
 const NATIVE_ONE_ID: Mode = Mode {
     name: "native, user, host, one id",
     ids: "root inside is the user, and there is nobody else; what the kernel counts per user is charged to the user",
@@ -246,7 +248,7 @@ const NATIVE_ONE_ID: Mode = Mode {
     ..NATIVE_USER
 };
 
-/// The same where no control group was given to the user.
+/// The given mode without limits and pause, for users without a delegated cgroup.
 const fn without_limits(name: &'static str, mode: Mode) -> Mode {
     Mode { name, limits: Support::Refused, pause: Support::Refused, ..mode }
 }
@@ -281,13 +283,13 @@ const DOCKER: Mode = Mode {
     ..NATIVE
 };
 
-/// The same on another machine.
+/// A container on a remote engine that runs as root.
 const DOCKER_REMOTE: Mode = Mode {
     name: "docker, root, remote",
     ids: "the image's, root on request",
     workspace_files: "nobody: this machine's files are not there",
     mount_owners: MountOwners::Nobody,
-    // Which networks are that machine's is not known here.
+    // There is no network filter, because the networks of that machine are not known here.
     layers: &[
         MountNamespace,
         PidNamespace,
@@ -304,11 +306,11 @@ const DOCKER_REMOTE: Mode = Mode {
     ..DOCKER
 };
 
-/// The same on a machine of another kind, where our programs do not run.
+/// A container on a remote engine with another architecture, where the keeper cannot run.
 const DOCKER_FOREIGN: Mode =
     Mode { name: "docker, root, remote, no keeper", keeper: Support::Refused, ..DOCKER_REMOTE };
 
-/// A container of an engine that an ordinary user runs.
+/// A container on a rootless engine.
 const DOCKER_ROOTLESS: Mode = Mode {
     name: "docker, rootless",
     ids: "root inside is the user, others are of the range given to it (subuid)",
@@ -326,7 +328,7 @@ const DOCKER_ROOTLESS: Mode = Mode {
         NoNewPrivileges,
         Seccomp,
     ],
-    // What it calls the host's is the one that it lives in itself.
+    // The network that the engine calls the host's is the engine's own network namespace.
     networks: &[NetworkMode::Bridge, NetworkMode::None],
     ..DOCKER
 };
@@ -334,8 +336,9 @@ const DOCKER_ROOTLESS: Mode = Mode {
 const ROOTLESS: Mode =
     Mode { name: "podman, rootless", provider: "podman", networks: DOCKER.networks, ..DOCKER_ROOTLESS };
 
-/// The walls of containers with a user namespace each. For whoever connects to their keeper, the engine starts a program
-/// beside it with all capabilities of the container: `NET_ADMIN`, which could remove firewall rules, must not be one of them.
+/// The layers of containers that each have their own user namespace. To connect to their keeper, the engine starts a
+/// program inside with all capabilities of the container. So `NET_ADMIN`, which could remove firewall rules, must not
+/// be one of them.
 const OWN_IDS: &[Layer] = &[
     MountNamespace,
     PidNamespace,
@@ -348,7 +351,7 @@ const OWN_IDS: &[Layer] = &[
     Seccomp,
 ];
 
-/// One in a user namespace where the user who runs Podman has the same ids inside.
+/// Rootless Podman with `keep-id`: the user has the same id inside and outside.
 const KEEP_ID: Mode = Mode {
     name: "podman, rootless, userns keep-id",
     ids: "the user is the same inside, root and others are of the range given to it (subuid)",
@@ -356,13 +359,13 @@ const KEEP_ID: Mode = Mode {
     ..ROOTLESS
 };
 
-/// A container whose ids are all of a range that the engine was given (`userns-remap`).
+/// A container on a Docker with `userns-remap`: all its ids are in the engine's range.
 const REMAPPED: Mode = Mode {
     name: "docker, root, userns remap",
     ids: "all of the range given to the engine",
     layers: OWN_IDS,
     networks: DOCKER_ROOTLESS.networks,
-    // Nobody outside is known there.
+    // Users of the host are not mapped into the container.
     workspace_files: DOCKER_REMOTE.workspace_files,
     mount_owners: MountOwners::Nobody,
     mounts: Support::Refused,
@@ -372,7 +375,7 @@ const REMAPPED: Mode = Mode {
 
 const PODMAN: Mode = Mode { name: "podman, root", provider: "podman", ..DOCKER };
 
-/// An ordinary process of the host: nothing is enforced, and nothing is promised.
+/// A plain process of the host. Nothing is enforced or promised.
 const LOCAL: Mode = Mode {
     name: "local",
     provider: "local",
@@ -396,7 +399,7 @@ const LOCAL: Mode = Mode {
     processes: Support::Given,
 };
 
-/// The table.
+/// The mode table.
 pub const MODES: &[Mode] = &[
     NATIVE,
     NATIVE_USER,
@@ -424,7 +427,7 @@ pub const MODES: &[Mode] = &[
         name: "podman, root, userns auto",
         provider: "podman",
         ids: "a range for each sandbox, which the engine chooses",
-        // The next one has other ids.
+        // The next sandbox gets other ids, so it could not use the volume.
         volumes: Support::Refused,
         ..REMAPPED
     },
@@ -449,17 +452,17 @@ pub const MODES: &[Mode] = &[
 ];
 
 impl Mode {
-    /// The row of that name.
+    /// Returns the mode with this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         MODES.iter().find(|mode| mode.name == name)
     }
 
-    /// The network when none is asked for.
+    /// The network that is used if none is requested.
     pub fn default_network(&self) -> NetworkMode {
         self.networks[0]
     }
 
-    /// The walls of a sandbox of this mode with that network.
+    /// The isolation layers of a sandbox in this mode with the given network.
     pub fn layers_with(&self, network: NetworkMode) -> Vec<Layer> {
         let host = network == NetworkMode::Host;
         let of_network = |layer: &Layer| matches!(layer, NetNamespace | NetworkFilter);

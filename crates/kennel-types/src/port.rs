@@ -1,4 +1,4 @@
-//! Ports inside that can be reached on the host.
+//! Ports of a sandbox that are published on the host.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,14 +6,14 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-/// What is spoken on a port.
+/// The protocol of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
-    /// Connections.
+    /// TCP.
     #[default]
     Tcp,
-    /// Datagrams.
+    /// UDP.
     Udp,
 }
 
@@ -38,18 +38,18 @@ impl FromStr for Protocol {
     }
 }
 
-/// A port inside that is to be reached on the host, at 127.0.0.1 and nowhere else.
+/// A request to publish a port of the sandbox on the host, at 127.0.0.1 only.
 ///
-/// Written `[127.0.0.1:][HOST:]INSIDE[/tcp|/udp]`; without a port outside, any free one.
+/// Its text form is `[127.0.0.1:][HOST:]INSIDE[/tcp|/udp]`. Without a host port, a free one is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Port {
-    /// Outside; any free one if not given.
+    /// The port on the host; any free port if not given.
     #[serde(default)]
     pub host: Option<u16>,
-    /// Inside.
+    /// The port inside the sandbox.
     pub inside: u16,
-    /// What is spoken.
+    /// The protocol.
     #[serde(default)]
     pub protocol: Protocol,
 }
@@ -92,15 +92,15 @@ impl fmt::Display for Port {
     }
 }
 
-/// A port inside, and where it is reached while the sandbox runs.
+/// A published port: the port inside, and its address on the host while the sandbox runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Published {
-    /// Outside.
+    /// The address on the host.
     pub address: SocketAddr,
-    /// Inside.
+    /// The port inside the sandbox.
     pub inside: u16,
-    /// What is spoken.
+    /// The protocol.
     pub protocol: Protocol,
 }
 

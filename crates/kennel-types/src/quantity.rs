@@ -4,12 +4,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A number of bytes, written `512m`, `4G`, `1048576`. Units are powers of 1024, as in the docker command.
+/// A number of bytes, written `512m`, `4G` or `1048576`. Units are powers of 1024, as in Docker's command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct ByteSize(pub u64);
 
-/// A quantity that cannot be read.
+/// A text that is not a valid quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {expected}")]
 pub struct InvalidQuantity {
@@ -44,7 +44,7 @@ impl std::str::FromStr for ByteSize {
     }
 }
 
-/// Reads `30s`, `5m`, `1h`, `250ms`; a bare number is seconds.
+/// Parses a duration: `30s`, `5m`, `1h`, `250ms`. A number without a unit means seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, InvalidQuantity> {
     let err = || InvalidQuantity::new(text, "a duration: write a number with ms, s, m or h, as in 30s");
     let (number, unit) = split(text);
@@ -63,14 +63,14 @@ pub fn parse_duration(text: &str) -> Result<Duration, InvalidQuantity> {
     }
 }
 
-/// Reads a number of CPUs, `0.5` or `2`, into thousandths.
+/// Parses a number of CPUs, `0.5` or `2`, and returns thousandths of a CPU.
 pub fn parse_cpus(text: &str) -> Result<u32, InvalidQuantity> {
     let err = || InvalidQuantity::new(text, "a number of CPUs, as in 0.5 or 2");
     let cpus: f64 = text.trim().parse().map_err(|_| err())?;
     if (0.01..=1024.0).contains(&cpus) { Ok((cpus * 1000.0).round() as u32) } else { Err(err()) }
 }
 
-/// A size for people: `512.0 MiB`.
+/// Formats a size for people: `512.0 MiB`.
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     #[allow(clippy::cast_precision_loss)] // shown with one digit

@@ -1,4 +1,4 @@
-//! A sandbox: what is asked for, what is there, what is enforced.
+//! A sandbox: what was requested, its current state, and what is enforced.
 
 use crate::{ByteSize, Layer, Port, Published, SandboxId};
 use schemars::JsonSchema;
@@ -7,76 +7,77 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Everything a sandbox is asked to be.
+/// The specification of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SandboxSpec {
-    /// A name; the id stands in for it if not given.
+    /// The name; defaults to the id.
     pub name: Option<String>,
     /// The image, for providers that run images.
     pub image: Option<String>,
-    /// The main process. It starts with the sandbox, and the sandbox ends with it. Without one the sandbox waits for
-    /// commands.
+    /// The main process. It starts with the sandbox, and the sandbox ends when it ends. Without one, the sandbox waits
+    /// for commands.
     pub command: Option<Vec<String>>,
-    /// Working directory of commands; `/workspace` if not given (the workspace itself where nothing can be mounted).
+    /// Working directory of commands. Defaults to `/workspace`, or to the workspace's own path if the provider cannot
+    /// mount it.
     pub workdir: Option<String>,
     /// Environment of every command.
     pub env: BTreeMap<String, String>,
-    /// Labels, beside those Kennel sets itself.
+    /// Labels, in addition to those that Kennel sets.
     pub labels: BTreeMap<String, String>,
     /// User of commands: `name`, `uid`, `name:group` or `uid:gid`.
     pub user: Option<String>,
     /// Host directory mounted at `/workspace`.
     pub workspace: Option<PathBuf>,
-    /// More mounts.
+    /// Additional mounts.
     pub mounts: Vec<Mount>,
-    /// The network; the provider's default if not given.
+    /// The network; defaults to that of the provider.
     pub network: Option<NetworkMode>,
-    /// Ports inside that can be reached on the host. They need the network `bridge`.
+    /// Ports to publish on the host. This requires network `bridge`.
     pub ports: Vec<Port>,
-    /// Without a command, the image's own is the main process.
+    /// Use the image's own command as the main process, if `command` is not given.
     pub image_main: bool,
-    /// Nothing can be written but the workspace, mounts, volumes and `/tmp`.
+    /// Make the root filesystem read-only. The workspace, mounts, volumes and `/tmp` stay writable.
     pub read_only: bool,
-    /// A volume of its own at `/.data`. It stays when the sandbox is removed, unless it is asked to go too, and one of the
-    /// same name finds it again.
+    /// Mount a volume at `/.data` that belongs to this sandbox. By default it is kept when the sandbox is removed, and
+    /// the next sandbox of the same name gets it again.
     pub data: bool,
-    /// Volumes that sandboxes share, for what is costly to get again. They stay.
+    /// Volumes that several sandboxes share, for example for downloads. They are never removed automatically.
     pub caches: Vec<Cache>,
-    /// What an engine runs containers with, if not its usual: `runsc`, `kata`, `crun`.
+    /// The container runtime, if not the engine's default: `runsc`, `kata`, `crun`.
     pub runtime: Option<String>,
-    /// The user namespace that an engine gives it: `auto`, `keep-id`, or `host` for none; the engine's usual if not given.
+    /// The engine's user namespace mode: `auto`, `keep-id`, or `host` for none. Defaults to that of the engine.
     pub userns: Option<String>,
-    /// Programs of a home directory that are shown where the host's own root is below.
+    /// Programs from a home directory that are shown inside, if the root filesystem is the host's.
     pub toolchains: Option<Toolchains>,
-    /// Other sandboxes, as those of bubblewrap, can be made inside. It opens up more of the kernel.
+    /// Allow sandboxes, such as those of bubblewrap, inside this one. This exposes more of the kernel.
     pub nesting: bool,
-    /// What of git repositories in writable mounts is read-only inside.
+    /// Which parts of git repositories in writable mounts are read-only inside.
     pub protect_git: GitProtection,
-    /// Limits.
+    /// Resource limits.
     pub limits: Limits,
-    /// The user outside on whose behalf the sandbox is made; the calling user if not given. Engines without a user namespace
-    /// run commands as this user. On native, files made in a mount belong to the owner of that mount.
+    /// The user outside for whom the sandbox is created; defaults to the calling user. Engines without a user namespace
+    /// run commands as this user. On native, new files in a mount belong to the owner of that mount.
     pub owner: Option<Owner>,
-    /// The sandbox ends, and is removed, with the connection of the one who made it.
+    /// The sandbox ends, and is removed, when the connection of its creator closes.
     pub tied: bool,
-    /// Seconds without a command or connection after which it stops by itself.
+    /// Stop the sandbox after this many seconds without a command or connection.
     pub idle_seconds: Option<u64>,
-    /// Milliseconds that a start may take; see [`Self::startup`].
+    /// The maximum time for a start, in milliseconds; see [`Self::startup`].
     pub startup_ms: Option<u64>,
 }
 
 impl SandboxSpec {
-    /// How long a start may take: ten seconds if nothing else is said.
+    /// The maximum time for a start. The default is [`STARTUP`].
     pub fn startup(&self) -> Duration {
         self.startup_ms.map_or(STARTUP, Duration::from_millis)
     }
 }
 
-/// How long a start may take.
+/// The default maximum time for a start.
 pub const STARTUP: Duration = Duration::from_secs(10);
 
-/// A user outside.
+/// A user and a group of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Owner {
     /// User id.
@@ -85,43 +86,45 @@ pub struct Owner {
     pub gid: u32,
 }
 
-/// A host path shown inside.
+/// A host path that is mounted in the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Mount {
-    /// Absolute path outside.
+    /// Absolute path on the host.
     pub host: PathBuf,
     /// Absolute path inside.
     pub target: String,
-    /// Whether the inside may only read it.
+    /// Whether the mount is read-only inside.
     #[serde(default)]
     pub read_only: bool,
 }
 
-/// Programs that a person keeps in the home directory, as compilers and what manages them. They are shown to be read,
-/// without what gives access to anything.
+/// Programs from a home directory, such as compilers and version managers. They are mounted read-only, and files with
+/// logins are masked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Toolchains {
-    /// The home directory, in which those that are known are looked for.
+    /// The home directory that is searched for known toolchains.
     pub home: PathBuf,
-    /// More directories with programs, in the home directory or anywhere.
+    /// Additional directories with programs, in the home directory or elsewhere.
     pub more: Vec<PathBuf>,
-    /// Where the caller looks for programs. Those places that are shown are searched inside too.
+    /// The caller's search path for programs. Those of its directories that are mounted are on the search path inside
+    /// too.
     pub search: Vec<PathBuf>,
 }
 
-/// A volume that sandboxes share.
+/// A volume that several sandboxes share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Cache {
-    /// Its name: whoever names the same one gets the same.
+    /// The name. Sandboxes that use the same name share the volume.
     pub name: String,
     /// Absolute path inside.
     pub target: String,
 }
 
-/// What of a git repository at the top of a writable mount is read-only inside, because git on the host runs it.
+/// Which parts of a git repository at the top of a writable mount are read-only inside. Git on the host executes them,
+/// so a sandbox must not change them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GitProtection {
@@ -130,7 +133,7 @@ pub enum GitProtection {
     /// The hooks.
     #[default]
     Hooks,
-    /// The hooks and the repository's own settings (`.git/config`).
+    /// The hooks and the repository's configuration (`.git/config`).
     Config,
 }
 
@@ -161,11 +164,11 @@ impl std::str::FromStr for Pull {
     }
 }
 
-/// What network a sandbox sees.
+/// The network of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkMode {
-    /// Its own network with a way out.
+    /// Its own network, with access to the outside.
     Bridge,
     /// The host's network.
     Host,
@@ -196,34 +199,34 @@ impl std::fmt::Display for NetworkMode {
     }
 }
 
-/// Upper bounds on what a sandbox may use.
+/// Resource limits of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Limits {
     /// Memory.
     pub memory: Option<ByteSize>,
-    /// CPU, in thousandths of one.
+    /// CPU, in thousandths of a CPU.
     pub millicpus: Option<u32>,
     /// Processes and threads.
     pub pids: Option<u32>,
-    /// What is written to the sandbox's own files.
+    /// Bytes written to the sandbox's own files.
     #[serde(default)]
     pub disk: Option<ByteSize>,
 }
 
 impl Limits {
-    /// Whether nothing is limited.
+    /// Whether there are no limits.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether anything is limited that processes use: what control groups are for.
+    /// Whether there is a limit that needs a cgroup: on memory, CPU or processes.
     pub fn on_processes(&self) -> bool {
         *self != Self { disk: self.disk, ..Self::default() }
     }
 }
 
-/// Where a sandbox is in its life.
+/// The state of a sandbox.
 ///
 /// ```text
 ///   create          start            stop, or its end          start
@@ -234,21 +237,21 @@ impl Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Made, never started.
+    /// Created, but never started.
     Created,
-    /// Its keeper runs.
+    /// The keeper runs.
     Running,
-    /// Everything in it stands still.
+    /// All processes are paused.
     Paused,
-    /// Ended or stopped; can be started again.
+    /// Ended or stopped. It can be started again.
     Stopped,
 }
 
 impl Status {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 4] = [Self::Created, Self::Running, Self::Paused, Self::Stopped];
 
-    /// Whether there are processes in it.
+    /// Whether the sandbox has processes.
     pub fn is_up(self) -> bool {
         matches!(self, Self::Running | Self::Paused)
     }
@@ -265,33 +268,33 @@ impl std::fmt::Display for Status {
     }
 }
 
-/// A sandbox as its provider sees it now.
+/// The current description of a sandbox by its provider.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxInfo {
-    /// Its id.
+    /// The id.
     pub id: SandboxId,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The provider that holds it.
+    /// The provider.
     pub provider: String,
-    /// Where it is in its life.
+    /// The state.
     pub status: Status,
-    /// When it was made, milliseconds since 1970.
+    /// Time of creation, in milliseconds since 1970.
     pub created_ms: u64,
-    /// The exit code of its main process, once that has ended.
+    /// The exit code of the main process, once it has ended.
     pub exit_code: Option<i32>,
     /// The image.
     pub image: Option<String>,
-    /// The image's own command, run when none is given.
+    /// The image's own command, which runs if no other is given.
     pub image_command: Option<Vec<String>>,
     /// Working directory of commands.
     pub workdir: String,
-    /// Host directory at the workspace.
+    /// The host directory that is mounted as the workspace.
     pub workspace: Option<PathBuf>,
-    /// The network it has.
+    /// The network.
     pub network: NetworkMode,
-    /// Ports that can be reached on the host now: none while it does not run.
+    /// Published ports; empty while the sandbox does not run.
     #[serde(default)]
     pub ports: Vec<Published>,
     /// Labels.
@@ -300,26 +303,26 @@ pub struct SandboxInfo {
     pub enforcement: Enforcement,
 }
 
-/// What a sandbox is really held by.
+/// The isolation and limits that are really in effect for a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Enforcement {
-    /// The row of the mode table.
+    /// The name of the mode.
     pub mode: String,
-    /// Layers of isolation in force.
+    /// The isolation layers in effect.
     pub layers: Vec<Layer>,
-    /// Limits in force.
+    /// The limits in effect.
     pub limits: Limits,
 }
 
-/// Whether a provider can be used here.
+/// Whether a provider can be used on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Availability {
-    /// Whether it can be used.
+    /// Whether the provider can be used.
     pub available: bool,
-    /// The version of what is underneath, or what is missing.
+    /// The version of the backend, or what is missing.
     pub detail: String,
-    /// The command that gets what is missing.
+    /// A command that installs what is missing.
     pub fix: Option<String>,
 }

@@ -1,24 +1,24 @@
-//! What a sandbox uses.
+//! Resource usage of a sandbox.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Resource use of a sandbox, summed over all its processes. `None` where this backend cannot tell.
+/// Resource usage of a sandbox, summed over all its processes. Values that the backend does not report are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Stats {
-    /// CPU time since the start, microseconds.
+    /// CPU time since the start, in microseconds.
     pub cpu_micros: u64,
-    /// Memory in use, bytes.
+    /// Memory in use, in bytes.
     pub memory_bytes: u64,
-    /// The memory limit in force, bytes.
+    /// The memory limit in effect, in bytes.
     pub memory_limit_bytes: Option<u64>,
-    /// Processes alive.
+    /// The number of processes.
     pub pids: u64,
-    /// Bytes read from storage.
+    /// Bytes read from disk.
     pub read_bytes: Option<u64>,
-    /// Bytes written to storage.
+    /// Bytes written to disk.
     pub written_bytes: Option<u64>,
-    /// Processes killed because memory ran out.
+    /// The number of processes killed because memory ran out.
     pub oom_kills: Option<u64>,
 }

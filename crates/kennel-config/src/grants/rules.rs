@@ -1,72 +1,72 @@
-//! The decision for each key of `sandbox`: what it opens up, and how it may differ from the user's own file.
+//! The rule for each key of `sandbox`: what it grants, and how it may differ from the user's own file.
 
 use super::read;
 use crate::{Cpus, KeyPath, OnUnavailable, Port, Provider, Setting, Time};
 use kennel_types::{NetworkMode, Pull};
 
-/// What a project's file may say at a key without trust.
+/// What a project's file may set at a key without trust.
 #[derive(Clone, Copy)]
 pub(super) struct Rule {
-    /// The key below `sandbox`; for a map, that of all its entries.
+    /// The key below `sandbox`. For a map, the key covers all its entries.
     key: &'static str,
-    /// What it opens up, whatever the user's file says.
+    /// What the key grants, whatever the user's file sets.
     pub(super) opens: Opens,
-    /// How it may differ from the user's own file, where that sets the key.
+    /// How the value may differ from the user's own file, if that sets the key.
     pub(super) over: Over,
 }
 
-/// What a setting opens up beyond what a sandbox has by itself.
+/// What a setting grants beyond the default.
 #[derive(Clone, Copy)]
 pub(super) enum Opens {
     Nothing,
     Always(&'static str),
-    /// Something, for some of its values.
+    /// It grants something for some values.
     If(fn(&Setting) -> bool, &'static str),
-    /// Something, if one of its paths is not a plain place in the project.
+    /// It grants something if one of its paths is not a plain path in the project.
     Elsewhere(&'static str),
 }
 
 /// How a project's setting may differ from the user's own.
 #[derive(Clone, Copy)]
 pub(super) enum Over {
-    /// As it likes: it changes only what is inside, or `opens` says all there is to say.
+    /// Any value is allowed: it affects only the inside of the sandbox, or `opens` covers it completely.
     Free,
-    /// Not at all.
+    /// The value must be the same.
     Same,
-    /// To what has a smaller number, which is tighter. What has none is loosest.
+    /// Only a smaller number, which is stricter, is allowed. A value without a number is the loosest.
     AtMost(fn(&Setting) -> Option<u128>),
 }
 
 const DIRECTLY: &str = "commands run without a sandbox";
 const FILES: &str = "files of this machine";
 
-/// The rule for each key of `sandbox`. A test holds that no key is without one.
+/// The rules for the keys of `sandbox`. A test checks that every key has one.
 pub(super) const RULES: &[Rule] = &[
     rule("enabled", Opens::If(is_false, DIRECTLY), Over::Free),
     rule("provider", Opens::If(is_local, DIRECTLY), Over::Same),
     rule("onUnavailable", Opens::If(runs_directly, "commands may run without a sandbox"), Over::Free),
-    // What is inside is the project's own business.
+    // The project decides what is inside.
     rule("image", Opens::Nothing, Over::Free),
     rule("pull", Opens::Nothing, Over::AtMost(pulls)),
     rule("command", Opens::Nothing, Over::Free),
     rule("imageCommand", Opens::Nothing, Over::Free),
     rule("readOnly", Opens::Nothing, Over::AtMost(unless_true)),
-    // One may isolate less than the engine's usual.
+    // Another runtime or user namespace may isolate less than the engine's default.
     rule("runtime", Opens::Always("what your engine runs containers with"), Over::Same),
     rule("userns", Opens::Always("who root inside is outside"), Over::Same),
     rule("workdir", Opens::Nothing, Over::Free),
     rule("env", Opens::Nothing, Over::Free),
-    // The user's own tools go by these.
+    // The user's own tools rely on these.
     rule("labels", Opens::Nothing, Over::Same),
     rule("user", Opens::Nothing, Over::Same),
     rule("workspace", Opens::Elsewhere("a directory outside the project, to read and write"), Over::Same),
-    // A list replaces the user's: what it leaves out is not mounted, what it adds is in the project.
+    // A list replaces the user's list. What it leaves out is not mounted, and what it adds is in the project.
     rule("volumes", Opens::Elsewhere("files outside the project"), Over::Free),
     rule("data", Opens::Nothing, Over::AtMost(if_true)),
-    // Volumes of this project's own.
+    // Volumes that belong to this project.
     rule("caches", Opens::Nothing, Over::Free),
     rule("network", Opens::If(is_host, "the network of this machine"), Over::AtMost(reach)),
-    // Whoever takes a port may be taken for someone else.
+    // A program that takes a port of the host can impersonate another service.
     rule("ports", Opens::If(takes_a_port, "a port of this machine"), Over::Free),
     rule("memory", Opens::Nothing, Over::AtMost(amount)),
     rule("cpus", Opens::Nothing, Over::AtMost(amount)),
@@ -79,10 +79,10 @@ pub(super) const RULES: &[Rule] = &[
     rule("timeout", Opens::Nothing, Over::AtMost(amount)),
     rule("commandTimeout", Opens::Nothing, Over::AtMost(amount)),
     rule("startupTimeout", Opens::Nothing, Over::AtMost(amount)),
-    // Sandboxes that stay take room, and those that go take what the user wanted to look at.
+    // Sandboxes that are kept use disk space. Sandboxes that are removed lose what the user wanted to inspect.
     rule("autoRemove", Opens::Nothing, Over::Same),
     rule("idleTimeout", Opens::Nothing, Over::AtMost(amount)),
-    // Containers are told apart by their names.
+    // Containers are identified by their names.
     rule("namePrefix", Opens::Nothing, Over::Same),
     rule("vm.dataDir", Opens::Always(FILES), Over::Same),
     rule("vm.consoleLogDir", Opens::Always(FILES), Over::Same),
@@ -95,12 +95,12 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 impl Rule {
-    /// The rule for a setting; `None` for sections that new sandboxes do not go by.
+    /// Returns the rule for a setting, or `None` for sections that do not affect new sandboxes.
     pub(super) fn of(key: &KeyPath) -> Option<Self> {
         let (section, below) = key.segments().split_first()?;
         match section.as_str() {
             "sandbox" => Some(RULES.iter().find(|rule| rule.covers(below)).copied().unwrap_or(UNKNOWN)),
-            // With these, someone else's image comes under a name that the user trusts, or fills the disk.
+            // These settings could substitute another image for one that the user trusts, or fill the disk.
             "images" if below == ["maxSize"] => Some(rule("", Opens::Always("how much an image may take"), Over::Same)),
             "images" => Some(rule("", Opens::Always("where your images come from"), Over::Same)),
             _ => None,
@@ -113,7 +113,7 @@ impl Rule {
     }
 }
 
-/// A key that was forgotten above is closed.
+/// A key without a rule needs trust.
 const UNKNOWN: Rule = rule("", Opens::Always("a setting without a rule"), Over::Same);
 
 const fn rule(key: &'static str, opens: Opens, over: Over) -> Rule {
@@ -144,12 +144,12 @@ fn takes_a_port(setting: &Setting) -> bool {
     read(setting).is_none_or(|ports: Vec<Port>| ports.iter().any(|port| port.host.is_some()))
 }
 
-/// A switch that gives less when it is on.
+/// A switch that restricts when it is on.
 fn unless_true(setting: &Setting) -> Option<u128> {
     read(setting).map(|on: bool| u128::from(!on))
 }
 
-/// A switch that gives more when it is on.
+/// A switch that grants more when it is on.
 fn if_true(setting: &Setting) -> Option<u128> {
     read(setting).map(|on: bool| u128::from(on))
 }
@@ -170,7 +170,7 @@ fn pulls(setting: &Setting) -> Option<u128> {
     })
 }
 
-/// A size, a count, a number of CPUs or a time, each comparable to others of its key.
+/// A size, a count, a number of CPUs or a time, as a number that is comparable within its key.
 fn amount(setting: &Setting) -> Option<u128> {
     let number = read(setting).map(|number: u64| u128::from(number) * 1000);
     let number = number.or_else(|| read(setting).map(|Cpus(thousandths)| u128::from(thousandths)));

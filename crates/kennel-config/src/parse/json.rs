@@ -1,4 +1,4 @@
-//! JSON, with comments and trailing commas let pass.
+//! Parses JSON. Comments and trailing commas are accepted.
 
 use super::{MAX_DEPTH, syntax, too_deep};
 use crate::location::Lines;
@@ -16,7 +16,7 @@ pub(super) fn parse(text: &str, lines: &Lines) -> Result<Node, Error> {
     }
 }
 
-/// What is let pass beyond JSON itself; also for edits.
+/// The accepted extensions of JSON; also used for edits.
 pub(crate) fn options() -> ParseOptions {
     ParseOptions {
         allow_comments: true,

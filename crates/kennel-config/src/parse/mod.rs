@@ -1,5 +1,5 @@
-//! Text to [`Node`], one file per format. What a file may cost is capped here: its size, its depth, and what YAML's
-//! aliases may grow it to.
+//! Parses text into a [`Node`], with one module per format. The size and depth of a file, and its growth through YAML
+//! aliases, are capped here.
 
 mod json;
 mod toml;
@@ -12,15 +12,15 @@ use crate::{Error, KeyPath, Location, Node, Problem, Source, What};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The largest file that is read.
+/// The largest file that is read, in bytes.
 pub const MAX_BYTES: usize = 1 << 20;
-/// The deepest nesting that is read.
+/// The deepest nesting that is accepted.
 pub const MAX_DEPTH: usize = 64;
 
-/// A format of a file.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// JSON; comments and trailing commas are let pass, since editors of such files write them.
+    /// JSON. Comments and trailing commas are accepted, because editors of such files write them.
     Json,
     /// YAML 1.2, one document.
     Yaml,
@@ -29,7 +29,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that a file's extension names.
+    /// Returns the format for a file's extension.
     pub fn of_path(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "json" | "jsonc" => Some(Self::Json),
@@ -39,8 +39,8 @@ impl Format {
         }
     }
 
-    /// The likely format of a text without an extension: JSON begins with a brace, the first line of TOML is a table or
-    /// has `=` before any `:`, the rest is YAML.
+    /// Guesses the format of a text without a file extension. JSON begins with a brace. The first line of TOML is a
+    /// table or has `=` before any `:`. Everything else is YAML.
     pub fn of_content(text: &str) -> Self {
         let lines = text.lines().map(str::trim_start);
         let Some(line) = lines.into_iter().find(|line| !line.is_empty() && !line.starts_with('#')) else {
@@ -60,7 +60,7 @@ impl Format {
     }
 }
 
-/// Reads a text. An empty one is an empty map.
+/// Parses a text. An empty text is an empty map.
 pub fn parse(text: &str, format: Format, source: Source) -> Result<Node, Error> {
     let source = Arc::new(source);
     if text.len() > MAX_BYTES {

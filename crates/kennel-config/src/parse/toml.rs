@@ -1,4 +1,4 @@
-//! TOML. Dates are read as text: no setting is one.
+//! Parses TOML. Dates become text, because no setting is a date.
 
 use super::{MAX_DEPTH, syntax, too_deep};
 use crate::location::Lines;
@@ -25,7 +25,7 @@ fn table(table: &dyn TableLike, lines: &Lines, depth: usize) -> Result<Value, Er
 }
 
 fn item_node(item: &Item, key_at: &Location, lines: &Lines, depth: usize) -> Result<Node, Error> {
-    // A table made by a dotted key or a header has no text of its own: it stands where its key does.
+    // A table from a dotted key or a header has no text of its own. Its location is that of its key.
     let at = match item {
         Item::Value(value) if !value.is_inline_table() || value.span().is_some() => {
             value.span().map_or_else(|| key_at.clone(), |span| lines.at(span.start))

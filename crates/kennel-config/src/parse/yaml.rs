@@ -1,4 +1,4 @@
-//! YAML, from the events of its parser: so aliases grow the tree under our own count, and nothing recurses.
+//! Parses YAML from the events of its parser. So this module counts the growth through aliases, and nothing recurses.
 
 use super::{MAX_BYTES, MAX_DEPTH, syntax, too_deep};
 use crate::location::Lines;
@@ -7,7 +7,7 @@ use saphyr::Scalar;
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use std::collections::HashMap;
 
-/// What all aliases of a file together may add, in bytes and values.
+/// The growth that all aliases of a file may cause together, in bytes and values.
 const MAX_GROWTH: usize = 2 * MAX_BYTES;
 
 pub(super) fn parse(text: &str, lines: &Lines) -> Result<Node, Error> {
@@ -27,7 +27,7 @@ pub(super) fn parse(text: &str, lines: &Lines) -> Result<Node, Error> {
                 }
             }
             Event::Scalar(text, style, anchor, tag) => {
-                // A null written as an empty plain scalar has no text; quoted ones are always text.
+                // An empty plain scalar is null. Quoted scalars are always text.
                 let value = match Scalar::parse_from_cow_and_metadata(text.clone(), style, tag.as_ref()) {
                     Some(Scalar::Null) => Value::Null,
                     Some(Scalar::Boolean(value)) => Value::Bool(value),
@@ -61,7 +61,7 @@ struct Builder {
     grown: usize,
 }
 
-/// A list or map whose end has not come yet.
+/// A list or map whose end has not been reached.
 struct Open {
     node: Node,
     anchor: usize,
@@ -85,11 +85,11 @@ impl Builder {
         self.add(done.node, done.anchor, None)
     }
 
-    /// Puts a finished value where it belongs. `plain` is the text of an unquoted scalar: as a key `1:` or `true:` means
+    /// Adds a finished value to its parent. `plain` is the text of an unquoted scalar: as a key, `1:` or `true:` means
     /// its text.
     fn add(&mut self, node: Node, anchor: usize, plain: Option<String>) -> Result<(), Error> {
         if anchor > 0 {
-            // Kept copies count as well: anchors within anchors are copies of copies.
+            // Stored copies count too: anchors within anchors are copies of copies.
             let weight = weight(&node);
             self.grow(weight, &node.at)?;
             self.anchors.insert(anchor, (node.clone(), weight));
@@ -134,7 +134,7 @@ impl Builder {
     }
 }
 
-/// About what a tree costs: its texts, and a fixed price for each value.
+/// The approximate cost of a tree: its texts, and a fixed cost for each value.
 fn weight(node: &Node) -> usize {
     const EACH: usize = 64;
     EACH + match &node.value {

@@ -1,6 +1,7 @@
-//! Files with holes, in both directions. Only data is sent; a keeper that does not know of holes gets and sends all bytes.
+//! Sparse files, in both directions. Only their data is sent. A keeper without this feature sends and receives all
+//! bytes.
 //!
-//! What a keeper says of a file is a claim. Whoever writes what comes writes no more than was really sent: see
+//! The keeper's description of a file is not trusted. A receiver writes no more data than was really sent; see
 //! [`kennel_proto::sparse`].
 
 use super::{FileReader, Files, Upload, WriteOptions, ready_as};
@@ -16,7 +17,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 impl Files {
-    /// Opens a file for reading, with its holes.
+    /// Opens a file for reading, including its holes.
     pub async fn open_sparse(&self, path: impl AsRef<[u8]>) -> Result<SparseReader> {
         let (path, user) = (Self::path(path)?, self.user.clone());
         let request = Request::Read { path, user, offset: 0, limit: None, sparse: Some(true) };
@@ -25,8 +26,8 @@ impl Files {
         Ok(SparseReader { reader, decoder: sparse.then(Decoder::default), pieces: VecDeque::new() })
     }
 
-    /// Writes a file from one of the host: all of it or nothing. Its holes are not sent, and are holes inside. `tell` hears of the bytes
-    /// that are sent. Of a file with holes as much is written as it has when this begins.
+    /// Writes a file from a host file, completely or not at all. Holes are not sent, and the file inside has the same
+    /// holes. `tell` is called with the number of bytes sent. For a sparse file, the size at the beginning counts.
     pub async fn write_file(
         &self,
         path: impl AsRef<[u8]>,
@@ -76,7 +77,7 @@ async fn send_segments(upload: &mut Upload, file: &File, mut size: u64, tell: &m
             }
             from += count as u64;
             if count < most {
-                // It was cut off meanwhile.
+                // The file was truncated meanwhile.
                 size = from;
                 break;
             }
@@ -86,7 +87,7 @@ async fn send_segments(upload: &mut Upload, file: &File, mut size: u64, tell: &m
     upload.send(&head(size, 0)).await
 }
 
-/// Where the next data is and where it ends. A file system that does not know has nothing but data.
+/// Returns where the next data starts and ends. A filesystem without hole information counts as all data.
 fn next_data(file: &File, at: u64, size: u64) -> Result<(u64, u64), Errno> {
     match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(data) => Ok((data, rustix::fs::seek(file, SeekFrom::Hole(data))?)),
@@ -109,16 +110,16 @@ fn read_at(file: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {
     Ok(count)
 }
 
-/// A file that is being read with its holes.
+/// A sparse file that is being read.
 pub struct SparseReader {
     reader: FileReader,
-    /// There is one if segments come.
+    /// Set if the keeper sends segments.
     decoder: Option<Decoder>,
     pieces: VecDeque<Piece>,
 }
 
 impl SparseReader {
-    /// The next part of the file; `None` at its end.
+    /// Returns the next piece of the file, or `None` at its end.
     pub async fn piece(&mut self) -> Result<Option<Piece>> {
         loop {
             if let Some(piece) = self.pieces.pop_front() {

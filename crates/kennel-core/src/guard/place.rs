@@ -1,4 +1,4 @@
-//! Where a directory of Kennel's is, and how one gets there.
+//! The location of a directory that must be hidden, and the symlinks on the way to it.
 
 use crate::{Error, Result};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
@@ -7,22 +7,22 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
-/// As many symlinks as the kernel follows.
+/// The number of symlinks that the kernel follows in one path.
 const MOST_LINKS: usize = 40;
 
-/// A directory, which need not exist.
+/// A directory, which may not exist.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// As it was named.
+    /// The path as it was given.
     pub(crate) named: PathBuf,
-    /// Without symlinks, as far as it exists.
+    /// The path without symlinks, as far as it exists.
     pub(crate) real: PathBuf,
-    /// The symlinks on the way there, each by its real path.
+    /// The symlinks on the way, each by its real path.
     pub(crate) links: Vec<PathBuf>,
 }
 
 impl Place {
-    /// Follows the path, one name at a time.
+    /// Resolves the path, one component at a time.
     pub(crate) fn of(named: &Path) -> Self {
         let names =
             |path: &Path| -> VecDeque<OsString> { path.components().map(|part| part.as_os_str().to_owned()).collect() };
@@ -58,8 +58,8 @@ impl Place {
     }
 }
 
-/// Whether there is a directory at that real path. One that is missing is made, unless it is below a read-only mount: the
-/// inside could make it otherwise. It belongs to the owner of the directory that it is made in.
+/// Returns whether a directory exists at this real path. A missing one is created, unless it is below a read-only
+/// mount: otherwise a sandbox could create it. It gets the owner of its parent directory.
 pub(crate) fn is_there(dir: &Path, read_only: bool) -> Result<bool> {
     if dir.symlink_metadata().is_ok() {
         return Ok(true);
@@ -69,7 +69,7 @@ pub(crate) fn is_there(dir: &Path, read_only: bool) -> Result<bool> {
     }
     match make(dir) {
         Ok(()) => Ok(true),
-        // The inside cannot make it either.
+        // A sandbox cannot create it either.
         Err(Errno::ROFS) => Ok(false),
         Err(error) => Err(Error::io(format!("make {}, which a sandbox must not make", dir.display()), error)
             .hint("make it yourself, or mount a directory further down")),

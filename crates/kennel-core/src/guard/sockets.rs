@@ -1,9 +1,9 @@
-//! The sockets of container engines: whoever can talk to one controls the host.
+//! Finds the sockets of container engines. Whoever can connect to one controls the host.
 //!
-//! No tree is walked. Looked at are well-known sockets, those that the caller names, and those that the kernel lists as
-//! listening below a mount. A well-known one is taken for an engine's without asking. To another one a connection is
-//! made, on which nothing is written: the kernel then tells which program listens. Only where the socket is called like an
-//! engine's, and some other program listens (an ssh that forwards, systemd), it is asked `GET /_ping`.
+//! No directory tree is walked. The candidates are well-known sockets, sockets that the caller names, and sockets that
+//! the kernel lists as listening below a mount. A well-known socket counts as an engine's without further checks. For
+//! any other, a connection is opened on which nothing is sent: the kernel then reports which program listens. If the
+//! socket is named like an engine's but another program listens (a forwarding ssh, systemd), it is sent `GET /_ping`.
 
 mod listening;
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// Where engines of the system listen.
+/// The sockets of engines that run for the whole system.
 const WELL_KNOWN: [&str; 15] = [
     "/run/docker.sock",
     "/run/docker-host.sock",
@@ -35,7 +35,7 @@ const WELL_KNOWN: [&str; 15] = [
     "/var/snap/lxd/common/lxd/unix.socket",
 ];
 
-/// Names of programs that are engines, as the kernel keeps them: fifteen bytes at most.
+/// The program names of engines. The kernel truncates names to fifteen bytes.
 const PROGRAMS: [&str; 15] = [
     "dockerd",
     "com.docker.back",
@@ -54,16 +54,16 @@ const PROGRAMS: [&str; 15] = [
     "incusd",
 ];
 
-/// What the names of engines' sockets, or of their directories, contain. These engines answer to `GET /_ping`,
+/// Parts of the names of engines' sockets or their directories. These engines reply to `GET /_ping`,
 const HTTP: [&str; 2] = ["docker", "podman"];
 /// and these do not.
 const OTHERS: [&str; 7] = ["containerd", "crio", "buildkit", "libvirt", "incus", "lxd", "nerdctl"];
 
-/// How long one socket is waited for, and all of them together. A socket that says nothing is taken for an engine's.
+/// The timeout for one socket, and for all of them together. A socket that does not reply counts as an engine's.
 const ONE: Duration = Duration::from_millis(250);
 const ALL: Duration = Duration::from_secs(1);
 
-/// Whether an engine listens at that real path. `named` are sockets that the caller knows to be engines'.
+/// Returns whether an engine listens at this real path. `named` are sockets that the caller knows to be engines'.
 pub(crate) async fn is_engine(path: &Path, named: &[PathBuf]) -> bool {
     let Ok(found) = path.symlink_metadata() else { return false };
     if !found.file_type().is_socket() {
@@ -73,8 +73,8 @@ pub(crate) async fn is_engine(path: &Path, named: &[PathBuf]) -> bool {
     known(named).any(same) || asked(path, Instant::now() + ONE).await
 }
 
-/// The engines' sockets below each of these directories, given as it was named and by its real path. Answers paths relative
-/// to it. `skip` says which of these, in which directory, nobody will see anyway.
+/// Returns the engines' sockets below each of these directories, relative to it. A directory is given as it was named
+/// and by its real path. `skip` tells which paths of a directory are hidden anyway.
 pub(crate) async fn below(
     tops: &[(PathBuf, PathBuf)],
     named: &[PathBuf],
@@ -89,7 +89,7 @@ pub(crate) async fn below(
     for socket in known(named) {
         let is_socket = socket.metadata().is_ok_and(|found| found.file_type().is_socket());
         let Some(real) = is_socket.then(|| socket.canonicalize().ok()).flatten() else { continue };
-        // By device and inode: the mount may be the same directory under another name.
+        // Directories are compared by device and inode, because the mount may be the same directory under another name.
         for above in real.ancestors().skip(1) {
             let above_is = above.metadata().ok().map(|dir| identity(&dir));
             for (index, dir) in dirs.iter().enumerate() {
@@ -132,13 +132,13 @@ fn known(named: &[PathBuf]) -> impl Iterator<Item = &Path> {
     WELL_KNOWN.iter().map(Path::new).chain(named.iter().map(PathBuf::as_path))
 }
 
-/// Those of the paths that may lie below one of the directories, without symlinks.
+/// Returns the paths, without symlinks, that may be below one of the directories.
 fn bound_below(tops: &[(PathBuf, PathBuf)], paths: &[PathBuf]) -> Vec<PathBuf> {
     let is_below = |path: &Path| tops.iter().any(|(named, real)| path.starts_with(named) || path.starts_with(real));
     let mut parents: HashMap<&Path, Option<PathBuf>> = HashMap::new();
     let real = paths.iter().filter_map(|path| {
         let (parent, name) = (path.parent()?, path.file_name()?);
-        // Most sockets are in there, and no symlink leads out of it.
+        // Most sockets are in `/run`, and no symlink leads out of it.
         if parent.starts_with("/run") && !is_below(parent) {
             return None;
         }
@@ -151,16 +151,16 @@ fn bound_below(tops: &[(PathBuf, PathBuf)], paths: &[PathBuf]) -> Vec<PathBuf> {
     real
 }
 
-/// Whether an engine listens at a socket, found out from whoever does.
+/// Returns whether an engine listens on a socket, by connecting to it.
 async fn asked(path: &Path, deadline: Instant) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     let (http, other) = (is_called(path, &HTTP), is_called(path, &OTHERS));
     let stream = match connect_file(path).await {
         Ok(stream) => stream,
-        // Nobody listens, or not for streams of bytes.
+        // No process listens, or it is not a stream socket.
         Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => return false,
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::PROTOTYPE.raw_os_error()) => return false,
-        // What the caller cannot use, the sandbox must not use either.
+        // If the caller cannot use the socket, the sandbox must not use it either.
         Err(_) => return true,
     };
     let program = stream.peer_cred().ok().and_then(|peer| peer.pid()).filter(|pid| *pid != 0).and_then(|pid| {
@@ -172,7 +172,7 @@ async fn asked(path: &Path, deadline: Instant) -> bool {
         _ if other => true,
         _ if http => {
             let left = deadline.saturating_duration_since(Instant::now()).min(ONE);
-            // One that says nothing may be an engine that is busy.
+            // A process that does not reply may be a busy engine.
             tokio::time::timeout(left, answers_as_engine(stream)).await.unwrap_or(true)
         }
         _ => false,
@@ -185,7 +185,7 @@ fn is_called(path: &Path, names: &[&str]) -> bool {
     names.iter().any(|name| own.contains(name) || dir == *name)
 }
 
-/// Whether the one who listens has the manners of Docker and Podman.
+/// Returns whether the reply to `GET /_ping` has the headers of Docker or Podman.
 async fn answers_as_engine(mut stream: UnixStream) -> bool {
     const HEADERS: [&str; 3] = ["\r\napi-version:", "\r\nlibpod-api-version:", "\r\ndocker-experimental:"];
     if stream.write_all(b"GET /_ping HTTP/1.0\r\nHost: localhost\r\n\r\n").await.is_err() {
@@ -193,7 +193,7 @@ async fn answers_as_engine(mut stream: UnixStream) -> bool {
     }
     let mut answer = Vec::new();
     let mut part = [0; 1024];
-    // Whoever listens may send without end.
+    // The peer may send without end.
     while answer.len() < 4096 && !answer.windows(4).any(|end| end == b"\r\n\r\n") {
         match stream.read(&mut part).await {
             Ok(count) if count > 0 => answer.extend_from_slice(&part[..count]),

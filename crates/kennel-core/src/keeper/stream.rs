@@ -1,4 +1,4 @@
-//! One request on a connection, and all that follows from it.
+//! One request on a connection, and everything that follows from it.
 
 use super::{Link, State, failed, lock, lost, protocol};
 use crate::{Error, Result};
@@ -7,7 +7,7 @@ use kennel_types::ErrorCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// What has arrived on a stream.
+/// What has been received on a stream.
 #[derive(Default)]
 pub(super) struct StreamState {
     pub(super) arrived: Arc<Notify>,
@@ -22,7 +22,7 @@ pub(super) struct StreamState {
 #[derive(Default)]
 struct Incoming {
     bytes: Vec<u8>,
-    /// The number of the next byte to arrive.
+    /// The offset of the next byte to receive.
     next: u64,
     consumed: u64,
     eof: bool,
@@ -42,7 +42,7 @@ impl StreamState {
         Self { arrived, ..Self::default() }
     }
 
-    /// Takes one frame, or says what rule it breaks.
+    /// Processes one frame, or returns the rule that it violates.
     pub(super) fn take(&mut self, body: Body) -> std::result::Result<(), &'static str> {
         if self.end.is_some() {
             return Err("a frame after the end of its stream");
@@ -94,14 +94,14 @@ impl StreamState {
     }
 }
 
-/// One request and all that follows from it. Dropping it closes the stream.
+/// One request and everything that follows from it. Dropping it closes the stream.
 pub struct KeeperStream {
     link: Arc<Link>,
     stream: u32,
     arrived: Arc<Notify>,
-    /// Bytes handed out whose consumption was not told yet, per channel.
+    /// Bytes that were returned to the caller but not yet reported as consumed, per channel.
     unacknowledged: [u64; 2],
-    /// Whether the stream is over when this handle is dropped; not so for a second one that only sends.
+    /// Whether dropping this handle closes the stream. It does not for a second handle that only sends.
     sole: bool,
 }
 
@@ -113,7 +113,7 @@ impl Drop for KeeperStream {
     }
 }
 
-/// Bytes that arrived, or the end.
+/// Received bytes, or the end of the stream.
 pub(crate) enum Arrival {
     Bytes(Channel, Vec<u8>),
     Exit(ExitReport),
@@ -125,7 +125,7 @@ impl KeeperStream {
         Self { link, stream, arrived, unacknowledged: [0; 2], sole: true }
     }
 
-    /// Waits until `ready` finds what it wants in the stream's state.
+    /// Waits until `ready` returns a value for the stream's state.
     async fn until<T>(&self, mut ready: impl FnMut(&mut StreamState) -> Option<Result<T>>) -> Result<T> {
         loop {
             let arrived = self.arrived.notified();
@@ -144,7 +144,7 @@ impl KeeperStream {
         }
     }
 
-    /// The first reply, or why there is none.
+    /// Returns the first reply, or the error that replaces it.
     pub async fn reply(&self) -> Result<Reply> {
         self.until(|stream| match (stream.reply.take(), &stream.end) {
             (Some(reply), _) => Some(Ok(reply)),
@@ -155,7 +155,7 @@ impl KeeperStream {
         .await
     }
 
-    /// The outcome of a request that answers once.
+    /// Returns the result of a request with a single reply.
     pub async fn done(&mut self) -> Result<kennel_proto::Outcome> {
         loop {
             match self.next().await? {
@@ -166,7 +166,8 @@ impl KeeperStream {
         }
     }
 
-    /// The next bytes, or the end once all bytes were handed out. What was handed out before counts as consumed.
+    /// Returns the next bytes, or the end once all bytes were returned. Bytes that were returned before count as
+    /// consumed.
     pub(crate) async fn next(&mut self) -> Result<Arrival> {
         self.acknowledge();
         let arrival = self
@@ -194,7 +195,7 @@ impl KeeperStream {
         Ok(arrival)
     }
 
-    /// Tells the keeper what was consumed, if it is enough to matter.
+    /// Reports consumed bytes to the keeper, once there are enough of them.
     fn acknowledge(&mut self) {
         for (index, channel) in [Channel::Stdout, Channel::Stderr].into_iter().enumerate() {
             if self.unacknowledged[index] == 0 {
@@ -222,7 +223,8 @@ impl KeeperStream {
         consumed
     }
 
-    /// Waits until the keeper has consumed all but `window` bytes of what was sent so far.
+    /// Waits until the keeper has consumed all but `window` of the bytes sent so far. Returns how many bytes may be
+    /// sent.
     pub(crate) async fn room(&self, sent: u64, window: u64) -> Result<u64> {
         self.until(|stream| {
             let ahead = sent.saturating_sub(stream.stdin_consumed);
@@ -235,7 +237,7 @@ impl KeeperStream {
         .await
     }
 
-    /// Sends bytes of a channel, numbered from `offset` on.
+    /// Sends bytes of a channel, starting at `offset`.
     pub(crate) fn send_data(&self, channel: Channel, offset: u64, bytes: &[u8]) {
         let mut state = lock(&self.link.shared);
         if state.closed.is_none() {
@@ -256,7 +258,7 @@ impl KeeperStream {
         }
     }
 
-    /// A second handle on the same stream, for the one who writes while another reads.
+    /// A second handle on the same stream, for a task that writes while another reads.
     pub(crate) fn sender(&self) -> Self {
         Self {
             link: self.link.clone(),
@@ -267,7 +269,7 @@ impl KeeperStream {
         }
     }
 
-    /// Forgets the stream and tells the keeper, unless it is over already.
+    /// Removes the stream, and tells the keeper unless the stream has already ended.
     pub(crate) fn close(&self) {
         let over = lock(&self.link.shared).streams.remove(&self.stream).is_none_or(|stream| stream.end.is_some());
         if !over {

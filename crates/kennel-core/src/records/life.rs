@@ -1,4 +1,4 @@
-//! Whether a sandbox on disk runs, who keeps it alive, and how it begins and ends.
+//! The lifecycle of sandboxes on disk: whether they run, which process keeps them alive, and how they start and end.
 
 use super::{Record, Records, Starting};
 use crate::{Dialed, Error, LogOptions, Result, Told};
@@ -9,14 +9,15 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use std::time::Duration;
 
 impl Records {
-    /// Whether it runs: whether someone holds its lock.
+    /// Whether the sandbox runs: whether a process holds its lock.
     pub fn is_running(&self, id: &SandboxId) -> bool {
         let Ok(lock) = std::fs::File::open(self.dir(id).join("lock")) else { return false };
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
     }
 
-    /// Ends one that is tied to us. Whoever keeps it alive also clears it away, so it is enough that nothing runs in it:
-    /// its keeper hangs up, or nobody listens any more. Answers whether that is so; else it has to be ended as any other.
+    /// Ends a sandbox that is tied to this process. The process that keeps it alive also removes it, so it is enough
+    /// that nothing runs inside: the keeper closes the connection, or no process listens any more. Returns whether this
+    /// is the case; otherwise it must be ended like any other.
     pub async fn end_owned(&self, id: &SandboxId, dialed: Result<Dialed>) -> Result<bool> {
         match crate::shut_down(dialed, Duration::ZERO).await {
             // It never ran.
@@ -24,20 +25,21 @@ impl Records {
             Err(error) if !error.is_refused() => self.end(id, Err(error), Duration::ZERO).await?,
             _ => {}
         }
-        // For everyone else it is gone from now on, and its name is free.
+        // From now on it is gone for all other processes, and its name is free.
         let _ = std::fs::remove_file(self.dir(id).join("sandbox.json"));
         Ok(true)
     }
 
-    /// Ends it: by its keeper, or if that cannot be reached, by killing whoever holds its lock. Returns when it has ended.
+    /// Ends the sandbox through its keeper. If the keeper cannot be reached, kills the process that holds its lock.
+    /// Returns when it has ended.
     pub async fn end(&self, id: &SandboxId, dialed: Result<Dialed>, grace: Duration) -> Result<()> {
         if let Err(error) = crate::shut_down(dialed, grace).await {
-            // It may just have been ending by itself.
+            // It may be about to end by itself.
             const BY_ITSELF: Duration = Duration::from_millis(500);
             if let Ok(ended) = tokio::time::timeout(BY_ITSELF, self.wait_until_ended(id)).await {
                 return ended;
             }
-            // Whoever held the lock may have let go of it just now, and cannot be found any more.
+            // The process that held the lock may have released it just now, and can no longer be found.
             if self.kill_holder(id).is_err() && self.is_running(id) {
                 return Err(error);
             }
@@ -45,14 +47,14 @@ impl Records {
         self.wait_until_ended(id).await
     }
 
-    /// The process that keeps it alive, if one does.
+    /// The process that keeps the sandbox alive, if there is one.
     pub fn holder(&self, id: &SandboxId) -> Option<Pid> {
         let text = std::fs::read_to_string(self.dir(id).join("lock")).ok()?;
-        // The lock is held and names this process: it cannot have become another's number since.
+        // The lock is held and names this process, so its id cannot have been reused.
         text.trim().parse().ok().and_then(Pid::from_raw).filter(|_| self.is_running(id))
     }
 
-    /// Kills the process that keeps it alive. Everything inside dies with that one.
+    /// Kills the process that keeps the sandbox alive. All processes inside die with it.
     fn kill_holder(&self, id: &SandboxId) -> Result<()> {
         let what = || format!("end sandbox {id}");
         let nobody = || Error::new(ErrorCode::Internal, format!("{}: nobody holds its lock", what()));
@@ -64,8 +66,8 @@ impl Records {
         Ok(())
     }
 
-    /// Waits until one that was just told to start has done so, main process and all. One that takes longer than it may
-    /// is ended: half started is not started. `line` is one to its keeper.
+    /// Waits until the sandbox and its main process have started. If this takes too long, the sandbox is ended, because
+    /// half started does not count as started. `line` connects to its keeper.
     pub async fn confirm(&self, record: &Record, told: Told, line: impl Future<Output = Result<Dialed>>) -> Result<()> {
         const ENDS_WITHIN: Duration = Duration::from_secs(1);
         let (within, process) = (record.spec.startup(), told.process());
@@ -77,15 +79,15 @@ impl Records {
             return done;
         }
         process.kill();
-        // One that the kernel holds on to is not waited for: that would be the very thing that must not be.
+        // Do not wait for a process that the kernel does not let go: this function must not hang.
         let _ = tokio::time::timeout(ENDS_WITHIN, self.wait_until_ended(&record.id)).await;
         Err(Error::too_slow(format!("start sandbox {}", record.name), within))
     }
 
-    /// Makes sure that the main process of one that was just started runs, or ran: its keeper answers from then on. One
-    /// that could not be started has said why, as the last thing in its log.
+    /// Checks that the main process of a new sandbox runs, or did run: the keeper replies from then on. If it could not
+    /// be started, the last entry of its log contains the reason.
     async fn confirm_main(&self, record: &Record, dialed: Result<Dialed>) -> Result<()> {
-        // Who is connected to a tied one is its owner, and would end it by leaving.
+        // A connection to a tied sandbox would count as its owner, and closing it would end the sandbox.
         if record.spec.command.is_none() || record.spec.tied {
             return Ok(());
         }
@@ -109,22 +111,22 @@ impl Records {
         }
     }
 
-    /// Waits until nobody holds its lock.
+    /// Waits until no process holds the lock.
     pub async fn wait_until_ended(&self, id: &SandboxId) -> Result<()> {
         let path = self.dir(id).join("lock");
         let waited = tokio::task::spawn_blocking(move || match std::fs::File::open(&path) {
             Ok(lock) => rustix::io::retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockShared))
                 .map_err(|error| Error::io(format!("wait for {}", path.display()), error)),
-            Err(_) => Ok(()), // it is gone altogether
+            Err(_) => Ok(()), // The directory is gone.
         });
         waited.await.map_err(|error| Error::new(ErrorCode::Internal, format!("wait for the sandbox: {error}")))?
     }
 
-    /// Waits for others who start it, and then is the only one.
+    /// Waits until no other process is starting the sandbox, and locks it.
     pub async fn starting(&self, record: &Record) -> Result<Starting> {
         let id = &record.id;
         if self.is_owned(id) {
-            return Ok(Starting { _lock: None }); // it is locked by us as long as we live
+            return Ok(Starting { _lock: None }); // This process holds the lock as long as it lives.
         }
         let path = self.dir(id).join("sandbox.json");
         let what = || format!("lock {}", path.display());

@@ -1,4 +1,4 @@
-//! What happens to sandboxes on disk.
+//! Events of sandboxes on disk.
 
 use super::Records;
 use crate::{EventStream, Result};
@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::Poll;
 use std::time::Duration;
 
-/// What happens to these sandboxes from now on. What is held is compared again and again: every change of state is seen,
-/// unless it is undone within a moment.
+/// Returns the events of these sandboxes from now on. It compares their states repeatedly. So every change is seen,
+/// unless it is undone before the next comparison.
 pub fn watch_records(records: Records) -> Result<EventStream> {
     let mut seen = states(&records)?;
     let mut ready: VecDeque<Event> = VecDeque::new();

@@ -1,5 +1,5 @@
-//! The files of a layout in an archive. They come in any order, so it is looked through once, and then read where it is
-//! needed.
+//! Reads the files of a layout in an archive. They come in any order, so the archive is indexed once, and then read
+//! where needed.
 
 use super::blobs::Blobs;
 use crate::error::{Error, Result, shown};
@@ -12,11 +12,11 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use tar::{Archive, EntryType};
 
-/// What may stand before one entry.
+/// The bytes that may precede an entry.
 const HEADERS: u64 = 64 << 10;
-/// A layout has a few for each layer. What has more is something else.
+/// The maximum number of members. A layout has a few for each layer; an archive with more is not a layout.
 const MOST: usize = 20_000;
-/// Links from one file to the next.
+/// The maximum number of symlinks from one file to the next.
 const LINKS: usize = 8;
 
 /// The members of an archive.
@@ -33,7 +33,7 @@ enum Member {
 }
 
 impl<'a> Members<'a> {
-    /// Looks through an archive; nothing if it has more members than a layout could.
+    /// Indexes an archive. Returns `None` if it has more members than a layout can have.
     pub(crate) fn of(file: &'a File) -> Result<Option<Self>> {
         let wrong = |error: io::Error| {
             let why = shown(error.to_string().as_bytes());
@@ -56,7 +56,7 @@ impl<'a> Members<'a> {
                 EntryType::Regular | EntryType::Continuous => {
                     Some(Member::At { start: entry.raw_file_position(), size: entry.size() })
                 }
-                // Docker writes a layer that two images share once, and a link to it.
+                // Docker writes a layer that two images share only once, and a symlink to it.
                 EntryType::Symlink => target().and_then(|target| {
                     let dir = name.rsplit_once('/').map_or("", |(dir, _)| dir);
                     plain(&format!("{dir}/{target}")).map(Member::Link)
@@ -90,7 +90,7 @@ impl Blobs for Members<'_> {
     }
 }
 
-/// A path without what means nothing; nothing if it leads out.
+/// Normalises a path. Returns `None` if it leads out of the archive.
 fn plain(path: &str) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -103,7 +103,7 @@ fn plain(path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// A part of a file.
+/// A range of a file.
 struct Section<'a> {
     file: &'a File,
     at: u64,

@@ -1,4 +1,4 @@
-//! The files of a layout, wherever they are. Paths in it were written by whoever made it.
+//! Access to the files of a layout. Its paths are not trusted.
 
 use crate::error::{Error, Result, shown};
 use pathrs::Root;
@@ -8,15 +8,15 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Largest description that is read into memory.
+/// Bytes in the largest description that is read into memory.
 pub(crate) const DESCRIPTION: u64 = 4 << 20;
 
 /// Files by their paths.
 pub(crate) trait Blobs {
-    /// A file and its size; nothing if there is none.
+    /// Opens a file and returns it with its size, or `None` if it does not exist.
     fn open(&self, path: &str) -> Result<Option<(Box<dyn Read + '_>, u64)>>;
 
-    /// A small file; nothing if there is none.
+    /// Reads a small file, or returns `None` if it does not exist.
     fn read(&self, path: &str) -> Result<Option<Vec<u8>>> {
         let Some((from, size)) = self.open(path)? else { return Ok(None) };
         let path = shown(path.as_bytes());
@@ -32,7 +32,7 @@ pub(crate) trait Blobs {
     }
 }
 
-/// Those in a directory. No path leads out of it.
+/// The files in a directory. No path leads out of it.
 pub(crate) struct Directory {
     root: Root,
 }
@@ -47,7 +47,7 @@ impl Directory {
 impl Blobs for Directory {
     fn open(&self, path: &str) -> Result<Option<(Box<dyn Read + '_>, u64)>> {
         let what = |error| Error::io(format!("read {}", shown(path.as_bytes())), error);
-        // Not to wait for a pipe that someone put there.
+        // Do not wait for a FIFO that someone put there.
         let flags = OpenFlags::O_RDONLY | OpenFlags::O_NONBLOCK | OpenFlags::O_CLOEXEC;
         let file: File = match self.root.open_subpath(path, flags) {
             Ok(file) => file,

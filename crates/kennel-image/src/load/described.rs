@@ -1,4 +1,4 @@
-//! What a layout says is in it.
+//! Parses the descriptions in a layout.
 
 use super::blobs::Blobs;
 use crate::error::{Error, Result, shown};
@@ -15,10 +15,10 @@ pub(crate) struct Found {
     pub(crate) layers: Vec<Part>,
 }
 
-/// A layer of it.
+/// A layer of the image.
 pub(crate) struct Part {
     pub(crate) path: String,
-    /// Digest and size, where the layout says so.
+    /// Digest and size, if the layout contains them.
     pub(crate) blob: Option<(Digest, u64)>,
 }
 
@@ -31,7 +31,7 @@ struct Saved {
     layers: Vec<String>,
 }
 
-/// The images of a layout; nothing if it is none. `name` is what the user calls the one that is in it.
+/// Returns the images of a layout, or `None` if it is not a layout. `name` is the user's name for the image.
 pub(crate) fn look(blobs: &dyn Blobs, name: Option<&Reference>) -> Result<Option<Vec<Found>>> {
     let found = if let Some(text) = blobs.read("manifest.json")? {
         saved(blobs, &text, name)?
@@ -65,7 +65,7 @@ fn saved(blobs: &dyn Blobs, text: &[u8], name: Option<&Reference>) -> Result<Vec
             let config = blobs
                 .read(&image.config)?
                 .ok_or_else(|| Error::unsound(format!("{} is not in it", shown(image.config.as_bytes()))))?;
-            // The file is called by its digest, in one of two ways.
+            // The file is named by its digest, in one of two ways.
             let called = image.config.strip_prefix("blobs/sha256/").or_else(|| image.config.strip_suffix(".json"));
             if let Some(expected) = called.and_then(Digest::from_hex) {
                 check("the configuration", &expected, &config)?;
@@ -120,14 +120,14 @@ fn named(names: Vec<Reference>) -> Result<Vec<Reference>> {
     Ok(names)
 }
 
-/// The full name that a layout gives an image. A tag alone is none.
+/// Returns the full name that a layout gives an image. A tag alone is not a name.
 fn own_name(entry: &Descriptor) -> Result<Option<Reference>> {
     let said = |key: &str| entry.annotations().as_ref().and_then(|all| all.get(key));
     let tag = || said("org.opencontainers.image.ref.name").filter(|name| name.contains(['/', ':']));
     said("io.containerd.image.name").or_else(tag).map(|name| name.parse()).transpose()
 }
 
-/// A description that the layout names by digest and size.
+/// Reads a description that the layout refers to by digest and size.
 fn blob(blobs: &dyn Blobs, entry: &Descriptor) -> Result<Vec<u8>> {
     let (digest, size) = named_blob(entry)?;
     let bytes = blobs.read(&path_of(&digest))?.ok_or_else(|| Error::unsound(format!("{digest} is not in it")))?;
@@ -142,12 +142,12 @@ fn path_of(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
-/// Digest and size of what an entry names.
+/// Returns the digest and size from a descriptor.
 pub(crate) fn named_blob(entry: &Descriptor) -> Result<(Digest, u64)> {
     Ok((entry.digest().to_string().parse()?, entry.size()))
 }
 
-/// Whether these bytes are what they should be.
+/// Checks that the bytes have the expected digest.
 pub(crate) fn check(what: &str, expected: &Digest, bytes: &[u8]) -> Result<()> {
     let found = Digest::of(bytes);
     if found == *expected {
@@ -156,7 +156,7 @@ pub(crate) fn check(what: &str, expected: &Digest, bytes: &[u8]) -> Result<()> {
     Err(Error::unsound(format!("{what} is not what it should be: expected {expected}, found {found}")))
 }
 
-/// Reads a description.
+/// Parses a description.
 pub(crate) fn parse<T: serde::de::DeserializeOwned>(what: &str, text: &[u8]) -> Result<T> {
     serde_json::from_slice(text).map_err(|error| {
         let why = shown(error.to_string().as_bytes());
@@ -164,8 +164,8 @@ pub(crate) fn parse<T: serde::de::DeserializeOwned>(what: &str, text: &[u8]) -> 
     })
 }
 
-/// Whether a description is of several images, and not of one. It must be of one of the two, by what is in it: what it
-/// is called elsewhere counts for nothing.
+/// Whether a description is an index of several images, and not a manifest of one. Its content decides, not its
+/// declared type. It must be one of the two.
 pub(crate) fn is_index(text: &[u8]) -> Result<bool> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -188,7 +188,7 @@ fn is_ours(entry: &Descriptor) -> bool {
     entry.platform().as_ref().is_some_and(ours)
 }
 
-/// The image of an index that is for this machine.
+/// Returns the image of an index that is for this machine.
 pub(crate) fn choose(index: &ImageIndex) -> Result<&Descriptor> {
     let entries = index.manifests();
     let only = || entries.iter().next().filter(|entry| entries.len() == 1 && entry.platform().is_none());
@@ -198,7 +198,7 @@ pub(crate) fn choose(index: &ImageIndex) -> Result<&Descriptor> {
 fn nothing_for_us(index: &ImageIndex) -> Error {
     let platforms = index.manifests().iter().filter_map(|entry| entry.platform().as_ref());
     let mut there: Vec<String> = platforms.map(|it| format!("{}/{}", it.os(), it.architecture())).collect();
-    // Notes about how an image was built stand beside the images.
+    // Build attestations are listed next to the images.
     there.retain(|name| name != "unknown/unknown");
     there.sort();
     there.dedup();

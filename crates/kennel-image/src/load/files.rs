@@ -1,6 +1,7 @@
-//! A directory of plain files, as the archive that it would be: so there is one way in, with one set of rules.
+//! Packs a directory of plain files as a tar archive, so that there is only one way to load files, with one set of
+//! rules.
 //!
-//! The same files always make the same archive. Nothing is followed, and other file systems are left out.
+//! The same files always result in the same archive. Symlinks are not followed, and other filesystems are left out.
 
 use crate::error::{Error, Result};
 use crate::layer::Stream;
@@ -12,19 +13,19 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use tar::{Builder, EntryType, Header};
 
-/// Hands a directory on as a stream.
+/// Passes a directory on as a stream.
 pub(crate) fn packed<T>(from: &Path, take: impl FnOnce(Stream<Packed>) -> Result<T>) -> Result<T> {
     let (reader, writer) = io::pipe().map_err(|error| Error::io("make a pipe", error))?;
     let part = from.file_name().map_or_else(|| "files".to_owned(), |name| crate::error::shown(name.as_encoded_bytes()));
     std::thread::scope(|scope| {
         let (done, end) = mpsc::channel();
         scope.spawn(move || done.send(pack(from, writer)));
-        // Without its reader the packing ends, too.
+        // When the reader is dropped, the packing ends too.
         take(Stream { from: Packed { from: reader, end }, size: None, blob: None, diff_id: None, part })
     })
 }
 
-/// What is being packed. It ends only if all could be.
+/// An archive that is being packed. It ends without an error only if everything could be packed.
 pub(crate) struct Packed {
     from: io::PipeReader,
     end: mpsc::Receiver<io::Result<()>>,
@@ -34,7 +35,7 @@ impl Read for Packed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(buffer)?;
         if count == 0 && !buffer.is_empty() {
-            // Said once; whoever reads on is at the end.
+            // The error is returned once. Afterwards, the reader is at the end.
             self.end.recv().unwrap_or(Ok(()))?;
         }
         Ok(count)
@@ -52,7 +53,7 @@ fn pack(from: &Path, to: impl Write) -> io::Result<()> {
 
 struct Packing<W: Write> {
     to: Builder<W>,
-    /// Files with several names, by where they are: the first name.
+    /// Files with several names, by device and inode, with their first name.
     seen: HashMap<(u64, u64), PathBuf>,
     device: u64,
 }
@@ -101,13 +102,13 @@ impl<W: Write> Packing<W> {
             return self.to.append_data(&mut header(meta, EntryType::Fifo, 0), name, io::empty());
         }
         if kind.is_char_device() || kind.is_block_device() {
-            // Only so that it is counted among what was left out.
+            // Added only so that it is counted among the entries that were left out.
             return self.to.append_data(&mut header(meta, EntryType::Char, 0), name, io::empty());
         }
         if !kind.is_file() {
             return Ok(());
         }
-        // It may have become something else meanwhile.
+        // The file may have been replaced by something else meanwhile.
         let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
         let file = File::options().read(true).custom_flags(flags as i32).open(path)?;
         let meta = file.metadata()?;
@@ -119,7 +120,7 @@ impl<W: Write> Packing<W> {
         self.to.append_data(&mut header(&meta, EntryType::Regular, meta.len()), name, &mut content)
     }
 
-    /// Those that a layer may have.
+    /// Adds the extended attributes that a layer may have.
     fn attributes(&mut self, path: &Path) -> io::Result<()> {
         let mut found = Vec::new();
         for name in names_of_attributes(path) {
@@ -160,14 +161,14 @@ fn header(meta: &Metadata, kind: EntryType, size: u64) -> Header {
 }
 
 fn about(path: &Path, error: io::Error) -> io::Error {
-    // Nobody wants the rest, which is no fault of this file.
+    // The reader does not want the rest. This is no error of this file.
     if error.kind() == io::ErrorKind::BrokenPipe {
         return error;
     }
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// A file of the size that was said, or an error.
+/// A file that must have the announced size.
 struct Exactly {
     from: File,
     left: u64,

@@ -1,4 +1,4 @@
-//! One download: a file that grows, is locked by who fetches it, and is continued where it broke off.
+//! One download: a growing file that is locked by the downloading process and continued after an interruption.
 
 use super::registry::Registry;
 use crate::Digest;
@@ -15,12 +15,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long is waited before it is tried again, at first.
+/// The initial delay before another attempt.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How often it is told how far it is.
+/// How often progress is reported.
 const TELL: Duration = Duration::from_millis(100);
 
-/// A download that is ours alone.
+/// A download that this process has locked.
 pub(crate) struct Download {
     path: PathBuf,
     file: File,
@@ -30,7 +30,7 @@ pub(crate) struct Download {
 }
 
 impl Download {
-    /// Takes a download, once nobody else is at it.
+    /// Locks a download, waiting for other processes.
     pub(crate) async fn lock(store: &Store, blob: Digest, size: u64, tell: Tell<'_>) -> Result<Self> {
         let part = blob.short();
         let path = store.blobs().join(blob.hex());
@@ -46,7 +46,7 @@ impl Download {
                     file.lock().map_err(what)?;
                 }
                 teller.still_wanted()?;
-                // Whoever had it may have removed it: then this is not the file that others see.
+                // The previous holder may have removed the file. Then this is not the file that others see.
                 if is_at(&file, &own) {
                     return Ok(file);
                 }
@@ -55,22 +55,22 @@ impl Download {
         Ok(Self { file: file.await?, path, blob, size, part })
     }
 
-    /// What it is called while it is worked on.
+    /// The name in progress reports.
     pub(crate) fn part(&self) -> &str {
         &self.part
     }
 
-    /// How many bytes it has when it is whole.
+    /// The number of bytes of the complete download.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
 
-    /// The file. Who reads it has it from its beginning.
+    /// The file, positioned at its beginning for reading.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Fetches what is missing, as often as it takes, and checks the whole.
+    /// Downloads what is missing, in several attempts if necessary, and verifies the result.
     pub(crate) async fn fetch(&self, registry: &Registry, attempts: u32, tell: Tell<'_>) -> Result<()> {
         let mut continued = self.have()? > 0;
         loop {
@@ -84,11 +84,11 @@ impl Download {
                 let expected = self.blob;
                 return Err(Error::unsound(format!("it is not what it should be: expected {expected}, found {found}")));
             }
-            // What was here before may have been what was wrong.
+            // The old partial download may have been the wrong part.
         }
     }
 
-    /// Until all bytes are here.
+    /// Downloads until all bytes are present.
     async fn complete(&self, registry: &Registry, attempts: u32, tell: Tell<'_>) -> Result<()> {
         let mut failures = 0;
         let mut best = self.have()?;
@@ -100,7 +100,7 @@ impl Download {
                 Err(error) if !error.may_pass() => return Err(error),
                 outcome => outcome.err(),
             };
-            // One that begins anew each time gets no further.
+            // A download that starts over each time makes no progress.
             failures = if have > best { 0 } else { failures + 1 };
             best = best.max(have);
             if failures >= attempts {
@@ -114,7 +114,7 @@ impl Download {
         }
     }
 
-    /// Asks for the bytes that are missing, and takes what comes.
+    /// Requests the missing bytes, and writes what arrives.
     async fn more(&self, registry: &Registry, have: u64, tell: Tell<'_>) -> Result<()> {
         if have >= self.size {
             if have > self.size {
@@ -128,7 +128,7 @@ impl Download {
             StatusCode::PARTIAL_CONTENT => {
                 let range = answer.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok()).unwrap_or("");
                 if range != format!("bytes {have}-{}/{}", self.size - 1, self.size) {
-                    // Not the bytes that were asked for: all of it, then.
+                    // These are not the requested bytes: start over.
                     return self.file.set_len(0).map_err(|error| self.wrong(error));
                 }
             }
@@ -155,7 +155,7 @@ impl Download {
                     self.size
                 )));
             }
-            // To the page cache: what waits for the disk is few and short.
+            // This writes to the page cache, so it rarely blocks, and only briefly.
             file.write_all(&bytes).map_err(|error| self.wrong(error))?;
             if shown.is_none_or(|shown| shown.elapsed() >= TELL) {
                 shown = Some(Instant::now());
@@ -189,12 +189,12 @@ impl Download {
         Error::io(format!("write {}", self.path.display()), error)
     }
 
-    /// Whether nothing has come yet.
+    /// Whether nothing has been downloaded yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.have().is_ok_and(|have| have == 0)
     }
 
-    /// Removes what is here. Whoever waits for it makes a new file.
+    /// Removes the file. Another waiting process creates a new one.
     pub(crate) fn discard(&self) {
         let _ = std::fs::remove_file(&self.path);
     }

@@ -1,8 +1,8 @@
-//! A registry, as far as pulling needs it: manifests and blobs, and the tokens that they are had for.
+//! The part of a registry client that pulling needs: manifests, blobs, and tokens.
 //!
-//! Our own, over a well-kept HTTP client: the crates that do this read what a registry sends into memory whatever its size,
-//! panic at a token that is no header, follow from HTTPS to HTTP, and take proxies from the environment. A registry is
-//! not to be trusted with any of that.
+//! Kennel has its own client on top of an HTTP library. The existing crates read replies of any size into memory, panic
+//! on a token that is not a valid header, follow redirects from HTTPS to HTTP, and take proxies from the environment. A
+//! registry is not trusted enough for any of this.
 
 use super::PullOptions;
 use crate::credentials::Login;
@@ -19,33 +19,33 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// Where Docker's own registry answers.
+/// The host of Docker's own registry.
 const HUB: &str = "registry-1.docker.io";
 const CONNECT: Duration = Duration::from_secs(20);
-/// Longest silence in the middle of an answer.
+/// The longest pause in the middle of a reply.
 const SILENCE: Duration = Duration::from_mins(1);
 const REDIRECTS: usize = 5;
-/// Largest manifest.
+/// Bytes in the largest manifest.
 const MANIFEST: u64 = 4 << 20;
-/// Largest answer with a token, or with an error.
+/// Bytes in the largest reply with a token or an error.
 const ANSWER: u64 = 256 << 10;
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 
-/// A place to ask.
+/// A registry or mirror to request from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     /// Host and port.
     host: String,
-    /// What stands before a repository's name there.
+    /// The path in front of a repository's name.
     prefix: String,
-    /// Whether certificates are not checked, and plain HTTP will do.
+    /// Whether certificates are not verified, and plain HTTP is allowed.
     insecure: bool,
-    /// Whether it stands in for another.
+    /// Whether it is a mirror of another registry.
     pub(crate) mirror: bool,
 }
 
-/// Where to ask for an image: mirrors first.
+/// Returns the endpoints for an image, mirrors first.
 pub(crate) fn endpoints(image: &Reference, options: &PullOptions) -> Result<Vec<Endpoint>> {
     let is_insecure = |host: &str| options.insecure.iter().any(|one| one == host) || is_loopback(host);
     let mut all = Vec::new();
@@ -71,7 +71,7 @@ pub(crate) fn endpoints(image: &Reference, options: &PullOptions) -> Result<Vec<
     Ok(all)
 }
 
-/// Whether a registry is on this machine: nobody listens in between.
+/// Whether a registry is on this machine, where nobody can intercept the traffic.
 fn is_loopback(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),
@@ -80,13 +80,13 @@ fn is_loopback(host: &str) -> bool {
     name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// A registry that is asked for one repository.
+/// A client for one repository of a registry.
 pub(crate) struct Registry {
     http: Client,
-    /// Up to the repository's name.
+    /// The URL up to the repository's name.
     base: String,
     host: String,
-    /// Whether it is spoken to in plain HTTP.
+    /// Whether the registry uses plain HTTP.
     plain: bool,
     repository: String,
     login: Option<Login>,
@@ -113,7 +113,7 @@ struct Complaint {
 }
 
 impl Registry {
-    /// Gets ready to ask.
+    /// Creates a client.
     pub(crate) async fn connect(endpoint: Endpoint, image: &Reference, options: &PullOptions) -> Result<Self> {
         let Endpoint { host, prefix, insecure, mirror } = endpoint;
         let http = client(insecure, options)?;
@@ -126,13 +126,13 @@ impl Registry {
         Ok(Self { http, base, host, plain, repository, login, authorization: Mutex::new(None) })
     }
 
-    /// A manifest or index, by tag or digest. It is not checked.
+    /// Requests a manifest or index by tag or digest. It is not verified.
     pub(crate) async fn manifest(&self, version: &str) -> Result<Vec<u8>> {
         let answer = self.get(&format!("manifests/{version}"), MANIFESTS, 0).await?;
         self.read(answer, MANIFEST).await
     }
 
-    /// A blob that is no larger than it should be. It is not checked.
+    /// Requests a blob that must not be larger than `size`. It is not verified.
     pub(crate) async fn small_blob(&self, digest: &Digest, size: u64) -> Result<Vec<u8>> {
         let bytes = self.read(self.blob(digest, 0).await?, size).await?;
         if bytes.len() as u64 != size {
@@ -141,7 +141,7 @@ impl Registry {
         Ok(bytes)
     }
 
-    /// A blob from a byte on. It may come whole all the same.
+    /// Requests a blob starting at a byte. The registry may still send all of it.
     pub(crate) async fn blob(&self, digest: &Digest, from: u64) -> Result<Response> {
         self.get(&format!("blobs/{digest}"), "*/*", from).await
     }
@@ -170,10 +170,10 @@ impl Registry {
         }
     }
 
-    /// Gets what the registry wants to see.
+    /// Obtains the authorization that the registry demands.
     async fn authorize(&self, answer: &Response, sent: Option<&HeaderValue>) -> Result<()> {
         let mut authorization = self.authorization.lock().await;
-        // Another request of ours has just done so.
+        // Another request has just done this.
         if authorization.as_ref() != sent {
             return Ok(());
         }
@@ -206,7 +206,7 @@ impl Registry {
             return header(&format!("Bearer {}", token.expose_secret()));
         }
         let mut url = Url::parse(realm).map_err(|_| Error::unsound("the registry names no place to log in at"))?;
-        // A password does not go where the registry's own words would not.
+        // A password is never sent over a less secure connection than the registry's own.
         if url.scheme() != "https" && !(self.plain && url.scheme() == "http") {
             return Err(Error::unsound(format!(
                 "the registry wants the login at {}, which is not safe",
@@ -246,7 +246,7 @@ impl Registry {
         header(&format!("Bearer {}", token.or(access_token).ok_or_else(wrong)?))
     }
 
-    /// An answer, if it is not too long.
+    /// Reads a reply that must not exceed a size.
     async fn read(&self, mut answer: Response, most: u64) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         while let Some(piece) = answer.chunk().await.map_err(|error| self.unreachable(error))? {
@@ -261,7 +261,7 @@ impl Registry {
         Ok(bytes)
     }
 
-    /// The error for an answer that is none.
+    /// Creates the error for an unsuccessful reply.
     async fn refusal(&self, answer: Response) -> Error {
         let status = answer.status();
         let text = self.read(answer, ANSWER).await.unwrap_or_default();
@@ -288,16 +288,16 @@ impl Registry {
         Error::new(ErrorCode::PermissionDenied, message).hint(format!("check its name, or log in: {}", self.log_in()))
     }
 
-    /// What a user types to log in.
+    /// The command that a user types to log in.
     fn log_in(&self) -> String {
         if self.host == HUB { "docker login".to_owned() } else { format!("docker login {}", self.host) }
     }
 
-    /// The error for a registry that cannot be talked to.
+    /// Creates the error for a registry that cannot be reached.
     pub(crate) fn unreachable(&self, error: reqwest::Error) -> Error {
         let code = if error.is_timeout() { ErrorCode::Timeout } else { ErrorCode::NotAvailable };
         let error = error.without_url();
-        // The outermost says least.
+        // The outermost error has the least information.
         let mut why = vec![error.to_string()];
         let mut cause = std::error::Error::source(&error);
         while let Some(inner) = cause {
@@ -316,13 +316,13 @@ impl Registry {
     }
 }
 
-/// Whether a registry that may speaks plain HTTP. Whatever it answers, it answers.
+/// Whether a registry that may use plain HTTP does so. Any reply counts.
 async fn speaks_plainly(http: &Client, host: &str) -> bool {
-    // On this machine that is what to expect; some who speak it wait for ever for the rest of a secure greeting.
+    // On this machine plain HTTP is the usual case. Some plain servers wait forever for the rest of a TLS handshake.
     if is_loopback(host)
         && let Ok(answer) = http.get(format!("http://{host}/v2/")).send().await
     {
-        // One that wants to be spoken to securely says so.
+        // A server that expects TLS replies with this status.
         return answer.status() != StatusCode::BAD_REQUEST;
     }
     let secure = http.get(format!("https://{host}/v2/")).send().await;
@@ -334,7 +334,7 @@ async fn send(request: RequestBuilder) -> reqwest::Result<Response> {
 }
 
 fn client(insecure: bool, options: &PullOptions) -> Result<Client> {
-    // A program that has chosen another is left its choice.
+    // Do not override the choice of the program that uses this library.
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
@@ -355,7 +355,7 @@ fn client(insecure: bool, options: &PullOptions) -> Result<Client> {
         .read_timeout(SILENCE)
         .redirect(follow)
         .danger_accept_invalid_certs(insecure)
-        // Nothing from the environment: who calls says what counts.
+        // The caller decides about proxies, not the environment.
         .no_proxy();
     let none = || options.proxies.none.as_deref().and_then(reqwest::NoProxy::from_string);
     let wrong = |error: reqwest::Error| {

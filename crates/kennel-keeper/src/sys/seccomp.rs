@@ -1,27 +1,27 @@
-//! Seccomp filters, and calls that a filter hands to another process (`seccomp_unotify(2)`).
+//! Seccomp filters, and calls that a filter forwards to another process (`seccomp_unotify(2)`).
 
 use super::{check, last_errno};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 
-/// One step of a filter.
+/// One instruction of a filter.
 pub use libc::sock_filter as Step;
 
-/// A call that waits for someone else to carry it out: the kernel's `struct seccomp_notif`.
+/// A call that waits for another process to carry it out: the kernel's `struct seccomp_notif`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Notice {
-    /// The call, for the answer.
+    /// The id of the call, for the reply.
     pub id: u64,
-    /// The thread that makes it.
+    /// The thread that makes the call.
     pub pid: u32,
     flags: u32,
-    /// Which call it is.
+    /// The system call number.
     pub number: u32,
-    /// What the numbers of calls mean.
+    /// The architecture that the number belongs to.
     pub architecture: u32,
     instruction: u64,
-    /// As they were passed.
+    /// The arguments.
     pub arguments: [u64; 6],
 }
 
@@ -55,13 +55,13 @@ const AND_SEND: u32 = 1 << 1;
 const NEW_LISTENER: libc::c_ulong = 1 << 3;
 const WAIT_KILLABLE: libc::c_ulong = 1 << 5;
 
-/// Loads a filter for this process, which must have no-new-privileges, and all that it starts.
+/// Loads a filter for this process, which must have no-new-privileges, and all its descendants.
 pub fn load(filter: &[Step]) -> Result<(), Errno> {
     load_with(filter, 0).map(drop)
 }
 
-/// Loads a filter for this process and returns the descriptor on which its notices arrive. Once a call was received, only
-/// a deadly signal interrupts it, where the kernel can do that: it is not carried out twice.
+/// Loads a filter for this process, and returns the descriptor on which its notices arrive. If the kernel supports it,
+/// only a fatal signal interrupts a received call, so that it is not carried out twice.
 pub fn load_with_listener(filter: &[Step]) -> Result<OwnedFd, Errno> {
     let fd = match load_with(filter, NEW_LISTENER | WAIT_KILLABLE) {
         Err(Errno::INVAL) => load_with(filter, NEW_LISTENER)?,
@@ -81,7 +81,7 @@ fn load_with(filter: &[Step], flags: libc::c_ulong) -> Result<i32, Errno> {
     check(result as i32)
 }
 
-/// Takes the next call that waits. Does not block if the descriptor was said to be readable.
+/// Receives the next waiting call. Does not block if the descriptor is readable.
 pub fn receive(listener: &OwnedFd) -> Result<Notice, Errno> {
     let mut notice = Notice::default();
     // SAFETY: the kernel wants zeros, and fills a structure of this size.
@@ -89,13 +89,13 @@ pub fn receive(listener: &OwnedFd) -> Result<Notice, Errno> {
     Ok(notice)
 }
 
-/// Whether the call still waits, so that its thread's number is still that thread's.
+/// Whether the call still waits, so that its thread id cannot have been reused.
 pub fn is_valid(listener: &OwnedFd, id: u64) -> bool {
     // SAFETY: the kernel reads a number.
     unsafe { libc::ioctl(listener.as_raw_fd(), IS_VALID, &raw const id) == 0 }
 }
 
-/// Lets the call return 0, or fail. A call that nobody waits for any more is fine.
+/// Makes the call return 0 or an error. It is no error if nobody waits for it any more.
 pub fn answer(listener: &OwnedFd, id: u64, result: Result<(), Errno>) {
     let error = result.err().map_or(0, |error| -error.raw_os_error());
     send(listener, &Answer { id, value: 0, error, flags: 0 });
@@ -111,7 +111,7 @@ fn send(listener: &OwnedFd, answer: &Answer) {
     unsafe { libc::ioctl(listener.as_raw_fd(), SEND, std::ptr::from_ref(answer)) };
 }
 
-/// Lets the call return a copy of the descriptor in its process.
+/// Makes the call return a copy of the descriptor in its process.
 pub fn answer_with(listener: &OwnedFd, id: u64, fd: &OwnedFd, close_on_exec: bool) -> Result<(), Errno> {
     let number_flags = if close_on_exec { libc::O_CLOEXEC as u32 } else { 0 };
     let add = AddDescriptor { id, flags: AND_SEND, source: fd.as_raw_fd() as u32, number: 0, number_flags };
@@ -119,7 +119,7 @@ pub fn answer_with(listener: &OwnedFd, id: u64, fd: &OwnedFd, close_on_exec: boo
     check(unsafe { libc::ioctl(listener.as_raw_fd(), ADD_DESCRIPTOR, &raw const add) }).map(drop)
 }
 
-/// Makes the kernel check this process's access to files as that of another user, groups included. For a process of root.
+/// Makes the kernel check this process's file access as that of another user, including groups. For a process of root.
 pub fn act_as(user: u32, group: u32, groups: &[u32]) -> Result<(), Errno> {
     if rustix::process::getgroups()?.iter().map(|group| group.as_raw()).ne(groups.iter().copied()) {
         // SAFETY: `groups` is a valid array of its length.

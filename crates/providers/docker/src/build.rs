@@ -1,5 +1,5 @@
-//! Building images: the directory is packed as it is sent, without what its `.dockerignore` names, and what the engine says is
-//! passed on line by line.
+//! Builds images: the directory is packed while it is sent, without what its `.dockerignore` names, and the engine's
+//! output is passed on line by line.
 
 use crate::Docker;
 use crate::create::image_name;
@@ -22,20 +22,20 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use tokio::sync::mpsc;
 
-/// What an engine takes the logins of several registries in.
+/// The HTTP header for the logins of several registries.
 const LOGINS: &str = "X-Registry-Config";
 
-/// The longest file that says how an image is built.
+/// Bytes in the longest Dockerfile.
 const LONGEST: u64 = 16 << 20;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What a file of another directory is called on its way.
+/// The name, in the archive, of a Dockerfile from another directory.
 const FOREIGN: &str = ".kennel-Dockerfile";
 
 impl Docker {
-    /// Has the engine build an image.
+    /// Lets the engine build an image.
     pub(crate) async fn build(&self, build: &ImageBuild, tell: &(dyn Fn(String) + Sync)) -> Result<()> {
         image_name(&build.tag)?;
         let context = Context::read(build)?;
@@ -59,7 +59,7 @@ impl Docker {
     }
 }
 
-/// Takes what the engine says: a line to pass on, or why it gave up.
+/// Handles a line of the engine's output: passes it on, or returns why the build failed.
 fn hear(line: &[u8], step: &mut Option<String>, tell: &(dyn Fn(String) + Sync)) -> Result<(), String> {
     #[derive(Deserialize)]
     struct Said {
@@ -90,7 +90,7 @@ fn failed(what: &str, step: Option<&str>, why: &str) -> Error {
 fn query(build: &ImageBuild, file: &str) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.append_pair("t", &build.tag).append_pair("dockerfile", file).append_pair("rm", "true");
-    // Also where a step fails.
+    // Also if a step fails.
     query.append_pair("forcerm", "true");
     if build.no_cache {
         query.append_pair("nocache", "true");
@@ -110,14 +110,14 @@ fn query(build: &ImageBuild, file: &str) -> String {
     query.finish()
 }
 
-/// What is built from. A sandbox may have written to the directory, and may still do so: everything in it is opened by descriptor, and
-/// no symlink in it is followed out of it.
+/// The build context. A sandbox may have written to the directory, and may still do so: everything in it is opened by
+/// descriptor, and no symlink is followed out of it.
 struct Context {
     root: OwnedFd,
-    /// The Dockerfile, as the engine will know it.
+    /// The path of the Dockerfile, as the engine sees it.
     file: String,
     text: String,
-    /// The Dockerfile itself, if it is not in the directory.
+    /// The Dockerfile itself, if it is outside the directory.
     foreign: Option<File>,
     ignored: Ignored,
 }
@@ -143,7 +143,7 @@ impl Context {
         let real = real_path(&dockerfile).map_err(|error| Error::io("find the Dockerfile", error))?;
         let text = text_of(&mut dockerfile).map_err(|error| unreadable(&real, error))?;
         let inside = real.strip_prefix(&place).ok().and_then(|path| path.to_str()).map(ToOwned::to_owned);
-        // The one beside the Dockerfile counts for it alone.
+        // A `.dockerignore` next to the Dockerfile applies only to it.
         let beside = if let Some(file) = &inside {
             first(&[PathBuf::from(format!("{file}.dockerignore"))], open)?
         } else {
@@ -161,14 +161,14 @@ impl Context {
         Ok(Self { root, file: inside.unwrap_or_else(|| FOREIGN.into()), text, foreign, ignored })
     }
 
-    /// The archive, made while it is sent.
+    /// Creates the archive while it is sent.
     fn pack(self) -> impl futures_util::Stream<Item = io::Result<Bytes>> + Send + 'static {
         let (sender, receiver) = mpsc::channel(8);
         tokio::task::spawn_blocking(move || {
             let mut archive = tar::Builder::new(BufWriter::with_capacity(128 * 1024, Pipe(sender.clone())));
             let packed = self.pack_into(&mut archive).and_then(|()| archive.into_inner()?.flush());
             if let Err(error) = packed {
-                // Whoever reads has gone, or learns why there is no more.
+                // The receiver is gone, or learns why there is no more.
                 let _ = sender.blocking_send(Err(error));
             }
         });
@@ -180,7 +180,7 @@ impl Context {
             foreign.seek(SeekFrom::Start(0))?;
             archive.append_file(FOREIGN, &mut foreign)?;
         }
-        // Opened when its turn comes: only as many directories are open as have some within them that wait.
+        // Directories are opened when they are reached, so that only those with unfinished children are open.
         let mut ahead = vec![(Rc::new(self.root), OsString::from("."), PathBuf::new())];
         while let Some((parent, name, path)) = ahead.pop() {
             let dir = Rc::new(rustix::fs::openat(&*parent, &name, DIRECTORY, Mode::empty())?);
@@ -196,7 +196,7 @@ impl Context {
                     if !ignored {
                         archive.append_data(&mut header, &path, io::empty())?;
                     }
-                    // What is in it may be excepted.
+                    // An exception may match something in it.
                     if !ignored || self.ignored.excepts {
                         ahead.push((dir.clone(), name, path));
                     }
@@ -207,7 +207,7 @@ impl Context {
                 } else if !ignored && meta.is_file() {
                     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                     let mut file = File::from(rustix::fs::openat(&*dir, &name, flags, Mode::empty())?);
-                    // Another may have its name by now.
+                    // The file may have been replaced by now.
                     if file.metadata()?.is_file() {
                         archive.append_file(&path, &mut file)?;
                     }
@@ -218,7 +218,7 @@ impl Context {
     }
 }
 
-/// The first of these that is there.
+/// Returns the first of these files that exists.
 fn first(paths: &[PathBuf], open: impl Fn(&Path) -> io::Result<File>) -> Result<Option<File>> {
     for path in paths {
         match open(path) {
@@ -234,7 +234,7 @@ fn unreadable(path: &Path, error: io::Error) -> Error {
     Error::new(ErrorCode::InvalidConfig, format!("read {}: {error}", path.display())).caused_by(error)
 }
 
-/// Where an open file is now.
+/// Returns the current path of an open file.
 fn real_path(file: &impl AsRawFd) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
@@ -245,7 +245,7 @@ fn text_of(file: &mut File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The names in a directory, sorted.
+/// Returns the names in a directory, sorted.
 fn names(dir: &OwnedFd) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
@@ -259,7 +259,7 @@ fn names(dir: &OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Writes to whoever sends.
+/// Writes to the channel from which the request body is sent.
 struct Pipe(mpsc::Sender<io::Result<Bytes>>);
 
 impl Write for Pipe {
@@ -274,11 +274,11 @@ impl Write for Pipe {
     }
 }
 
-/// What a `.dockerignore` leaves out: the last pattern that matches a path, or a directory above it, decides.
+/// What a `.dockerignore` excludes: the last pattern that matches a path, or a directory above it, decides.
 #[derive(Default)]
 struct Ignored {
     patterns: Vec<(bool, GlobMatcher)>,
-    /// Whether something is let in again.
+    /// Whether there are exceptions (`!`).
     excepts: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Making a sandbox: check what is asked and what the engine can give, tell the engine, and look at what it made. A
-//! sandbox that came out weaker than asked is removed again.
+//! Creates a sandbox: checks the spec and what the engine supports, creates the container, and inspects the result. A
+//! sandbox that is weaker than requested is removed again.
 
 use crate::engine::status;
 use crate::info::Container;
@@ -21,25 +21,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// From this version on the engine can make a whole tree of mounts read-only.
+/// The first API version with recursively read-only mounts.
 const DEEP_READ_ONLY: (usize, usize) = (1, 44);
 
-/// How often Podman is asked again where it may have stumbled, and after how long.
+/// How often a request to Podman is repeated after a spurious failure, and the delay.
 const RETRIES: u32 = 3;
 const STUMBLED: Duration = Duration::from_millis(50);
 
 impl Docker {
-    /// Makes a sandbox, whole or not at all.
+    /// Creates a sandbox, completely or not at all.
     pub(crate) async fn make(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
         if self.setup.get().is_none() && (spec.userns.is_none() || spec.image.is_none()) {
-            // Else the row is another, and which one is for the engine to say.
+            // Otherwise the mode depends on the engine's info, fetched below.
             require(self.row(), spec)?;
         }
         let reference = image_reference(spec)?;
         self.engine.api().await?;
         let (image, setup) = tokio::join!(self.image(reference), self.setup());
         let setup = setup?;
-        // Now that it is known what it is.
+        // Now the mode is known.
         let mode = setup.with_userns(spec.userns.as_deref())?;
         check_shared(spec, mode)?;
         let network = require(mode, spec)?;
@@ -48,7 +48,7 @@ impl Docker {
         self.check_paths(spec)?;
         Self::check_owner(spec, mode)?;
         if self.run_dirs.is_sweep_due() {
-            // Others' leftovers are no reason not to make this one.
+            // Leftovers of other sandboxes do not prevent this one.
             let _ = self.all().await;
         }
         let id = new_id()?;
@@ -73,13 +73,14 @@ impl Docker {
         mode: &'static Mode,
     ) -> Result<SandboxInfo> {
         let api = self.engine.api().await?;
-        // Held until it is made: of two who want one name, one gets it.
+        // Held until the container is created, so that a name is assigned only once.
         let _free = match &spec.name {
             Some(name) => Some(self.free_name(name).await?),
             None => None,
         };
         let here = self.engine.dialer().is_here();
-        // Who this is outside, a keeper with ids of its own cannot see: it would neither own its socket nor its directory.
+        // A keeper with its own ids could not access its socket and its directory, because the user outside is not
+        // mapped inside.
         let shown = here && !has_own_ids(mode);
         let program = if shown { self.keeper_program()? } else { None };
         let way = match (shown, mode.keeper) {
@@ -161,7 +162,7 @@ impl Docker {
         finished
     }
 
-    /// What the image says of itself.
+    /// Returns the configuration of the image.
     async fn image(&self, reference: &str) -> Result<ImageConfig> {
         match self.engine.api().await?.inspect_image(reference).await {
             Ok(image) => Ok(image.config.unwrap_or_default()),
@@ -170,8 +171,8 @@ impl Docker {
         }
     }
 
-    /// The keeper's program, where an engine of this machine can mount it from. Nothing where programs cannot be run from there:
-    /// a mount would inherit that.
+    /// Returns the path of the keeper program for a bind mount, or `None` if programs there cannot be executed: the
+    /// mount would inherit that.
     fn keeper_program(&self) -> Result<Option<PathBuf>> {
         let what = |error| Error::io(format!("put the keeper's program into {}", self.program_dir.display()), error);
         let program = kennel_keeper_bin::KEEPER.install(&self.program_dir).map_err(what)?;
@@ -179,7 +180,7 @@ impl Docker {
         Ok(Some(program).filter(|_| !place.f_flag.contains(StatVfsMountFlags::NOEXEC)))
     }
 
-    /// What masks something: an empty directory or file of ours, which is mounted read-only.
+    /// Returns an empty directory or file that is mounted read-only as a mask.
     fn empty(&self, kind: Empty) -> Result<PathBuf> {
         let path = self.program_dir.join(match kind {
             Empty::Dir => "empty-dir",
@@ -199,7 +200,8 @@ impl Docker {
         Ok(path)
     }
 
-    /// An engine of another machine has none of this one's files, and would take its own of the same name.
+    /// An engine on another machine does not have the files of this one, and would mount its own files of the same
+    /// path.
     fn check_paths(&self, spec: &SandboxSpec) -> Result<()> {
         match &spec.workspace {
             Some(workspace) if !self.engine.dialer().is_here() => {
@@ -211,7 +213,7 @@ impl Docker {
         }
     }
 
-    /// Who runs an engine as an ordinary user cannot give files away.
+    /// A user of a rootless engine cannot give files away.
     fn check_owner(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
         match spec.owner {
             Some(owner) if is_rootless(mode) && owner != caller() => {
@@ -226,7 +228,7 @@ impl Docker {
         }
     }
 
-    /// Makes the working directory, as the user of commands.
+    /// Creates the working directory with the owner of the commands' user.
     async fn make_workdir(&self, engine_id: &str, workdir: &Workdir) -> Result<()> {
         let what = "make the working directory";
         let name = workdir.path.trim_matches('/');
@@ -244,7 +246,7 @@ impl Docker {
         self.put(engine_id, "/", archive, what).await
     }
 
-    /// Whether there is something at a path of a container.
+    /// Whether a path in a container exists.
     async fn is_there(&self, engine_id: &str, path: &str) -> bool {
         let query = ContainerArchiveInfoOptionsBuilder::default().path(path).build();
         match self.engine.api().await {
@@ -253,7 +255,7 @@ impl Docker {
         }
     }
 
-    /// Unpacks an archive in a directory of a container. Where the root is only read, it must be one of a volume.
+    /// Unpacks an archive in a directory of a container. With a read-only root filesystem, it must be in a volume.
     pub(crate) async fn put(
         &self,
         engine_id: &str,
@@ -273,7 +275,7 @@ impl Docker {
             .hint(format!("{} pull {reference}", self.engine.kind().word()))
     }
 
-    /// Engines leave out what their kernel cannot do, with a warning at most. We do not.
+    /// Engines ignore limits that their kernel does not support, at most with a warning. Kennel does not.
     fn check_made(&self, spec: &SandboxSpec, mode: &Mode, container: &Container, warnings: &[String]) -> Result<()> {
         let enforced = &container.info.enforcement;
         let mut missing: Vec<String> = mode
@@ -283,7 +285,7 @@ impl Docker {
             .map(|layer| format!("{layer:?}"))
             .collect();
         missing.extend(missing_limits(&spec.limits, &enforced.limits));
-        // Podman takes a runtime from its own settings only.
+        // Podman takes a runtime only from its own settings.
         missing.extend(
             spec.runtime
                 .iter()
@@ -302,8 +304,8 @@ impl Docker {
     }
 }
 
-/// Where nobody outside is known inside, files of this machine would be nobody's. Where the next one's ids are others,
-/// volumes would be too.
+/// If no user outside is mapped inside, files of this machine would belong to nobody. If the next sandbox has other
+/// ids, so would the files in volumes.
 fn check_shared(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
     if !has_own_ids(mode) || mode.workspace == Support::Given {
         return Ok(());
@@ -330,12 +332,12 @@ fn check_shared(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
     Ok(())
 }
 
-/// Whether Podman says that the user has no ids. It also says so now and then when it is asked for several at once.
+/// Whether Podman reports that the user has no ids. It also does so sometimes for concurrent requests.
 fn stumbled(error: &bollard::errors::Error) -> bool {
     status(error) == Some(500) && error.to_string().contains("requires additional UIDs")
 }
 
-/// What Podman says where it has no ids to give, with what to do about that.
+/// Adds a hint to Podman's error that it has no ids left.
 fn no_ids(mode: &Mode, error: Error) -> Error {
     let said = error.to_string();
     if !["available IDs", "unused IDs", "additional UIDs"].iter().any(|part| said.contains(part)) {
@@ -367,7 +369,7 @@ fn image_reference(spec: &SandboxSpec) -> Result<&str> {
     image_name(spec.image.as_deref().unwrap_or_default())
 }
 
-/// The image's name, which becomes part of a URL.
+/// Checks an image name, which becomes part of a URL.
 pub(crate) fn image_name(reference: &str) -> Result<&str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
     if !reference.is_empty() && reference.chars().all(plain) && !reference.contains("..") {
@@ -376,7 +378,7 @@ pub(crate) fn image_name(reference: &str) -> Result<&str> {
     Err(Error::new(ErrorCode::InvalidConfig, format!("{reference:?} is not the name of an image")))
 }
 
-/// Whether a name was refused as another's. Podman has no status of its own for that.
+/// Whether a name was refused because it is in use. Podman has no separate status for that.
 pub(crate) fn is_taken(error: &bollard::errors::Error) -> bool {
     status(error) == Some(409) || (status(error) == Some(500) && error.to_string().contains("already in use"))
 }

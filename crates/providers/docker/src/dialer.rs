@@ -1,5 +1,5 @@
-//! Ways to an engine. Whoever has another one (a virtual machine's socket, say) brings another [`Dialer`]; everything
-//! else stays as it is.
+//! Connections to an engine. To reach it in another way (such as the socket of a virtual machine), implement
+//! [`Dialer`]; everything else stays the same.
 
 use kennel_core::{ByteStream, Error, Result};
 use kennel_types::ErrorCode;
@@ -12,34 +12,34 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
-/// A way to an engine.
+/// Opens connections to an engine.
 #[async_trait::async_trait]
 pub trait Dialer: Send + Sync {
-    /// A fresh byte stream to the engine's API.
+    /// Opens a new byte stream to the engine's API.
     async fn dial(&self) -> io::Result<Box<dyn ByteStream>>;
 
-    /// Where it leads, as people know it: `/run/docker.sock`, `tcp://host:2376`.
+    /// The address for display: `/run/docker.sock`, `tcp://host:2376`.
     fn address(&self) -> String;
 
-    /// The engine's socket in this machine's file system, if it has one: it must not get into a sandbox.
+    /// The engine's socket in the filesystem of this machine, if it has one. It must never be visible in a sandbox.
     fn socket(&self) -> Option<&Path> {
         None
     }
 
-    /// Whether the engine runs on this machine, and so sees its files: then a keeper can be mounted into a container, and
-    /// puts its socket where we can connect to it. For another machine it is copied, and spoken to through the engine.
+    /// Whether the engine runs on this machine and sees its files. Then the keeper can be bind-mounted, and its socket
+    /// can be reached directly. On another machine, the keeper is copied, and reached through the engine.
     fn is_here(&self) -> bool {
         self.socket().is_some()
     }
 }
 
-/// The way to an engine on this machine.
+/// Connects to an engine on this machine through a unix socket.
 pub struct UnixDialer {
     socket: PathBuf,
 }
 
 impl UnixDialer {
-    /// Through that socket.
+    /// Connects through this socket.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self { socket: socket.into() }
     }
@@ -60,29 +60,29 @@ impl Dialer for UnixDialer {
     }
 }
 
-/// The way to an engine on another machine, or on this one as if it were another.
+/// Connects to an engine over TCP. It counts as an engine on another machine.
 pub struct TcpDialer {
     host: String,
     port: u16,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
-/// Whom to believe on the other side, and who we are.
+/// Certificates for TLS.
 #[derive(Clone, Copy)]
 pub struct Tls<'a> {
-    /// Certificates of those who vouch for the engine, in PEM.
+    /// Certificates of the authorities that sign the engine's certificate, in PEM.
     pub authorities: &'a [u8],
-    /// Our own certificate and its key, in PEM.
+    /// The client's own certificate and its key, in PEM.
     pub identity: Option<(&'a [u8], &'a [u8])>,
 }
 
 impl TcpDialer {
-    /// To that port, in the clear.
+    /// Connects to this port without encryption.
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         Self { host: host.into(), port, tls: None }
     }
 
-    /// To that port, with both sides knowing whom they speak to.
+    /// Connects to this port with TLS. The server's certificate is verified.
     pub fn with_tls(host: impl Into<String>, port: u16, tls: Tls<'_>) -> Result<Self> {
         let host = host.into();
         let failed = |what: &str, error: &dyn std::fmt::Display| {
@@ -125,7 +125,7 @@ impl Dialer for TcpDialer {
     }
 
     fn address(&self) -> String {
-        // An address of version 6 has colons itself.
+        // An IPv6 address contains colons itself.
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         format!("tcp://{host}:{}", self.port)
     }

@@ -1,9 +1,9 @@
-//! What a Dockerfile is built on. It is the engine that reads it: of it, only the names of images are of interest here, to
-//! know which registries are asked.
+//! Finds the images that a Dockerfile is based on. The engine parses the file; here only the image names matter, to
+//! know which registries need a login.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The images that a file names, with these build arguments, but not its own stages.
+/// Returns the images that a file names, with these build arguments, without its own stages.
 pub(crate) fn images(text: &str, given: &BTreeMap<String, String>) -> BTreeSet<String> {
     let mut values = BTreeMap::new();
     let mut stages: BTreeSet<String> = ["scratch".to_owned()].into();
@@ -15,7 +15,7 @@ pub(crate) fn images(text: &str, given: &BTreeMap<String, String>) -> BTreeSet<S
         let mut found = Vec::new();
         let mut stage = None;
         match instruction.to_ascii_uppercase().as_str() {
-            // Those of a stage count in that stage only, where no image is named by them.
+            // An argument within a stage applies only to that stage, where it cannot name an image.
             "ARG" if !begun => words.for_each(|word| declare(word, given, &mut values)),
             "FROM" => {
                 begun = true;
@@ -42,7 +42,7 @@ pub(crate) fn images(text: &str, given: &BTreeMap<String, String>) -> BTreeSet<S
     images
 }
 
-/// Takes an argument: with the value that is given, or else the file's own.
+/// Stores an argument with the given value, or with its default.
 fn declare(word: &str, given: &BTreeMap<String, String>, values: &mut BTreeMap<String, String>) {
     let (name, own) = word.split_once('=').map_or((word, None), |(name, own)| (name, Some(own)));
     let value = given.get(name).cloned().or_else(|| own.map(|own| filled(unquoted(own), values)));
@@ -53,10 +53,10 @@ fn unquoted(word: &str) -> &str {
     word.trim_matches(['"', '\''])
 }
 
-/// The lines that mean something, each whole, without the documents that are in them.
+/// Returns the instructions, with continuation lines joined and here-documents removed.
 fn instructions(text: &str) -> Vec<String> {
     let text = text.trim_start_matches('\u{feff}');
-    // A file for Windows may say that it is another.
+    // A file for Windows may declare another escape character.
     let says_so = |line: &str| line.replace(' ', "").eq_ignore_ascii_case("#escape=`");
     let goes_on = if text.lines().take_while(|line| line.starts_with('#')).any(says_so) { '`' } else { '\\' };
     let mut all = Vec::new();
@@ -77,7 +77,7 @@ fn instructions(text: &str) -> Vec<String> {
     all
 }
 
-/// The words that end the documents which begin after a line (`RUN <<END`).
+/// Returns the end markers of the here-documents that begin after a line (`RUN <<END`).
 fn documents(line: &str) -> Vec<String> {
     let takes = ["RUN", "COPY", "ADD"]
         .iter()
@@ -91,7 +91,7 @@ fn documents(line: &str) -> Vec<String> {
     ends.filter(|end| !end.is_empty()).collect()
 }
 
-/// A name with what stands in place of `$NAME`, `${NAME}` and `${NAME:-else}`. One that has no value has none here either.
+/// Expands `$NAME`, `${NAME}` and `${NAME:-default}` in a name. A variable without a value becomes empty.
 fn filled(text: &str, values: &BTreeMap<String, String>) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -1,7 +1,7 @@
-//! The connection to the engine: a dialer makes byte streams, HTTP goes over them, and what goes wrong gets a code.
+//! The connection to the engine: a dialer opens byte streams, HTTP goes over them, and errors get a code.
 //!
-//! Nothing here knows what a sandbox is. Docker and Podman speak the same language; which of the two answers is asked, and
-//! never guessed by where it listens.
+//! This module knows nothing about sandboxes. Docker and Podman have the same API. The engine is asked which of the two
+//! it is; this is never guessed from its address.
 
 use crate::dialer::Dialer;
 use bollard::errors::Error as EngineError;
@@ -16,12 +16,12 @@ use serde::de::DeserializeOwned;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long the engine may take until it begins to answer.
+/// How long the engine may take until it starts to reply.
 const ANSWER_WITHIN: Duration = Duration::from_mins(2);
-/// More than any answer has that is read as a whole.
+/// Bytes in the largest reply that is read as a whole.
 const ANSWER_CAP: usize = 64 * 1024 * 1024;
 
-/// Which engine it is.
+/// The kind of engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Docker.
@@ -31,7 +31,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As people call it.
+    /// The name for people.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Docker => "Docker",
@@ -39,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// The engine's own command line, and the provider that is named after it.
+    /// The name of the engine's command line, which is also the name of the provider.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Docker => "docker",
@@ -47,22 +47,22 @@ impl Kind {
         }
     }
 
-    /// The one that says this of itself.
+    /// Returns the kind from the engine's version information.
     fn of(version: &SystemVersion) -> Self {
         let named = |name: &str| version.components.iter().flatten().any(|part| part.name.starts_with(name));
         if named("Podman") { Self::Podman } else { Self::Docker }
     }
 }
 
-/// An engine that may or may not be there.
+/// An engine that may not be available.
 pub(crate) struct Engine {
     line: Arc<Line>,
-    /// What it is taken for until it has answered.
+    /// The assumed kind, until the engine has replied.
     expected: Kind,
     known: tokio::sync::OnceCell<Known>,
 }
 
-/// What is known for good of an engine that has answered. It holds no connection: each request makes its own.
+/// What is known about an engine that has replied. It holds no connection: each request opens its own.
 struct Known {
     api: bollard::Docker,
     kind: Kind,
@@ -79,17 +79,17 @@ impl Engine {
         &*self.line.dialer
     }
 
-    /// Which one it is, once it has answered; until then, which one it is taken for.
+    /// The kind of engine; the assumed kind until the engine has replied.
     pub(crate) fn kind(&self) -> Kind {
         self.known.get().map_or(self.expected, |known| known.kind)
     }
 
-    /// The engine's API, in the newest version that both sides know.
+    /// The engine's API, in the newest version that both sides support.
     pub(crate) async fn api(&self) -> Result<&bollard::Docker> {
         Ok(&self.known().await?.api)
     }
 
-    /// What the engine says of itself.
+    /// The engine's version information.
     pub(crate) async fn version(&self) -> Result<&SystemVersion> {
         Ok(&self.known().await?.version)
     }
@@ -117,27 +117,27 @@ impl Engine {
         self.known.get_or_try_init(|| connect).await.map_err(|error| self.error("agree on a version", error))
     }
 
-    /// What the engine answers at a path of its API, in words of our own: where it says more than its client reads, or
-    /// what that would stumble over.
+    /// Sends a GET request to the engine's API, and parses the reply with a type of our own. This is for replies that
+    /// the client library does not fully support.
     pub(crate) async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
         let version = self.line.version.get().map(ToString::to_string).unwrap_or_default();
         self.line.ask(&format!("/v{version}{path}")).await
     }
 
-    /// Sends a body, and leaves the answer to be read as it comes.
+    /// Sends a request with a body. The reply is read by the caller as it arrives.
     pub(crate) async fn post(&self, request: BollardRequest) -> Result<hyper::Response<Incoming>, EngineError> {
         let response = self.line.send(request).await?;
         if response.status().is_success() { Ok(response) } else { Err(refusal(response).await?) }
     }
 
-    /// The same of Podman's own API.
+    /// Sends a GET request to Podman's own API.
     pub(crate) async fn ask_podman<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
-        /// Every Podman since knows it.
+        /// Every later version of Podman supports it.
         const VERSION: &str = "4.0.0";
         self.line.ask(&format!("/v{VERSION}/libpod{path}")).await
     }
 
-    /// The library's error for what went wrong while doing `what`.
+    /// Converts an error that occurred while doing `what`.
     pub(crate) fn error(&self, what: impl std::fmt::Display, error: EngineError) -> Error {
         let (engine, address) = (self.kind().title(), self.dialer().address());
         match error {
@@ -179,7 +179,7 @@ impl Engine {
                 let message = format!("Cannot connect to {engine} at {address}. Is it running?");
                 Error::new(ErrorCode::NotAvailable, message).hint(self.try_by_hand())
             }
-            // What a certificate is refused with.
+            // The kind of error for a certificate that was refused.
             std::io::ErrorKind::InvalidData => {
                 let message = format!("Cannot connect to {engine} at {address}: {}", printable(&error.to_string()));
                 Error::new(ErrorCode::PermissionDenied, message)
@@ -204,7 +204,7 @@ impl Engine {
     }
 }
 
-/// The HTTP status the engine refused with.
+/// The HTTP status of an error reply.
 pub(crate) fn status(error: &EngineError) -> Option<u16> {
     match error {
         EngineError::DockerResponseServerError { status_code, .. } => Some(*status_code),
@@ -212,19 +212,19 @@ pub(crate) fn status(error: &EngineError) -> Option<u16> {
     }
 }
 
-/// Whether a container is not there. Podman stumbles over one that goes while it is looked at.
+/// Whether a container does not exist. Podman fails with another status if it is removed meanwhile.
 pub(crate) fn is_gone(error: &EngineError) -> bool {
     let stumbled = || status(error) == Some(500) && error.to_string().contains("no such container");
     status(error) == Some(404) || stumbled()
 }
 
-/// All of an answer.
+/// Reads a whole reply.
 async fn whole(response: hyper::Response<Incoming>) -> Result<hyper::body::Bytes, EngineError> {
     let body = Limited::new(response.into_body(), ANSWER_CAP).collect().await;
     Ok(body.map_err(|error| std::io::Error::other(error.to_string()))?.to_bytes())
 }
 
-/// Why the engine refused.
+/// Returns the reason for an error reply.
 async fn refusal(response: hyper::Response<Incoming>) -> Result<EngineError, EngineError> {
     #[derive(serde::Deserialize)]
     struct Refusal {
@@ -249,9 +249,10 @@ struct Line {
 }
 
 impl Line {
-    /// A request of the client's.
+    /// Sends a request of the client library.
     async fn send(&self, mut request: BollardRequest) -> Result<hyper::Response<Incoming>, EngineError> {
-        // It agrees on a version but leaves it out of the path, and the engine would then take its own newest.
+        // The library negotiates a version but leaves it out of the path. The engine would then use its own newest
+        // version.
         if let Some(version) = self.version.get() {
             let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
             *request.uri_mut() = format!("/v{version}{path}").parse()?;
@@ -259,7 +260,7 @@ impl Line {
         self.carry(request).await
     }
 
-    /// One request over one fresh connection. The connection's task ends with the response's body.
+    /// Sends one request over a new connection. The connection's task ends with the body of the response.
     async fn carry(&self, mut request: BollardRequest) -> Result<hyper::Response<Incoming>, EngineError> {
         let stream = self.dialer.dial().await?;
         let (mut sender, connection) =
@@ -269,7 +270,7 @@ impl Line {
         Ok(sender.send_request(request).await?)
     }
 
-    /// What is read at that path, as a whole.
+    /// Sends a GET request and parses the whole reply.
     async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
         let request = hyper::Request::get(path).body(bollard::body_full(hyper::body::Bytes::new()))?;
         let answer = async {

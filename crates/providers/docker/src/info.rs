@@ -1,5 +1,5 @@
-//! From what the engine says of a container to what a sandbox is. What is reported as enforced is what is there, not
-//! what was once asked for.
+//! Converts the engine's description of a container to that of a sandbox. What is reported as enforced is what the
+//! container has, not what was requested.
 
 use crate::engine::Kind;
 use crate::labels;
@@ -17,15 +17,15 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What an engine says of a container, and which engine that is.
+/// The engine's description of a container, and the kind of engine.
 pub(crate) struct Seen {
     pub(crate) inspected: Inspected,
-    /// What Podman says in its own words.
+    /// The description from Podman's own API.
     pub(crate) own: Option<Own>,
     pub(crate) kind: Kind,
 }
 
-/// An inspection, as far as it is read.
+/// The parts of an inspection that are used.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct Inspected {
@@ -95,7 +95,7 @@ struct MountPoint {
     destination: String,
 }
 
-/// Its state is a word: Podman has some that Docker's client does not know.
+/// The state as text, because Podman has states that Docker's client library does not know.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct State {
@@ -104,7 +104,7 @@ struct State {
     exit_code: i64,
 }
 
-/// What only Podman's own API tells.
+/// Information that only Podman's own API has.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct Own {
@@ -123,7 +123,7 @@ struct OwnHostConfig {
     id_mappings: Option<IdMappings>,
 }
 
-/// Each `inside:outside:count`.
+/// Id mappings, each as `inside:outside:count`.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct IdMappings {
@@ -133,40 +133,41 @@ struct IdMappings {
 /// A container that is a sandbox of this installation.
 #[derive(Clone, Debug)]
 pub(crate) struct Container {
-    /// The engine's own id of it.
+    /// The engine's id of the container.
     pub(crate) engine_id: String,
-    /// Its first process, as this machine numbers it, while it runs.
+    /// The process id of its first process on this machine, while it runs.
     pub(crate) pid: Option<i32>,
     /// Whether the engine removes it when it ends.
     pub(crate) tied: bool,
-    /// Whether a main process starts with it.
+    /// Whether it has a main process.
     pub(crate) main: bool,
-    /// How long a start may take.
+    /// The time limit of a start.
     pub(crate) startup: Duration,
-    /// What its name begins with.
+    /// The prefix of its name.
     pub(crate) prefix: NamePrefix,
-    /// The host paths of its bind mounts that are not Kennel's own.
+    /// The host paths of its bind mounts, without Kennel's own.
     pub(crate) host_paths: Vec<PathBuf>,
-    /// Where its keeper puts its socket, if that is on this machine. Else it is spoken to through the engine.
+    /// The directory of its keeper's socket, if it is on this machine. Otherwise the keeper is reached through the
+    /// engine.
     pub(crate) run_dir: Option<PathBuf>,
-    /// Whether its keeper's program has to be put into it before each start.
+    /// Whether the keeper program must be copied into it before each start.
     pub(crate) copied: bool,
-    /// Whether there is no keeper in it.
+    /// Whether it has no keeper.
     pub(crate) plain: bool,
-    /// Whether its keeper has to be told before each start what must not be connected to.
+    /// Whether its keeper needs the list of blocked addresses before each start.
     pub(crate) filter: bool,
-    /// What the engine runs it with.
+    /// The container runtime.
     pub(crate) runtime: String,
-    /// Whether its root cannot be written.
+    /// Whether its root filesystem is read-only.
     pub(crate) read_only: bool,
-    /// Its own volume, if it has one.
+    /// The name of its own volume, if it has one.
     pub(crate) data: Option<String>,
-    /// The sandbox.
+    /// The description of the sandbox.
     pub(crate) info: SandboxInfo,
 }
 
 impl Container {
-    /// Reads an inspection; `None` if it is not a sandbox of that installation.
+    /// Parses an inspection. Returns `None` if it is not a sandbox of that installation.
     pub(crate) fn read(seen: Seen, installation: &str) -> Option<Self> {
         let Seen { inspected, own, kind } = seen;
         let Inspected { id: engine_id, name, state, config, host_config: host, mounts, network_settings } = inspected;
@@ -183,7 +184,7 @@ impl Container {
             exit_code: Some(state.exit_code)
                 .filter(|_| status == Status::Stopped)
                 .and_then(|code| code.try_into().ok()),
-            // The engine's own word for it may be longer.
+            // The engine's own name for the image may be longer.
             image: labels.get(labels::IMAGE).cloned().or(config.image),
             image_command: image_command(&labels),
             workdir: labels.get(labels::WORKDIR).cloned().unwrap_or_else(|| WORKSPACE.into()),
@@ -229,7 +230,7 @@ impl Container {
         self.info.status == Status::Paused
     }
 
-    /// Why it cannot be talked to, where it does not run.
+    /// The error for a sandbox that is not running.
     pub(crate) fn not_running(&self) -> Error {
         if self.is_paused() { Error::paused(&self.info.name) } else { Error::stopped(&self.info.name) }
     }
@@ -244,9 +245,9 @@ fn status(word: &str) -> Status {
     }
 }
 
-/// The row that it was made by.
+/// Returns the mode that it was created with.
 fn mode(labels: &HashMap<String, String>, kind: Kind) -> &'static Mode {
-    // Anybody on the engine can write labels: one that is no row of this engine's counts for nothing.
+    // Anybody who uses the engine can write labels. A mode that does not belong to this engine is ignored.
     let made_by = labels.get(labels::MODE).and_then(|name| Mode::named(name));
     let first = || MODES.iter().find(|mode| mode.provider == kind.word()).expect("the table has a row for each engine");
     made_by.filter(|mode| mode.provider == kind.word()).unwrap_or_else(first)
@@ -264,7 +265,7 @@ fn network(host: &HostConfig) -> NetworkMode {
     }
 }
 
-/// Where ports are published: nowhere while it does not run.
+/// Returns the published ports; none while it does not run.
 fn published(ports: HashMap<String, Option<Vec<PortBinding>>>) -> Vec<Published> {
     let mut found = Vec::new();
     for (key, bindings) in ports {
@@ -280,7 +281,7 @@ fn published(ports: HashMap<String, Option<Vec<PortBinding>>>) -> Vec<Published>
     found
 }
 
-/// The path of this machine that is mounted there.
+/// Returns the host path that is mounted at `target`.
 fn mounted_at(mounts: &[MountPoint], target: &str) -> Option<PathBuf> {
     mounts.iter().find(|mount| mount.kind == "bind" && mount.destination == target).map(|it| it.source.clone().into())
 }
@@ -305,7 +306,7 @@ fn limits(host: &HostConfig) -> Limits {
     }
 }
 
-/// Those of the mode's layers that this container has.
+/// Returns the layers of the mode that this container really has.
 fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<Layer> {
     let apart = |mode: &str| !mode.starts_with("host");
     let privileged = host.privileged;
@@ -313,17 +314,17 @@ fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<Layer> {
     let has = |layer: Layer| match layer {
         Layer::MountNamespace => true,
         Layer::UserNamespace => match (has_own_ids(mode), own) {
-            // An engine that has it in its row lives in one itself.
+            // An engine whose mode has this layer runs in a user namespace itself.
             (false, _) => true,
             (true, Some(own)) => has_another_root(own),
-            // One that remaps does so for all that it does not let out.
+            // An engine that remaps ids does so for all containers that do not opt out.
             (true, None) => mode.provider == Kind::Docker.word() && apart(&host.userns_mode),
         },
         Layer::PidNamespace => apart(&host.pid_mode),
         Layer::IpcNamespace => apart(&host.ipc_mode),
         Layer::UtsNamespace => apart(&host.uts_mode),
         Layer::NetNamespace => network(host) != NetworkMode::Host,
-        // The keeper loads the rules, or there is no sandbox.
+        // The keeper loads the rules, or the container exits.
         Layer::NetworkFilter => match network(host) {
             NetworkMode::Bridge => capabilities(host, own).iter().any(|name| name == FILTERS),
             NetworkMode::None => true,
@@ -336,13 +337,13 @@ fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<Layer> {
         Layer::Seccomp => {
             !privileged && !options.iter().any(|option| option.starts_with("seccomp") && option.ends_with("unconfined"))
         }
-        // Nothing in an inspection tells of these.
+        // An inspection does not show these.
         Layer::CgroupNamespace | Layer::Landlock => false,
     };
     mode.layers.iter().copied().filter(|layer| has(*layer)).collect()
 }
 
-/// Whether root inside is not the root of where the engine is, as the engine has really mapped it.
+/// Whether root inside is mapped to another id, according to the engine's actual mapping.
 fn has_another_root(own: &Own) -> bool {
     let maps = own.host_config.id_mappings.as_ref().map(|maps| maps.uid_map.as_slice()).unwrap_or_default();
     let outside = |map: &String| {
@@ -353,14 +354,14 @@ fn has_another_root(own: &Own) -> bool {
 }
 
 fn has_few_capabilities(host: &HostConfig, own: Option<&Own>) -> bool {
-    // The keeper gives up the one for its rules.
+    // The keeper drops the capability for its rules.
     let few = || capabilities(host, own).iter().all(|name| CAPABILITIES.contains(&&**name) || name == FILTERS);
     let dropped = || host.cap_drop.iter().flatten().any(|name| bare(name) == "ALL");
     own.map_or_else(dropped, |own| own.bounding_caps.is_some()) && few()
 }
 
-/// The capabilities that it was given by name. Podman tells what differs from what it gives by default, whatever that may
-/// be; and what there is.
+/// Returns the capabilities of the container. Docker reports those that were added. Podman reports there the difference
+/// to a configurable default, so its own API is used.
 fn capabilities(host: &HostConfig, own: Option<&Own>) -> Vec<String> {
     let names = own.map_or(host.cap_add.as_ref(), |own| own.bounding_caps.as_ref());
     names.into_iter().flatten().map(|name| bare(name)).collect()

@@ -1,6 +1,7 @@
-//! Reaching the keeper in a container: through the socket it puts into its run directory, or through the engine.
+//! Connects to the keeper in a container: through the socket in its run directory, or through the engine.
 //!
-//! The inside can replace that socket, so who answers is compared with what the engine says the first process is.
+//! Processes inside can replace that socket. So the peer must be the process that the engine reports as the container's
+//! first.
 
 use crate::Docker;
 use crate::info::Container;
@@ -14,17 +15,17 @@ use std::time::{Duration, Instant};
 
 /// Why a keeper was not reached.
 pub(crate) enum Missed {
-    /// Its container does not run; as it was last seen, or gone.
+    /// The container is not running. Contains its last known state, or `None` if it is gone.
     Ended(Option<Box<Container>>),
-    /// Something else.
+    /// Any other error.
     Failed(Error),
 }
 
-/// One attempt that came to nothing.
+/// A failed attempt.
 pub(crate) enum Attempt {
-    /// It may just be starting.
+    /// The keeper may just be starting.
     NotYet(Error),
-    /// Trying again is of no use.
+    /// Another attempt would not help.
     Missed(Missed),
 }
 
@@ -35,7 +36,7 @@ impl From<Error> for Missed {
 }
 
 impl Docker {
-    /// Connects to the keeper of a container, and waits for it so long while it is just starting.
+    /// Connects to the keeper of a container. If it is just starting, waits up to a time limit.
     pub(crate) async fn reach(
         &self,
         container: &Container,
@@ -77,12 +78,12 @@ async fn connect_to(socket: &Path, container: &Container) -> Result<Box<dyn Byte
     }
 }
 
-/// Says hello, as someone who does not own the sandbox.
+/// Performs the handshake, without being the owner of the sandbox.
 pub(crate) async fn greet(stream: Box<dyn ByteStream>) -> Result<Keeper> {
     Keeper::connect(unowned(stream)).await
 }
 
-/// The same to a keeper that is just starting, and may take so long for that.
+/// Performs the handshake with a keeper that is just starting. The reply may take `within`.
 pub(crate) async fn greet_starting(stream: Box<dyn ByteStream>, within: Duration) -> Result<Keeper> {
     Keeper::connect_starting(unowned(stream), within).await
 }
@@ -96,23 +97,23 @@ pub(crate) async fn shut_down(stream: Box<dyn ByteStream>, grace: Duration) -> R
     let keeper = greet(stream).await?;
     let grace_ms = grace.as_millis().try_into().unwrap_or(u64::MAX);
     match keeper.call(Request::Shutdown { grace_ms }).await {
-        // It may be gone before it can answer.
+        // The keeper may be gone before it can reply.
         Err(error) if error.code() == ErrorCode::Stopped => Ok(()),
         result => result.map(drop),
     }
 }
 
-/// Tells one socket from the one that takes its place after the next start.
+/// Distinguishes a socket from the one that replaces it at the next start.
 pub(crate) type SocketMark = (u64, i64, i64);
 
-/// That of the socket which is there now.
+/// Returns the mark of the current socket.
 pub(crate) fn socket_mark(socket: &Path) -> Option<SocketMark> {
     let meta = socket.symlink_metadata().ok()?;
     Some((meta.ino(), meta.ctime(), meta.ctime_nsec()))
 }
 
-/// Whether this is what a keeper that does not listen yet looks like: no socket, nobody behind it, or its permissions
-/// not yet set. A refusal of ours has no I/O error below it and is final.
+/// Whether the error is typical for a keeper that does not listen yet: no socket, nobody listens, or its permissions
+/// are not set yet. A refusal by Kennel has no underlying I/O error and is final.
 fn is_starting(error: &Error) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
     std::error::Error::source(error)

@@ -1,28 +1,29 @@
-//! The labels by which a container is known as a sandbox, and what they keep that the engine has no field for.
+//! The labels that identify a container as a sandbox and store what the engine has no field for.
 
 use kennel_core::{Error, Result};
 use kennel_types::{ErrorCode, SandboxId};
 use std::collections::{BTreeMap, HashMap};
 
-/// On everything Kennel makes.
+/// Set on everything that Kennel creates.
 pub(crate) const KENNEL: &str = "kennel";
 /// The sandbox's id.
 pub(crate) const ID: &str = "kennel.id";
 /// The sandbox's name.
 pub(crate) const NAME: &str = "kennel.name";
-/// What its container's name begins with.
+/// The prefix of its container's name.
 pub(crate) const PREFIX: &str = "kennel.name-prefix";
-/// The session it belongs to.
+/// The session that it belongs to.
 pub(crate) const SESSION: &str = "kennel.session";
-/// The installation that made it. Others' sandboxes on the same engine are not ours to see or touch.
+/// The installation that created it. Sandboxes of other installations on the same engine are neither listed nor
+/// changed.
 pub(crate) const INSTALLATION: &str = "kennel.installation";
-/// To whom workspace files belong, as `uid:gid`.
+/// The owner of workspace files, as `uid:gid`.
 pub(crate) const OWNER: &str = "kennel.owner";
-/// When it was made, milliseconds since 1970.
+/// The time of creation, in milliseconds since 1970.
 pub(crate) const CREATED: &str = "kennel.created-ms";
-/// The row of the mode table that it was made by.
+/// The mode that it was created with.
 pub(crate) const MODE: &str = "kennel.mode";
-/// The image, as it was asked for.
+/// The image, as it was requested.
 pub(crate) const IMAGE: &str = "kennel.image";
 /// The name of its own volume; empty if it has none.
 pub(crate) const DATA: &str = "kennel.data";
@@ -32,13 +33,13 @@ pub(crate) const CACHE: &str = "kennel.cache";
 pub(crate) const WORKDIR: &str = "kennel.workdir";
 /// The image's own command, as a JSON list.
 pub(crate) const IMAGE_COMMAND: &str = "kennel.image-command";
-/// Whether a main process starts with it.
+/// Whether it has a main process.
 pub(crate) const MAIN: &str = "kennel.main";
 
-/// How many milliseconds a start may take.
+/// The time limit of a start, in milliseconds.
 pub(crate) const STARTUP: &str = "kennel.startup-ms";
 
-/// Refuses labels that would pass for ours.
+/// Refuses labels that could be mistaken for Kennel's.
 pub(crate) fn check(labels: &BTreeMap<String, String>) -> Result<()> {
     match labels.keys().find(|key| key.is_empty() || *key == KENNEL || key.starts_with("kennel.")) {
         None => Ok(()),
@@ -49,12 +50,12 @@ pub(crate) fn check(labels: &BTreeMap<String, String>) -> Result<()> {
     }
 }
 
-/// The id of the sandbox that carries these labels, if it is one of that installation.
+/// Returns the id of the sandbox with these labels, if it belongs to that installation.
 pub(crate) fn sandbox_of(labels: &HashMap<String, String>, installation: &str) -> Option<SandboxId> {
     if labels.get(INSTALLATION).map(String::as_str) != Some(installation) {
         return None;
     }
-    // Anybody on the engine can write labels, and the id becomes part of a path.
+    // Anybody who uses the engine can write labels, and the id becomes part of a path.
     SandboxId::new(labels.get(ID)?.as_str()).ok()
 }
 

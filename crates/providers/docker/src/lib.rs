@@ -1,9 +1,11 @@
-//! Sandboxes as containers of a Docker or Podman engine.
+//! Sandboxes as containers on a Docker or Podman engine.
 //!
-//! The engine makes, lists and removes containers; its own labels are all the state there is. Everything that happens
-//! inside goes through the keeper, which is the container's first process. Where the engine is on this machine the keeper is
-//! mounted, and puts its socket into a run directory that is mounted too; elsewhere, and in a user namespace of its own, it is copied in, and spoken to through
-//! the engine. Where it cannot run at all, the engine itself runs commands, and what it cannot do is refused. No terminal of the engine's, and the engine's socket never gets into a container.
+//! The engine creates, lists and removes containers, and its labels are the only state. Everything inside goes through
+//! the keeper, which is the container's first process. If the engine is on this machine, the keeper is bind-mounted,
+//! and creates its socket in a run directory that is mounted too. On another machine, and in a container with its own
+//! user namespace, the keeper is copied in, and reached through the engine. Where it cannot run at all, the engine
+//! itself runs commands, and everything else is refused. Containers have no terminal of the engine, and the engine's
+//! socket is never visible in a container.
 
 mod build;
 mod create;
@@ -43,22 +45,22 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where the provider finds and keeps things.
+/// Options of the provider.
 #[derive(Clone, Debug)]
 pub struct DockerOptions {
-    /// For a run directory per sandbox. It must outlive the containers, a reboot included.
+    /// The directory for the run directories of sandboxes. It must outlive the containers, even across a reboot.
     pub state_dir: PathBuf,
-    /// For the keeper's program.
+    /// The directory for the keeper program.
     pub program_dir: PathBuf,
-    /// Which engine it is taken for until it has answered. Then it is what it says it is.
+    /// The assumed kind of engine, until it has replied.
     pub expected: Kind,
-    /// Whose sandboxes these are: those of other installations on the same engine are neither seen nor touched.
+    /// The id of this installation. Sandboxes of other installations on the same engine are neither listed nor changed.
     pub installation: String,
-    /// What the names of new containers begin with. Those that were made with another are found all the same.
+    /// The prefix for the names of new containers. Containers with another prefix are found too.
     pub name_prefix: NamePrefix,
 }
 
-/// The provider.
+/// The provider for Docker and Podman.
 pub struct Docker {
     engine: Arc<Engine>,
     run_dirs: RunDirs,
@@ -66,31 +68,31 @@ pub struct Docker {
     program_dir: PathBuf,
     installation: String,
     prefix: NamePrefix,
-    /// Directories of the caller's that no sandbox may see.
+    /// Directories of the caller that no sandbox may see.
     hidden: Vec<PathBuf>,
-    /// Sockets of other engines that the caller knows of.
+    /// Sockets of other engines that the caller knows.
     engines: Vec<PathBuf>,
-    /// Who we are to registries.
+    /// Logins for registries.
     logins: Credentials,
-    /// How the engine is set up, once it was asked.
+    /// The setup of the engine, once it was queried.
     setup: tokio::sync::OnceCell<Setup>,
-    /// Sandboxes seen before. The engine never gives an id twice, so this can be out of date but not wrong.
+    /// Sandboxes seen before. The engine never reuses an id, so an entry can be out of date but not wrong.
     seen: Mutex<HashMap<SandboxId, Seen>>,
 }
 
-/// What is known for good of a sandbox.
+/// What does not change about a sandbox.
 #[derive(Clone)]
 struct Seen {
     engine_id: String,
-    /// A tied one lives as long as whoever made it is connected.
+    /// Whether this process created it. A tied sandbox lives as long as its creator is connected.
     made_here: bool,
-    /// Whether its run directory is shown inside.
+    /// Whether its run directory is mounted inside.
     shown: bool,
-    /// The run directory of a tied one: held as long as its maker lives.
+    /// The lock on the run directory of a tied sandbox, held as long as its creator lives.
     held: Option<Arc<std::fs::File>>,
 }
 
-/// What a list tells of a container.
+/// An entry of a container list.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Listed {
@@ -104,9 +106,10 @@ struct Listed {
 }
 
 impl Docker {
-    /// On the engine that the dialer leads to.
+    /// Creates a provider for the engine that the dialer connects to.
     pub fn new(options: DockerOptions, dialer: Arc<dyn Dialer>) -> Self {
-        // Another engine's sandboxes have their directories elsewhere: what is not on this one is not gone.
+        // Sandboxes of another engine have their directories elsewhere. So a sandbox that is missing on this engine is
+        // really gone.
         let run_dirs = RunDirs::new(options.state_dir.join(rundir::part_of(&dialer.address())));
         Self {
             engine: Arc::new(Engine::new(dialer, options.expected)),
@@ -123,33 +126,34 @@ impl Docker {
         }
     }
 
-    /// With logins for registries, which the engine is told where it pulls from one of them.
+    /// Uses these logins for registries. The engine gets a login only when it pulls from its registry.
     #[must_use]
     pub fn with_logins(self, logins: Credentials) -> Self {
         Self { logins, ..self }
     }
 
-    /// Keeps these directories of the caller's from every sandbox, whether they exist yet or not: below a mount they are
-    /// masked, and a mount of one of them is refused.
+    /// Hides these directories from every sandbox, whether they exist yet or not: below a mount they are masked, and
+    /// mounting one of them is refused.
     #[must_use]
     pub fn hiding(self, dirs: impl IntoIterator<Item = PathBuf>) -> Self {
         Self { hidden: dirs.into_iter().collect(), ..self }
     }
 
-    /// Keeps these sockets of container engines from every sandbox, beside the well-known ones and this engine's own.
+    /// Hides these sockets of container engines from every sandbox, in addition to the well-known ones and this
+    /// engine's own.
     #[must_use]
     pub fn beside_engines(self, sockets: impl IntoIterator<Item = PathBuf>) -> Self {
         Self { engines: sockets.into_iter().collect(), ..self }
     }
 
-    /// A container by the engine's id of it, as it is now.
+    /// Returns the current state of a container, by the engine's id.
     async fn inspect(&self, engine_id: &str) -> Result<Option<Container>> {
         self.engine.api().await?;
         let path = format!("/containers/{engine_id}/json");
         let asked = async {
             match self.engine.kind() {
                 Kind::Docker => Ok((self.engine.ask(&path).await?, None)),
-                // It tells which capabilities there are only in its own words.
+                // Podman reports the actual capabilities only through its own API.
                 Kind::Podman => {
                     let (inspected, own) = tokio::join!(self.engine.ask(&path), self.engine.ask_podman(&path));
                     Ok((inspected?, Some(own?)))
@@ -166,17 +170,17 @@ impl Docker {
         }
     }
 
-    /// The engine's ids of our containers that carry this label, or all of ours.
+    /// Returns the engine's ids of our containers with this label, or of all our containers.
     async fn listed(&self, label: Option<(&str, &str)>) -> Result<Vec<String>> {
         Ok(self.summaries(label).await?.into_iter().map(|summary| summary.id).collect())
     }
 
-    /// The same with all that a list tells of them.
+    /// Returns the list entries of our containers with this label, or of all our containers.
     async fn summaries(&self, label: Option<(&str, &str)>) -> Result<Vec<Listed>> {
         summaries(&self.engine, &self.installation, label).await
     }
 
-    /// The sandbox of that id.
+    /// Returns the sandbox with this id.
     async fn by_id(&self, id: &SandboxId) -> Result<Option<Container>> {
         let seen = self.seen().get(id).cloned();
         if let Some(seen) = seen
@@ -193,7 +197,7 @@ impl Docker {
             }
         }
         if gone.is_some_and(|seen| seen.made_here && !seen.shown) {
-            // No keeper has ever been in it: it only said that its maker lives.
+            // It never had a keeper. The directory only showed that its creator lives.
             let _ = self.run_dirs.remove(id);
         }
         Ok(None)
@@ -203,13 +207,13 @@ impl Docker {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sandbox of that id, or the error that there is none.
+    /// Returns the sandbox with this id, or an error if there is none.
     async fn existing(&self, id: &SandboxId) -> Result<Container> {
         self.by_id(id).await?.ok_or_else(|| Error::no_sandbox(id))
     }
 }
 
-/// An installation's containers that carry this label, or all of them.
+/// Returns an installation's containers with this label, or all of them.
 async fn summaries(engine: &Engine, installation: &str, label: Option<(&str, &str)>) -> Result<Vec<Listed>> {
     let mut wanted = vec![format!("{}={installation}", labels::INSTALLATION)];
     wanted.extend(label.map(|(key, value)| format!("{key}={value}")));

@@ -1,4 +1,5 @@
-//! Logins for registries, as an engine takes them: each for its own registry, and only where something comes from there.
+//! Registry logins in the form that engines accept: each only for its own registry, and only if something is pulled
+//! from it.
 
 use crate::Docker;
 use crate::engine::Kind;
@@ -10,26 +11,26 @@ use kennel_types::ErrorCode;
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
-/// What Docker's own registry is called where logins are kept.
+/// The name of Docker's own registry in login files.
 const HUB: &str = "https://index.docker.io/v1/";
 
 /// A login, and what it is for.
 pub(crate) struct RegistryLogin {
-    /// The registry as Docker knows it; with Podman, the repository.
+    /// The registry, as Docker names it; with Podman, the repository.
     pub(crate) place: String,
     pub(crate) said: Value,
 }
 
-/// As it is put into a header. The engine's client writes it in an alphabet that engines do not read.
+/// Encodes a login for a header. The client library uses an alphabet that engines do not accept.
 pub(crate) fn packed(said: &Value) -> String {
     URL_SAFE.encode(said.to_string())
 }
 
 impl Docker {
-    /// The login for an image's registry, if there is one. What is asked of whom it is for is only known where the name says
-    /// it: Podman has a list of registries of its own for those that do not.
+    /// Returns the login for an image's registry, if there is one. With Podman, the image name must include the
+    /// registry: for short names, Podman has its own list of registries.
     pub(crate) async fn login(&self, image: &str) -> Result<Option<RegistryLogin>> {
-        // What is no full name of an image is for the engine to refuse.
+        // The engine refuses an invalid image name.
         let Ok(reference) = image.parse::<Reference>() else { return Ok(None) };
         let registry = reference.registry();
         let named = image.strip_prefix(registry).is_some_and(|rest| rest.starts_with('/'));
@@ -58,7 +59,8 @@ impl Docker {
         Ok(said.map(|said| RegistryLogin { place, said }))
     }
 
-    /// The logins for all that these images come from. One that cannot be had is told of: what it is for may need none.
+    /// Returns the logins for the registries of these images. If one is not available, this is reported, because it may
+    /// not be needed.
     pub(crate) async fn logins(
         &self,
         images: impl IntoIterator<Item = String>,

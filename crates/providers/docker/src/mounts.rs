@@ -1,27 +1,27 @@
-//! The host paths that a sandbox sees, and the mounts that mask what it must not see of them: what
-//! [`Guard`](kennel_core::Guard) says of each.
+//! The mounts of a sandbox, and the mounts that mask parts of them, as [`Guard`](kennel_core::Guard) decides.
 
 use bollard::models::{Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountTmpfsOptions, MountType};
 use kennel_core::{Error, Guard, Pin, Result};
 use kennel_types::{ErrorCode, SandboxSpec};
 use std::path::{Component, Path, PathBuf};
 
-/// Where the workspace is.
+/// The path of the workspace inside.
 pub(crate) const WORKSPACE: &str = "/workspace";
-/// What Kennel itself puts into a container is below here.
+/// The directory of Kennel's own files in a container.
 pub(crate) const OURS: &str = "/.kennel";
-/// The keeper's program.
+/// The path of the keeper program inside.
 pub(crate) const KEEPER: &str = "/.kennel/keeper";
 
-/// What masks something.
+/// The kinds of masks.
 #[derive(Clone, Copy)]
 pub(crate) enum Empty {
     Dir,
     File,
 }
 
-/// The workspace and the other mounts of the spec, as the engine takes them, with what masks parts of them: the empty directory
-/// or file that `empty` makes. No tmpfs: Podman would copy into it what it is to mask.
+/// Returns the workspace and the other mounts of the spec in the engine's form, with the mounts that mask parts of
+/// them: an empty directory or file from `empty`. A tmpfs cannot be used, because Podman would copy the masked content
+/// into it.
 pub(crate) async fn mounts(
     spec: &SandboxSpec,
     guard: &Guard,
@@ -53,7 +53,7 @@ pub(crate) async fn mounts(
             mounts.extend(pinned(spec, guard, source, target, read_only_goes_deep)?);
         }
         let top = Path::new(target);
-        // What another mount lies over is not seen, and the engine takes one mount for a place.
+        // What is below another mount is not visible, and the engine accepts only one mount per path.
         let others = || asked.iter().map(|(_, other, _)| Path::new(other)).filter(|other| *other != top);
         let is_seen = |at: &Path| !others().any(|other| other.starts_with(top) && at.starts_with(other));
         let places = |paths: &[PathBuf]| -> Result<Vec<(PathBuf, String)>> {
@@ -73,7 +73,8 @@ pub(crate) async fn mounts(
 }
 
 /// Refuses to start a container if the engine would follow a symlink to one of its mounts. The paths had none when the
-/// container was made; since then the inside may have put one there. The engine looks again, a moment later.
+/// container was created, but processes inside may have put one there since. The engine resolves them again, a moment
+/// later.
 pub(crate) fn unchanged(paths: &[PathBuf], name: &str) -> Result<()> {
     let symlink = |path: &&PathBuf| path.canonicalize().map_or_else(|_| path.is_symlink(), |real| real != **path);
     let Some(path) = paths.iter().find(symlink) else { return Ok(()) };
@@ -84,8 +85,9 @@ pub(crate) fn unchanged(paths: &[PathBuf], name: &str) -> Result<()> {
     Err(Error::new(ErrorCode::StartFailed, message).hint("put the directory back, or make the sandbox anew"))
 }
 
-/// What of a git repository at the top of a writable mount is mounted over itself, so that it can be neither changed nor
-/// replaced. The engine resolves these paths again when the container starts; a symlink found now is refused.
+/// Returns what is mounted over itself in a git repository at the top of a writable mount, so that it can neither be
+/// changed nor replaced. The engine resolves these paths again when the container starts; a symlink that exists now is
+/// refused.
 fn pinned(spec: &SandboxSpec, guard: &Guard, source: &Path, target: &str, deep: bool) -> Result<Vec<Mount>> {
     let pins = kennel_core::pins(spec, source, target)?.into_iter();
     pins.map(|Pin { path, read_only }| (source.join(&path), Path::new(target).join(path), read_only))
@@ -97,7 +99,7 @@ fn pinned(spec: &SandboxSpec, guard: &Guard, source: &Path, target: &str, deep: 
         .collect()
 }
 
-/// A place in memory that anyone inside may write to.
+/// A tmpfs that everyone inside may write to.
 pub(crate) fn scratch(target: &str) -> Mount {
     Mount {
         typ: Some(MountType::TMPFS),
@@ -107,17 +109,17 @@ pub(crate) fn scratch(target: &str) -> Mount {
     }
 }
 
-/// A bind mount of a path of our own.
+/// A bind mount of one of Kennel's own paths.
 pub(crate) fn own_mount(source: &Path, target: &str, read_only: bool) -> Result<Mount> {
     bind(source, target, read_only, None)
 }
 
-/// A volume of our own, without a name: the engine removes it with its container.
+/// An anonymous volume of Kennel, which the engine removes with its container.
 pub(crate) fn own_volume(target: &str) -> Mount {
     Mount { typ: Some(MountType::VOLUME), target: Some(target.to_owned()), ..Mount::default() }
 }
 
-/// An engine that makes only the top mount read-only would leave those below it writable: then they are left out.
+/// An engine that makes only the top mount read-only would leave the mounts below it writable. Then they are left out.
 fn read_only_options(goes_deep: bool) -> MountBindOptions {
     MountBindOptions {
         propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
@@ -138,7 +140,7 @@ fn bind(source: &Path, target: &str, read_only: bool, bind_options: Option<Mount
     })
 }
 
-/// A path as the engine takes it.
+/// Returns a path as text, which engines require.
 fn text(path: &Path) -> Result<String> {
     path.to_str().map(ToOwned::to_owned).ok_or_else(|| {
         let message = format!("mount {}: the engine takes UTF-8 paths only", path.display());
@@ -157,7 +159,7 @@ fn real_path(host: &Path) -> Result<PathBuf> {
     })
 }
 
-/// The target without `.` and doubled slashes, if it is one that a user may choose.
+/// Returns the target without `.` and double slashes, if a user may choose it.
 pub(crate) fn clean_target(target: &str) -> Result<String> {
     let refusal = |why: &str| Err(Error::new(ErrorCode::InvalidConfig, format!("mount at {target}: {why}")));
     let mut clean = String::new();

@@ -1,7 +1,7 @@
-//! What containers are called: a prefix that is the user's choice, and the sandbox's name.
+//! Container names: a prefix that the user chooses, and the sandbox's name.
 //!
-//! The engine sees to it that no two containers have one name. That no two sandboxes have, whatever their containers'
-//! names begin with, is ours to see to: whoever gives a name holds the lock of the installation meanwhile.
+//! The engine guarantees that container names are unique. Kennel must guarantee that sandbox names are unique, whatever
+//! the prefixes are: whoever assigns a name holds a lock of the installation.
 
 use crate::info::Container;
 use crate::{Docker, Seen, create, labels};
@@ -9,7 +9,7 @@ use kennel_core::{Error, Result};
 use kennel_types::ErrorCode;
 use std::collections::HashMap;
 
-/// What the names of containers begin with: letters, digits, dots, dashes and underscores, a letter or digit first.
+/// The prefix of container names: letters, digits, dots, dashes and underscores, starting with a letter or digit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamePrefix(String);
 
@@ -20,7 +20,7 @@ impl Default for NamePrefix {
 }
 
 impl NamePrefix {
-    /// Refuses what no name of a container can begin with.
+    /// Creates a prefix. Fails if no container name can begin with it.
     pub fn new(text: impl Into<String>) -> Result<Self> {
         let text = text.into();
         let plain = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
@@ -33,9 +33,9 @@ impl NamePrefix {
             .hint("use letters, digits, dots, dashes and underscores, a letter or digit first"))
     }
 
-    /// The one that a container was made with.
+    /// Returns the prefix that a container was created with.
     pub(crate) fn of(labels: &HashMap<String, String>) -> Self {
-        // Anybody on the engine can write labels.
+        // Anybody who uses the engine can write labels.
         labels.get(labels::PREFIX).and_then(|text| Self::new(text.as_str()).ok()).unwrap_or_default()
     }
 
@@ -43,14 +43,14 @@ impl NamePrefix {
         &self.0
     }
 
-    /// The container of the sandbox of that name.
+    /// Returns the container name for a sandbox name.
     pub(crate) fn container(&self, name: &str) -> String {
         format!("{}{name}", self.0)
     }
 }
 
-/// The sandbox's name, as the engine calls its container: that can be changed. If someone else changed it, the one that
-/// it was made with.
+/// Returns the sandbox's name. It is derived from the container's name, which can change. If someone else has changed
+/// that, the original name is returned.
 pub(crate) fn sandbox(container: Option<&str>, labels: &HashMap<String, String>) -> Option<String> {
     let container = container.unwrap_or_default().trim_start_matches('/');
     let name = container.strip_prefix(NamePrefix::of(labels).as_str()).filter(|name| !name.is_empty());
@@ -58,9 +58,9 @@ pub(crate) fn sandbox(container: Option<&str>, labels: &HashMap<String, String>)
 }
 
 impl Docker {
-    /// The sandbox of that name, whatever its container's begins with.
+    /// Returns the sandbox with this name, whatever prefix its container has.
     pub(crate) async fn by_name(&self, name: &str) -> Result<Option<Container>> {
-        // Nearly always it begins as those do that are made here.
+        // Nearly always it has the current prefix.
         let found = self.inspect(&self.prefix.container(name)).await?;
         if let Some(container) = found.filter(|found| found.info.name == name) {
             return Ok(Some(container));
@@ -74,7 +74,7 @@ impl Docker {
         Ok(found)
     }
 
-    /// Makes sure that no sandbox has this name, and that none gets it as long as the answer is held.
+    /// Checks that no sandbox has this name, and that none gets it while the result is held.
     pub(crate) async fn free_name(&self, name: &str) -> Result<std::fs::File> {
         let lock = self.run_dirs.lock().await?;
         match self.holder(name).await? {
@@ -83,7 +83,7 @@ impl Docker {
         }
     }
 
-    /// The engine's id and name of the container of the sandbox of that name.
+    /// Returns the engine's id and name of the container of the sandbox with this name.
     async fn holder(&self, name: &str) -> Result<Option<(String, String)>> {
         let containers = self.summaries(None).await?;
         Ok(containers.into_iter().find_map(|summary| {

@@ -1,8 +1,9 @@
-//! Commands where no keeper can run, because the engine's machine is of another kind than this one: by the engine's own `exec`.
+//! Runs commands through the engine's own `exec`, where no keeper can run because the engine's machine has another
+//! architecture.
 //!
-//! It stands in for the keeper, at the other end of a pipe in memory and in its words, so that everything above sees one
-//! that can do less. What an engine cannot do is refused: terminals that can be come back to, timeouts, signals, commands
-//! that outlive their connection, watching. A command whose caller goes away goes on; nobody can tell it to end.
+//! It replaces the keeper at the other end of an in-memory pipe and speaks the keeper protocol, so that the layers
+//! above see a keeper with fewer features. What an engine cannot do is refused: re-attachable terminals, timeouts,
+//! signals, detached commands, and file watching. A command continues when its caller disconnects, and cannot be ended.
 
 mod files;
 
@@ -27,11 +28,11 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadHalf,
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// What a sandbox without a main process waits with: it needs an image that has it.
+/// The command that keeps a sandbox without a main process running. The image must contain it.
 pub(crate) const WAIT: [&str; 2] = ["sleep", "2147483647"];
-/// Bytes that are on the way in each direction.
+/// Bytes in transit in each direction.
 const PIPE: usize = 256 * 1024;
-/// How often an engine is asked for the exit code of what has ended.
+/// How often the engine is asked for the exit code of an ended command.
 const AGAIN: Duration = Duration::from_millis(20);
 
 type Answer<T = ()> = Result<T, Failure>;
@@ -39,7 +40,7 @@ type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, bollard::errors::Error
 type Input = Pin<Box<dyn AsyncWrite + Send>>;
 
 impl Docker {
-    /// One who stands in for the keeper of a container.
+    /// Creates the replacement for the keeper of a container.
     pub(crate) fn stand_in(&self, container: &Container) -> Box<dyn ByteStream> {
         let (ours, theirs) = tokio::io::duplex(PIPE);
         let stand_in = StandIn {
@@ -67,19 +68,19 @@ struct Link {
 
 impl Link {
     async fn send(&self, body: Body) {
-        // A connection that is gone ends this task in a moment.
+        // If the connection is gone, this task ends soon.
         let _ = self.out.send(Frame { stream: self.stream, body }).await;
     }
 }
 
 impl StandIn {
-    /// Serves one connection to its end.
+    /// Serves one connection until it ends.
     async fn serve(self: Arc<Self>, stream: DuplexStream) {
         let (mut reader, writer) = tokio::io::split(stream);
         let (out, frames) = mpsc::channel(64);
         let mut decoder = Decoder::new();
         let mut streams: HashMap<u32, mpsc::UnboundedSender<Body>> = HashMap::new();
-        // Dropped with this connection: every stream ends with it.
+        // Dropped with this connection, which ends every stream.
         let mut tasks = JoinSet::new();
         tasks.spawn(write(writer, frames));
         while let Some(Frame { stream, body }) = frame(&mut reader, &mut decoder).await {
@@ -98,7 +99,7 @@ impl StandIn {
                     continue;
                 }
                 (stream, body) => {
-                    // A stream that is over may still have frames on the way.
+                    // Frames for a stream that has ended may still arrive.
                     if let Some(inbox) = streams.get(&stream) {
                         let _ = inbox.send(body);
                     }
@@ -130,7 +131,7 @@ impl StandIn {
         }
     }
 
-    /// Runs a command, and passes on what goes in and comes out.
+    /// Runs a command, and passes on its input and output.
     async fn run(&self, spawn: Spawn, link: &mut Link) -> Answer {
         let asked = [
             (spawn.tty.is_some(), "terminals"),
@@ -163,7 +164,7 @@ impl StandIn {
             if seen.running != Some(true) {
                 break seen.exit_code.and_then(|code| code.try_into().ok());
             }
-            // Its output has ended: so does it, or it has closed that.
+            // Its output has ended: the command ends too, or has closed its output.
             back_off(AGAIN).await;
         };
         for channel in [Channel::Stdout, Channel::Stderr] {
@@ -173,7 +174,7 @@ impl StandIn {
         Ok(())
     }
 
-    /// Passes bytes on until there are no more; answers whether someone still listens.
+    /// Copies bytes until the end. Returns whether the host still listens.
     async fn pass_on(&self, mut output: Output, input: Input, link: &mut Link) -> Answer<bool> {
         let (feed, fed) = mpsc::unbounded_channel();
         let mut feeding = Box::pin(feed_stdin(input, fed, link.out.clone(), link.stream));
@@ -253,10 +254,10 @@ impl StandIn {
     }
 }
 
-/// What comes out of a command.
+/// The output channels of a command.
 const CHANNELS: [Channel; 2] = [Channel::Stdout, Channel::Stderr];
 
-/// Writes what is sent to a command, and says how much was taken. It never ends.
+/// Writes standard input to a command, and reports how much was consumed. It never ends.
 async fn feed_stdin(
     mut input: Input,
     mut fed: mpsc::UnboundedReceiver<Option<Vec<u8>>>,
@@ -265,7 +266,7 @@ async fn feed_stdin(
 ) {
     let mut taken = 0;
     while let Some(Some(bytes)) = fed.recv().await {
-        // A command that reads no more is no error.
+        // It is no error if a command no longer reads.
         if input.write_all(&bytes).await.is_ok() {
             let _ = input.flush().await;
         }
@@ -281,7 +282,7 @@ fn fail(kind: FailureKind, message: impl Into<String>) -> Failure {
     Failure { kind, message: message.into() }
 }
 
-/// What only a keeper can do.
+/// Creates the failure for a feature that only a keeper has.
 fn refused(what: &str) -> Failure {
     let message = format!("{what}: there is no keeper in this sandbox, only the engine's own exec");
     fail(FailureKind::Unsupported, message)

@@ -1,8 +1,8 @@
-//! From what is asked for to what the engine is told. Pure: everything it needs to know is handed in.
+//! Converts a spec to a request for the engine. It does no I/O: everything it needs is passed in.
 //!
 //! Commands run as the first of these that is known: the spec's user; the owner of the workspace's files, unless that
-//! is root; the image's USER; root. So files made in a workspace belong to whom they should, and an image's USER counts
-//! where nobody in particular asks. On an engine that an ordinary user runs, root inside is that user.
+//! is root; the image's USER; root. So files in a workspace belong to the right user, and an image's USER applies if
+//! nothing else does. On a rootless engine, root inside is the user who runs the engine.
 
 use crate::engine::Kind;
 use crate::labels;
@@ -21,114 +21,114 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// What the keeper needs to switch users, signal their processes, write files for them and read the arguments of calls that
-/// it carries out for them; nothing more is left.
+/// The capabilities that the keeper needs to switch users, signal their processes, write files for them, and read the
+/// arguments of calls that it carries out. All others are dropped.
 pub(crate) const CAPABILITIES: [&str; 8] =
     ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETPCAP", "SETUID", "SYS_PTRACE"];
 
-/// Those that commands can have: all but `SYS_PTRACE`.
+/// The capabilities that commands can have: all but `SYS_PTRACE`.
 const COMMANDS: u64 = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8;
 
-/// Those of a container. Without a keeper, what the keeper alone needs is not given to its commands.
+/// The capabilities of a container. Without a keeper, commands do not get what only the keeper needs.
 fn capabilities(way: &Way<'_>, firewall: bool) -> Vec<String> {
     let without = matches!(way, Way::Plain).then_some("SYS_PTRACE");
     let always = CAPABILITIES.into_iter().filter(|name| Some(*name) != without);
     always.chain(firewall.then_some(FILTERS)).map(Into::into).collect()
 }
 
-/// What the keeper needs to load firewall rules, and gives up before anything else runs.
+/// The capability that the keeper needs to load firewall rules. It drops it before anything else runs.
 pub(crate) const FILTERS: &str = "NET_ADMIN";
 
-/// What the sandbox must not connect to, in its run directory until the keeper has read it.
+/// The file in the run directory with the addresses that the sandbox must not connect to. The keeper removes it.
 pub(crate) const FILTER: &str = "filter";
 
-/// The keeper's socket in its run directory.
+/// The name of the keeper's socket in the run directory.
 pub(crate) const SOCKET: &str = "sock";
 
-/// The home of a user to whom Podman gives none.
+/// The home directory of a user to whom Podman gives none.
 const HOME: &str = "/home/kennel";
 
-/// Processes and threads of a sandbox for which no limit was asked.
+/// The default limit on processes and threads.
 pub(crate) const PIDS: u32 = 4096;
 
 /// How long the owner of a tied sandbox may take to connect.
 const OWNER_WITHIN_MS: u64 = 10_000;
 
-/// What has to be known beside the spec.
+/// What must be known in addition to the spec.
 pub(crate) struct Facts<'a> {
     pub(crate) id: &'a SandboxId,
     pub(crate) installation: &'a str,
     pub(crate) prefix: &'a NamePrefix,
     pub(crate) network: NetworkMode,
     pub(crate) image: &'a ImageConfig,
-    /// To whom workspace files belong.
+    /// The owner of workspace files.
     pub(crate) owner: Owner,
     pub(crate) created_ms: u64,
-    /// The row of the mode table.
+    /// The name of the mode.
     pub(crate) mode: &'a str,
     pub(crate) kind: Kind,
-    /// How the keeper gets in.
+    /// How the keeper gets into the container.
     pub(crate) way: Way<'a>,
-    /// Whether the engine holds limits.
+    /// Whether the engine enforces limits.
     pub(crate) limits: bool,
     /// Whether the keeper loads firewall rules in the container's network.
     pub(crate) filter: bool,
-    /// Who people outside are inside.
+    /// How users outside are mapped inside.
     pub(crate) ids: Ids,
-    /// The option that names the system call filter, where the engine takes ours.
+    /// The option with the system call filter, if the engine accepts Kennel's.
     pub(crate) seccomp: Option<String>,
-    /// The workspace and the other mounts asked for.
+    /// The workspace and the other requested mounts.
     pub(crate) mounts: Vec<Mount>,
     pub(crate) volumes: Vec<Volume>,
 }
 
-/// Who people outside are inside.
+/// How users outside are mapped inside.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Ids {
-    /// The same.
+    /// Unchanged.
     Same,
-    /// The same, and Podman has given who runs it a name inside, but no home.
+    /// Unchanged, and Podman has given the user a name inside, but no home directory.
     Kept,
-    /// Who runs the engine is root.
+    /// The user who runs the engine is root inside.
     Root,
-    /// Nobody.
+    /// They are not mapped.
     Apart,
 }
 
-/// How a keeper gets into a container, and is spoken to.
+/// How a keeper gets into a container, and how it is reached.
 #[derive(Clone, Copy)]
 pub(crate) enum Way<'a> {
-    /// A directory for its socket is mounted, and so is its program; it is copied where none is given.
+    /// A directory for its socket is mounted. Its program is mounted too, or copied if `program` is `None`.
     Mounted { program: Option<&'a Path>, run_dir: &'a Path },
-    /// Its program is copied, and the engine passes on what is said.
+    /// Its program is copied, and it is reached through the engine.
     Copied,
-    /// Not at all: the engine itself runs commands.
+    /// There is no keeper: the engine itself runs commands.
     Plain,
 }
 
-/// A container to make.
+/// A container to create.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) container: String,
     pub(crate) body: ContainerCreateBody,
-    /// The working directory, if it is ours to make, and other directories to give away.
+    /// The working directory, if Kennel must create it.
     pub(crate) make_workdir: Option<Workdir>,
-    /// A home for its user, where nobody else makes one.
+    /// A home directory for its user, if nobody else creates one.
     pub(crate) make_home: Option<Workdir>,
-    /// To whom its volumes are given; root has them anyway.
+    /// The new owner of its volumes; not needed for root.
     pub(crate) give_volumes: Option<(Owner, Vec<String>)>,
 }
 
-/// A working directory to make.
+/// A directory to create.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Workdir {
     pub(crate) path: String,
     pub(crate) owner: Owner,
-    /// Whether one that is there is left as it is.
+    /// Whether an existing directory is left as it is.
     pub(crate) if_missing: bool,
 }
 
-/// What to tell the engine.
+/// Creates the request for the engine.
 pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
     labels::check(&spec.labels)?;
     let name = spec.name.as_deref().unwrap_or(facts.id.as_str());
@@ -139,11 +139,11 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
     let below_a_mount = facts.mounts.iter().any(|mount| is_below(&workdir, mount.target.as_deref()));
     let is_a_mount = facts.mounts.iter().any(|mount| mount.target.as_deref() == Some(&workdir));
     let make_workdir = match user {
-        // The engine would make it as root.
+        // The engine would create it as root.
         User::Owner(owner) if spec.workdir.is_none() && spec.workspace.is_none() && !spec.read_only => {
             Some(Workdir { path: workdir.clone(), owner, if_missing: false })
         }
-        // Podman makes none.
+        // Podman does not create it.
         _ if facts.kind == Kind::Podman && !below_a_mount && !is_a_mount && !spec.read_only => {
             Some(Workdir { path: workdir.clone(), owner: Owner { uid: 0, gid: 0 }, if_missing: true })
         }
@@ -158,19 +158,19 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
         _ => None,
     };
     let give_volumes = match user {
-        // Elsewhere the keeper does it, also where the root is only read.
+        // In all other cases the keeper does it, also with a read-only root filesystem.
         User::Owner(owner) if matches!(facts.way, Way::Plain) && !facts.volumes.is_empty() => {
             Some((owner, facts.volumes.iter().map(|volume| volume.target.clone()).collect()))
         }
         _ => None,
     };
-    // What is there already lends its rights to what is mounted on it.
+    // A mount point that already exists would determine the permissions of a tmpfs mounted on it.
     let in_memory = spec.read_only && spec.workspace.is_none() && workdir == WORKSPACE;
     let by_engine = !below_a_mount && !in_memory && facts.kind == Kind::Docker;
     let container = facts.prefix.container(name);
     let (engines_user, entrypoint, stop_signal) = match facts.way {
         Way::Mounted { .. } | Way::Copied => ("0:0".to_owned(), keeper_command(&config)?, "SIGTERM".to_owned()),
-        // What only waits has no reason to be asked.
+        // A process that only waits need not be asked to end.
         Way::Plain => {
             let stop = if main.is_some() { facts.image.stop_signal.clone() } else { Some("SIGKILL".into()) };
             let main = main.unwrap_or_else(|| plain::WAIT.map(ToOwned::to_owned).into());
@@ -184,10 +184,10 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
         entrypoint: Some(entrypoint),
         cmd: Some(Vec::new()),
         env: Some(environment(spec)?),
-        // The engine makes this directory if it is not there, as root: not in the user's own files.
+        // The engine creates a missing directory as root, which must not happen in the user's own files.
         working_dir: Some(if by_engine { workdir.clone() } else { "/".into() }),
         labels: Some(all_labels(spec, name, &workdir, &facts)?),
-        // The image's stop signal is for its own main process, and its health check would run past the keeper.
+        // The image's stop signal is for its own main process, and its health check would bypass the keeper.
         stop_signal: Some(stop_signal),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
         exposed_ports: Some(spec.ports.iter().copied().map(port_key).collect())
@@ -206,14 +206,15 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
             program.map_or_else(|| Ok(own_volume(OURS)), |program| own_mount(program, KEEPER, true))?,
             own_mount(run_dir, &format!("{OURS}/run"), false)?,
         ],
-        // A volume without a name, which goes with the container: it can be written to whatever the root is.
+        // An anonymous volume, which is removed with the container. It is writable even if the root filesystem is
+        // read-only.
         Way::Copied => vec![own_volume(OURS)],
         Way::Plain => Vec::new(),
     };
     mounts.extend(facts.mounts);
     mounts.extend(facts.volumes.iter().map(Volume::mount));
     if spec.read_only {
-        // Nothing runs well without them.
+        // Most programs need these.
         let wanted = ["/tmp", "/run"].into_iter().chain(spec.workspace.is_none().then_some(WORKSPACE));
         let free = |target: &&str| !mounts.iter().any(|mount| mount.target.as_deref() == Some(*target));
         let more: Vec<Mount> = wanted.filter(free).map(scratch).collect();
@@ -227,7 +228,7 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
         ipc_mode: Some("private".into()),
         readonly_rootfs: Some(spec.read_only),
         runtime: spec.runtime.clone(),
-        // With all usual ids, `nobody` too.
+        // With all usual ids, including `nobody`.
         userns_mode: spec.userns.clone().map(|mode| if mode == "auto" { "auto:size=65536".into() } else { mode }),
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
@@ -241,21 +242,21 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
             config: Some(log_options.into_iter().map(|(key, value)| (key.into(), value.into())).collect()),
         }),
         memory,
-        // The same as memory: no swap on top of it.
+        // The same as memory: no swap in addition to it.
         memory_swap: memory,
         nano_cpus: limits.millicpus.map(|millis| i64::from(millis) * 1_000_000),
-        // A bomb of processes is held also where nobody thought of it; an engine without control groups holds nothing.
+        // A fork bomb is limited by default. An engine without cgroups limits nothing.
         pids_limit: limits.pids.or(facts.limits.then_some(PIDS)).map(i64::from),
         ..HostConfig::default()
     })
 }
 
-/// A port inside, as the engine writes it.
+/// A port in the engine's notation.
 fn port_key(port: Port) -> String {
     format!("{}/{}", port.inside, port.protocol)
 }
 
-/// Where ports are published: on this machine alone.
+/// Where ports are published: on 127.0.0.1 only.
 fn bindings(ports: &[Port]) -> Option<PortMap> {
     let mut map = PortMap::new();
     for port in ports {
@@ -266,11 +267,11 @@ fn bindings(ports: &[Port]) -> Option<PortMap> {
     (!map.is_empty()).then_some(map)
 }
 
-/// As whom commands run.
+/// The user of commands.
 #[derive(Debug, PartialEq)]
 enum User {
     Named(String),
-    /// The one outside, who may be unknown to the image.
+    /// The user outside, who may be unknown in the image.
     Owner(Owner),
 }
 
@@ -284,7 +285,7 @@ fn user(spec: &SandboxSpec, facts: &Facts<'_>) -> User {
     }
 }
 
-/// What starts with the sandbox: the command that is given, or the image's own where that is asked for.
+/// The main process: the given command, or the image's own if requested.
 fn main_process(spec: &SandboxSpec, image: &ImageConfig) -> Result<Option<Vec<String>>> {
     if spec.command.is_some() || !spec.image_main {
         return Ok(spec.command.clone());
@@ -302,7 +303,7 @@ fn own_command(image: &ImageConfig) -> Vec<String> {
     image.entrypoint.iter().flatten().chain(image.cmd.iter().flatten()).cloned().collect()
 }
 
-/// The number of a signal, as images write it: `SIGQUIT`, `QUIT` or `3`.
+/// Parses a signal as images write it: `SIGQUIT`, `QUIT` or `3`.
 fn signal(text: &str) -> Option<i32> {
     const NAMES: [&str; 31] = [
         "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
@@ -339,7 +340,7 @@ fn keeper_config(
         by_engine: !mounted,
         idle_ms: spec.idle_seconds.map(|seconds| seconds.saturating_mul(1000)),
         inherit_env: true,
-        // The engine sets one for the keeper's own user, so the keeper passes only an explicit one on.
+        // The engine sets `HOME` for the keeper's own user, so the keeper passes on only an explicit one.
         env: home(spec, facts).map(|home| (b"HOME".to_vec().into(), home.into_bytes().into())).into_iter().collect(),
         cwd: Some(workdir.as_bytes().to_vec().into()),
         user: Some(user),
@@ -348,11 +349,11 @@ fn keeper_config(
             .unwrap_or_default(),
         ensure_user,
         main: main.map(|argv| Spawn {
-            // Made for the image's own program; whatever else is run ends as usual.
+            // It applies only to the image's own program; other commands end as usual.
             stop_signal: facts.image.stop_signal.as_deref().filter(|_| spec.command.is_none()).and_then(signal),
             ..Spawn::main(argv)
         }),
-        // The engine keeps it, so that `docker logs` works too.
+        // The engine stores the log, so that `docker logs` works too.
         log: LogSink::Passthrough,
         bounding: Some(COMMANDS),
         filter_commands: true,
@@ -361,19 +362,19 @@ fn keeper_config(
     }
 }
 
-/// The home directory that the spec or the image names, or ours for one who has none.
+/// The home directory from the spec or the image, or Kennel's default for a user without one.
 fn home(spec: &SandboxSpec, facts: &Facts<'_>) -> Option<String> {
     let by_image = || facts.image.env.iter().flatten().find_map(|pair| pair.strip_prefix("HOME="));
     let ours = || (facts.ids == Ids::Kept && spec.user.is_none() && facts.owner.uid != 0).then_some(HOME);
     spec.env.get("HOME").map(String::as_str).or_else(by_image).or_else(ours).map(ToOwned::to_owned)
 }
 
-/// The keeper's argument is for everyone to see, so nothing secret may be in it.
+/// Everyone can see the keeper's arguments, so they must not contain a secret.
 fn keeper_command(config: &KeeperConfig) -> Result<Vec<String>> {
     let bytes = minicbor::to_vec(config)
         .map_err(|error| Error::new(ErrorCode::Internal, format!("write the keeper's settings: {error}")))?;
     let hex = bytes.iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}"); // a String takes everything
+        let _ = write!(hex, "{byte:02x}"); // Writing to a String cannot fail.
         hex
     });
     let socket = format!("{OURS}/run/{SOCKET}");
@@ -409,7 +410,7 @@ fn is_below(path: &str, target: Option<&str>) -> bool {
 
 fn all_labels(spec: &SandboxSpec, name: &str, workdir: &str, facts: &Facts<'_>) -> Result<HashMap<String, String>> {
     let mut all: HashMap<String, String> = spec.labels.clone().into_iter().collect();
-    // All of them are written, whatever they say: an image's own labels are merged in where there is none of ours.
+    // All labels are always written, because the image's labels would be merged in for missing ones.
     let mut set = |key: &str, value: String| all.insert(key.into(), value);
     set(labels::KENNEL, "true".into());
     set(labels::ID, facts.id.to_string());

@@ -1,4 +1,4 @@
-//! The provider interface on top of the engine.
+//! The provider trait, implemented on top of the engine.
 
 use crate::engine::{Kind, status};
 use crate::info::Container;
@@ -21,15 +21,15 @@ use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
-/// How long a keeper that is to stop may take to be reached; then the engine has to do without it.
+/// How long it may take to reach a keeper that must stop. After that, the engine stops the container without it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// How much longer than the grace an end may take before the engine is asked to make one.
+/// How much longer than the grace period an end may take before the engine is asked to force it.
 const SLACK: Duration = Duration::from_secs(3);
-/// How long Podman is left to clean up.
+/// How long Podman gets for its cleanup.
 const AFTER_BUSY: Duration = Duration::from_millis(100);
-/// How many of the log's last lines explain an early end.
+/// The number of last log lines in the error for an early end.
 const LAST_LINES: usize = 50;
-/// How many containers are looked at at once.
+/// The number of containers that are inspected at the same time.
 const AT_ONCE: usize = 8;
 
 #[async_trait::async_trait]
@@ -84,8 +84,8 @@ impl Provider for Docker {
             return done;
         }
         if !container.is_running() {
-            // Half started is not started. An engine that is still at it is let finish: what does not run yet cannot be
-            // ended. What cannot be ended now is seen as what it is, and can be ended by name.
+            // Half started does not count as started. If the engine is still starting it, wait for that, because only a
+            // running container can be stopped. If it cannot be stopped now, it is listed and can be stopped by name.
             if !begun.is_terminated() {
                 let _ = tokio::time::timeout(SLACK, begun).await;
             }
@@ -99,7 +99,7 @@ impl Provider for Docker {
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
         let container = self.existing(id).await?;
         if container.is_paused() {
-            // What stands still cannot be asked to end.
+            // Frozen processes cannot end on request.
             self.unpause(id).await?;
         } else if !container.is_running() {
             return Ok(());
@@ -118,7 +118,7 @@ impl Provider for Docker {
         if asked == Ok(true) && self.ended(&container).await? {
             return Ok(());
         }
-        // A keeper that had its time gets no more; one that was never asked gets it from the engine.
+        // A keeper that had its grace period gets no more. One that could not be asked gets it from the engine.
         let seconds = if asked == Ok(false) { grace.as_secs_f64().ceil() as i32 } else { 0 };
         let query = StopContainerOptionsBuilder::default().t(seconds).build();
         let api = self.engine.api().await?;
@@ -133,7 +133,7 @@ impl Provider for Docker {
 
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
         let Some(container) = self.by_id(id).await? else {
-            // The engine removes a tied sandbox by itself; what is left of it goes here.
+            // The engine removes a tied sandbox itself. Remove the rest here.
             return if self.run_dirs.remove(id)? { Ok(()) } else { Err(Error::no_sandbox(id)) };
         };
         let name = &container.info.name;
@@ -246,7 +246,7 @@ impl Provider for Docker {
 }
 
 impl Docker {
-    /// Which engine it is, if sandboxes can be had there.
+    /// Returns the engine's name, if sandboxes are possible on it.
     async fn probed(&self) -> Result<String> {
         let version = self.engine.version().await?;
         self.setup().await?.check()?;
@@ -256,7 +256,7 @@ impl Docker {
         Ok(format!("{} {number} (API {api})", self.engine.kind().title()))
     }
 
-    /// Refuses pauses where the engine has nothing to make them with.
+    /// Refuses to pause if the engine does not support it.
     fn check_pauses(&self, container: &Container) -> Result<()> {
         match Mode::named(&container.info.enforcement.mode) {
             Some(mode) if mode.pause == Support::Refused => {
@@ -266,7 +266,7 @@ impl Docker {
         }
     }
 
-    /// Lets the engine start a container, unless it runs.
+    /// Lets the engine start a container, unless it is running.
     async fn begin(&self, container: &Container) -> Result<()> {
         if container.is_running() {
             return Ok(());
@@ -287,10 +287,10 @@ impl Docker {
         }
     }
 
-    /// Waits until the keeper of one that was just started has answered. `before` tells the socket of an earlier life.
+    /// Waits until the keeper of a new container has replied. `before` identifies the socket of an earlier run.
     async fn confirm(&self, container: &Container, before: Option<SocketMark>) -> Result<()> {
         if container.plain {
-            // The engine has started it. What was to wait must still be there; a main process may be over already.
+            // The engine has started it. A waiting process must still be there; a main process may have ended already.
             let now = self.inspect(&container.engine_id).await?;
             let up = container.main || now.as_ref().is_some_and(Container::is_running);
             return if up { Ok(()) } else { Err(self.ended_early(container, now.as_ref()).await) };
@@ -298,7 +298,7 @@ impl Docker {
         let missed = match self.reach(container, container.startup).await {
             Ok((stream, _)) => match greet_starting(stream, container.startup).await {
                 Ok(_) => return Ok(()),
-                // It hung up; whether it has ended is for the engine to say.
+                // It closed the connection. The engine knows whether it has ended.
                 Err(_) if self.ended(container).await? => {
                     Missed::Ended(self.inspect(&container.engine_id).await?.map(Box::new))
                 }
@@ -308,7 +308,8 @@ impl Docker {
         };
         match missed {
             Missed::Failed(error) => Err(error),
-            // The keeper listens before it starts the main process: one that ended before we could ask did run.
+            // The keeper listens before it starts the main process. So a container that ended before it could be asked
+            // did run.
             Missed::Ended(now)
                 if container.main
                     && (container.run_dir.is_none() || mark(container) != before)
@@ -320,20 +321,20 @@ impl Docker {
         }
     }
 
-    /// Has the engine remove a container.
+    /// Lets the engine remove a container.
     async fn take_away(&self, container: &Container, force: bool) -> Result<()> {
         let api = self.engine.api().await?;
         let mut attempts = 0;
         loop {
             attempts += 1;
-            // `v` takes only the volumes without a name, which nobody could find again.
+            // `v` removes only anonymous volumes, which nobody could find again.
             let query = RemoveContainerOptionsBuilder::default().force(force).v(true).build();
             let error = match api.remove_container(&container.engine_id, Some(query)).await {
                 Err(error) if status(&error) != Some(404) => error,
                 _ => return Ok(()),
             };
-            // It may end, or be removed, by itself in this moment: engines stumble over that.
-            // Podman also over its own cleaning up after what the engine was asked to run inside.
+            // It may end or be removed by itself at this moment, which makes engines fail. Podman also fails during its
+            // own cleanup after an `exec`.
             let busy = status(&error) == Some(500) && error.to_string().contains("resource busy");
             let crossed = busy || status(&error) == Some(409) || (status(&error) == Some(500) && force);
             if !crossed || attempts > 3 {
@@ -348,7 +349,7 @@ impl Docker {
         }
     }
 
-    /// All our containers. What those that are gone left on disk is removed on the way.
+    /// Returns all our containers. Leftovers on disk of removed ones are deleted on the way.
     pub(crate) async fn all(&self) -> Result<Vec<Container>> {
         let settled = self.run_dirs.settled();
         let ids = self.listed(None).await?;
@@ -365,26 +366,26 @@ impl Docker {
         Ok(found)
     }
 
-    /// Whether it was to live no longer than its maker, and that one was killed before it could start it.
+    /// Whether it is tied, and its creator was killed before it could start it.
     fn is_orphan(&self, container: &Container) -> bool {
         let made_here = self.seen().get(container.id()).is_some_and(|seen| seen.made_here);
         let never_ran = container.info.status == Status::Created;
         container.tied && never_ran && !made_here && !self.run_dirs.is_held(container.id())
     }
 
-    /// Whether the container ends soon; a tied one is also gone then.
+    /// Waits briefly for the container to end, and for a tied one also to be removed.
     async fn ended(&self, container: &Container) -> Result<bool> {
         self.wait(container, if container.tied { "removed" } else { "not-running" }).await
     }
 
-    /// Waits a little for the engine to say that the condition holds.
+    /// Waits briefly until the engine reports that the condition holds.
     async fn wait(&self, container: &Container, condition: &str) -> Result<bool> {
         let query = WaitContainerOptionsBuilder::default().condition(condition).build();
         let mut answers = Box::pin(self.engine.api().await?.wait_container(&container.engine_id, Some(query)));
         use bollard::errors::Error::DockerContainerWaitError;
         match tokio::time::timeout(SLACK, answers.next()).await {
             Err(_) => Ok(false),
-            // An exit code other than 0 is an error to the client, and an end to us.
+            // An exit code other than 0 is an error for the client library, but a normal end here.
             Ok(None | Some(Ok(_) | Err(DockerContainerWaitError { .. }))) => Ok(true),
             Ok(Some(Err(error))) if status(&error) == Some(404) => Ok(true),
             Ok(Some(Err(error))) => {
@@ -396,7 +397,7 @@ impl Docker {
     async fn start_error(&self, container: &Container, error: bollard::errors::Error) -> Error {
         let what = format!("start sandbox {}", container.info.name);
         match status(&error) {
-            // Also the answer for a program that is not there, so look who is.
+            // This is also the status for a missing program, so check the container.
             Some(404) if matches!(self.inspect(&container.engine_id).await, Ok(None)) => {
                 Error::no_sandbox(&container.info.name)
             }
@@ -415,8 +416,9 @@ impl Docker {
         }
     }
 
-    /// Whether the main process of a container that has ended was started at all. The keeper's own failures, and those to
-    /// start a program, have codes that shells use for the same; but then it has said why, as the last thing in the log.
+    /// Whether the main process of an ended container was started at all. If the keeper failed, or could not start the
+    /// program, the exit code is one that shells use for the same. In that case the last entry of the log contains the
+    /// reason.
     async fn ran(&self, container: &Container, now: Option<&Container>) -> bool {
         match now.and_then(|now| now.info.exit_code) {
             Some(126 | 127) => {
@@ -428,7 +430,7 @@ impl Docker {
         }
     }
 
-    /// The error for a container that ended before its keeper answered.
+    /// The error for a container that ended before its keeper replied.
     async fn ended_early(&self, container: &Container, now: Option<&Container>) -> Error {
         let name = &container.info.name;
         let code = now.and_then(|now| now.info.exit_code);
@@ -450,23 +452,24 @@ impl Docker {
     }
 }
 
-/// What a container must not connect to, as this machine's networks are now.
+/// Returns the addresses that a container must not connect to, from the current networks of this machine.
 fn unreachable(container: &Container) -> Result<Ranges> {
     let networks = kennel_netlink::host_networks();
     let mut networks = networks.map_err(|error| Error::io("look at this machine's networks", error))?;
     if Mode::named(&container.info.enforcement.mode).is_some_and(is_rootless) {
-        // Between a rootless engine and this machine (slirp4netns): its own end, and this machine's loopback.
+        // The network between a rootless engine and this machine (slirp4netns): its own end, and this machine's
+        // loopback.
         networks.add(Prefix::v4([10, 0, 2, 0], 24));
     }
     Ok(networks)
 }
 
-/// The socket of a container's keeper that is there now, of this life or an earlier one.
+/// Identifies the current socket of a container's keeper, from this or an earlier run.
 fn mark(container: &Container) -> Option<SocketMark> {
     socket_mark(&container.run_dir.as_ref()?.join(plan::SOCKET))
 }
 
-/// Whether an engine is on this machine, running or not.
+/// Whether an engine is installed on this machine, running or not.
 fn is_installed(kind: Kind) -> bool {
     let program = match kind {
         Kind::Docker => "dockerd",

@@ -1,4 +1,4 @@
-//! Images that are not there yet: the engine pulls them, with the login that this machine's user has for their registry.
+//! Lets the engine pull missing images, with the user's login for their registry.
 
 use crate::Docker;
 use crate::create::image_name;
@@ -11,11 +11,11 @@ use kennel_core::{Error, PullProgress, Result, printable};
 use kennel_image::Reference;
 use kennel_types::{ErrorCode, Pull};
 
-/// What an engine takes a login in.
+/// The HTTP header for a login.
 const LOGIN: &str = "X-Registry-Auth";
 
 impl Docker {
-    /// Has the engine pull the image, if `when` says so.
+    /// Lets the engine pull the image, according to `when`.
     pub(crate) async fn fetch(&self, image: &str, when: Pull, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<()> {
         let image = image_name(image)?;
         if when == Pull::Never || (when == Pull::Missing && self.has_image(image).await?) {
@@ -67,27 +67,27 @@ impl Docker {
     }
 }
 
-/// An image's name, and its tag: without one the engine would pull all there are. What is named by its content has none.
+/// Returns an image's name and tag. Without a tag the engine would pull all tags. A name with a digest has none.
 fn name_and_tag(image: &str) -> (&str, &str) {
     if image.contains('@') {
         return (image, "");
     }
     match image.rsplit_once(':') {
-        // A colon before a slash is of the registry's port.
+        // A colon before a slash belongs to the registry's port.
         Some((name, tag)) if !tag.contains('/') => (name, tag),
         _ => (image, "latest"),
     }
 }
 
-/// Whether a registry refused for want of a login, or of a better one. Docker's own says of what is not there, too, that one
-/// may be needed.
+/// Whether a registry refused because of a missing or insufficient login. For a missing image, Docker's own registry
+/// also mentions that one may be needed.
 fn wants_login(reason: &str) -> bool {
     let said = |words: &str| reason.contains(words);
     !said("does not exist")
         && ["no basic auth credentials", "unauthorized", "authentication required"].iter().any(|it| said(it))
 }
 
-/// What the engine says of a part of an image, or why it gave up.
+/// Parses a line of the engine's progress output, or returns why the pull failed.
 fn told(line: &[u8]) -> Result<Option<PullProgress>, String> {
     #[derive(serde::Deserialize)]
     struct Said {

@@ -1,6 +1,6 @@
-//! The run directories: one per sandbox, mounted into it, where its keeper puts its socket.
+//! The run directories: one per sandbox, mounted into it, where its keeper creates its socket.
 //!
-//! What is in them is written by the inside, so nothing in them is followed, and nothing is removed on a guess.
+//! Processes inside can write to them. So no symlink in them is followed, and nothing is removed by guessing.
 
 use crate::plan::SOCKET;
 use kennel_core::{Error, Result};
@@ -14,23 +14,24 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A directory without a socket that is younger than this may just be about to be held by who makes a container.
+/// A directory without a socket that is younger than this may be about to be locked by the process that creates a
+/// container.
 const SETTLED: Duration = Duration::from_secs(2);
-/// How often making a sandbox looks for leftovers of others.
+/// How often creating a sandbox looks for leftovers of others.
 const SWEEP_EVERY: Duration = Duration::from_mins(10);
-/// Its time says when leftovers were last looked for.
+/// The file whose time tells when leftovers were last removed.
 const SWEPT: &str = ".swept";
 
-/// The directory for what is on the engine at that address: a name of its own, which says nothing.
+/// Returns the directory name for the engine at this address. It is a hash.
 pub(crate) fn part_of(address: &str) -> String {
-    // FNV-1a: nothing depends on it but that it stays the same.
+    // FNV-1a. It only has to stay the same.
     let hash = address
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     format!("{hash:016x}")
 }
 
-/// The place of all run directories of an installation.
+/// All run directories of an installation.
 pub(crate) struct RunDirs {
     root: PathBuf,
 }
@@ -49,7 +50,7 @@ impl RunDirs {
         self.root.join(id.as_str())
     }
 
-    /// Makes the directory of a sandbox, if it is not there: for nobody but us.
+    /// Creates the directory of a sandbox, if it does not exist, accessible only to this user.
     pub(crate) fn make(&self, id: &SandboxId) -> Result<PathBuf> {
         let path = self.of(id);
         let mut builder = std::fs::DirBuilder::new();
@@ -61,7 +62,8 @@ impl RunDirs {
         Ok(path)
     }
 
-    /// Makes it and holds it: others see that whoever makes the sandbox lives, as long as the answer does.
+    /// Creates the directory and locks it. As long as the result lives, others see that the creator of the sandbox
+    /// lives.
     pub(crate) fn make_and_hold(&self, id: &SandboxId) -> Result<(PathBuf, File)> {
         let path = self.make(id)?;
         let held = open_dir(&path).and_then(|dir| {
@@ -72,7 +74,7 @@ impl RunDirs {
         Ok((path, held))
     }
 
-    /// Puts a file into the directory of a sandbox that does not run, whatever an earlier life of it has left there.
+    /// Writes a file to the directory of a stopped sandbox, whatever an earlier run has left there.
     pub(crate) fn put(&self, id: &SandboxId, name: &str, text: &str) -> Result<()> {
         let path = self.of(id);
         let new = format!("{name}.new");
@@ -90,12 +92,12 @@ impl RunDirs {
         put().map_err(|error| Error::io(format!("write {name} in the run directory {}", path.display()), error))
     }
 
-    /// Whether someone holds it.
+    /// Whether a process holds the lock.
     pub(crate) fn is_held(&self, id: &SandboxId) -> bool {
         open_dir(&self.of(id)).is_ok_and(|dir| rustix::fs::flock(&dir, FlockOperation::NonBlockingLockShared).is_err())
     }
 
-    /// Waits for others who give names to sandboxes, and then is the only one, as long as the answer is held.
+    /// Waits for other processes that assign sandbox names, and then holds the lock as long as the result lives.
     pub(crate) async fn lock(&self) -> Result<File> {
         let root = self.root.clone();
         let failed = |error: std::io::Error| Error::io(format!("lock {}", self.root.display()), error);
@@ -110,7 +112,7 @@ impl RunDirs {
         waited.await.map_err(std::io::Error::other).and_then(|locked| Ok(locked?)).map_err(failed)
     }
 
-    /// Removes the directory of a sandbox that is gone; answers whether there was one.
+    /// Removes the directory of a sandbox that is gone. Returns whether there was one.
     pub(crate) fn remove(&self, id: &SandboxId) -> Result<bool> {
         let path = self.of(id);
         match std::fs::remove_dir_all(&path) {
@@ -121,37 +123,37 @@ impl RunDirs {
         }
     }
 
-    /// Whether it is time to look for leftovers again. Asking counts as looking.
+    /// Whether it is time to look for leftovers again. Calling this counts as looking.
     pub(crate) fn is_sweep_due(&self) -> bool {
         let stamp = self.root.join(SWEPT);
         let due = is_older(&stamp, SWEEP_EVERY).unwrap_or(true);
         due && self.root.is_dir() && std::fs::write(&stamp, "").is_ok()
     }
 
-    /// Directories whose containers have certainly been made. To be asked for before the containers are listed: what
-    /// is not in the list then is gone.
+    /// Returns the directories whose containers have certainly been created. Call this before listing the containers: a
+    /// container that is not in the list is then gone.
     pub(crate) fn settled(&self) -> Vec<SandboxId> {
         let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
         let ids = entries.filter_map(|entry| SandboxId::new(entry.file_name().to_str()?).ok());
         ids.filter(|id| {
             let dir = self.of(id);
-            // A keeper has been there, or nobody takes that long.
+            // A keeper has been there, or the directory is too old for a container that is still being created.
             dir.join(SOCKET).symlink_metadata().is_ok() || (is_older(&dir, SETTLED) == Some(true) && !self.is_held(id))
         })
         .collect()
     }
 
     /// Removes those of the settled directories that belong to none of these sandboxes. The list must be complete: a
-    /// listing that failed is no list.
+    /// failed listing does not count.
     pub(crate) fn sweep(&self, settled: Vec<SandboxId>, alive: &HashSet<&SandboxId>) {
         for id in settled.into_iter().filter(|id| !alive.contains(id)) {
-            // What cannot be removed now stays for the next time; `remove` of that id says why.
+            // What cannot be removed now stays for the next time; `remove` of that id reports the reason.
             let _ = self.remove(&id);
         }
     }
 }
 
-/// The directory itself, never what a link at its place leads to.
+/// Opens the directory itself, without following a symlink at its path.
 fn open_dir(path: &Path) -> std::io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())

@@ -1,5 +1,4 @@
-//! How an engine is set up: what it says of itself decides which row of the mode table holds on it, and whether sandboxes can
-//! be had there at all.
+//! The setup of an engine: its own description decides the mode, and whether sandboxes are possible on it.
 
 use crate::Docker;
 use crate::engine::Kind;
@@ -7,27 +6,27 @@ use kennel_core::{Error, Result};
 use kennel_types::{ErrorCode, Mode};
 use serde::Deserialize;
 
-/// No user namespace but the engine's own.
+/// No user namespace in addition to the engine's own.
 const HOST: &str = "host";
-/// In the names of rows whose sandboxes have one each.
+/// Part of the names of modes whose sandboxes each have their own user namespace.
 const USERNS: &str = "userns";
 
-/// Whether sandboxes of a row have a user namespace each.
+/// Whether the sandboxes of a mode each have their own user namespace.
 pub(crate) fn has_own_ids(mode: &Mode) -> bool {
     mode.name.contains(USERNS)
 }
 
-/// Whether an ordinary user runs the engine.
+/// Whether the engine is rootless.
 pub(crate) fn is_rootless(mode: &Mode) -> bool {
     mode.name.contains("rootless")
 }
 
-/// What an engine says of itself, as far as it is read.
+/// The parts of the engine's description that are used.
 #[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Info {
     security_options: Option<Vec<String>>,
-    /// Podman says it here, Docker among the options.
+    /// Podman reports it here, Docker among the options.
     rootless: bool,
     cgroup_version: String,
     memory_limit: bool,
@@ -35,15 +34,15 @@ struct Info {
     architecture: Option<String>,
 }
 
-/// What was found out of an engine.
+/// What is known about an engine.
 pub(crate) struct Setup {
     pub(crate) mode: &'static Mode,
-    /// What stands in the way of sandboxes.
+    /// What prevents sandboxes.
     refusal: Option<(String, Option<&'static str>)>,
 }
 
 impl Docker {
-    /// How the engine is set up; asked once.
+    /// Returns the setup of the engine, which is queried once.
     pub(crate) async fn setup(&self) -> Result<&Setup> {
         let ask = async {
             self.engine.api().await?;
@@ -54,7 +53,7 @@ impl Docker {
         self.setup.get_or_try_init(|| ask).await
     }
 
-    /// The row that holds here, as far as the engine was asked.
+    /// The mode that applies here, as far as the engine was queried.
     pub(crate) fn row(&self) -> &'static Mode {
         let usual = || {
             let place = Place { here: self.engine.dialer().is_here(), keeper: true };
@@ -69,18 +68,18 @@ impl Docker {
 enum Ids {
     /// Root.
     Root,
-    /// The engine's user; `limits` if it has control groups to set them in.
+    /// The user of the engine; `limits` if it has cgroups for them.
     User { limits: bool },
-    /// The first of a range that the engine was given.
+    /// The first id of the engine's range.
     Remapped,
 }
 
 /// Where an engine is.
 #[derive(Clone, Copy)]
 struct Place {
-    /// On this machine.
+    /// Whether it is on this machine.
     here: bool,
-    /// On one that our keeper runs on.
+    /// Whether Kennel's keeper can run there.
     keeper: bool,
 }
 
@@ -109,7 +108,7 @@ impl Setup {
             options.iter().find(|option| option.split(',').any(|part| part == name))
         };
         let rootless = info.rootless || named("rootless").is_some();
-        // Only version 2 lets users divide what they have.
+        // Only version 2 allows users to distribute resources.
         let limits = info.memory_limit && info.pids_limit && info.cgroup_version != "1";
         let keeper = here || runs_ours(info);
         let ids = match rootless {
@@ -129,7 +128,7 @@ impl Setup {
         Self { mode: row(kind, ids, Place { here, keeper }), refusal }
     }
 
-    /// Refuses an engine that cannot give what its row promises.
+    /// Refuses an engine that cannot enforce what its mode promises.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.refusal {
             None => Ok(()),
@@ -143,12 +142,13 @@ impl Setup {
         }
     }
 
-    /// The row for sandboxes with that user namespace, where it is another.
+    /// Returns the mode for sandboxes with this user namespace.
     pub(crate) fn with_userns(&self, userns: Option<&str>) -> Result<&'static Mode> {
         let podman = self.mode.provider == Kind::Podman.word();
         let refuse = |what: &str, hint: &str| Err(Error::unsupported(self.mode.provider, what).hint(hint));
         match userns {
-            // The engine's files have the ids of its range there too: nothing of an image would be its own users'.
+            // The engine's files have the ids of its range in this case too, so the files of an image would not belong
+            // to its users.
             Some(HOST) if !podman && has_own_ids(self.mode) => {
                 refuse("the user namespace host: the engine remaps ids", "leave out --userns")
             }
@@ -172,7 +172,7 @@ impl Setup {
     }
 }
 
-/// Whether programs for this machine run on the engine's.
+/// Whether programs for this architecture run on the engine's machine.
 fn runs_ours(info: &Info) -> bool {
     let theirs = match info.architecture.as_deref() {
         Some("amd64") => Some("x86_64"),

@@ -1,4 +1,4 @@
-//! What the engine says bit by bit: a container's log as it keeps it, and lines of what it is doing.
+//! Streamed replies of the engine: the log of a container, and lines of progress.
 
 use crate::engine::Engine;
 use bollard::container::LogOutput;
@@ -9,12 +9,12 @@ use kennel_core::{Error, LogChunk, LogOptions, Result, printable};
 use kennel_proto::Channel;
 use kennel_types::ErrorCode;
 
-/// The longest line that the engine may say.
+/// Bytes in the longest line of the engine.
 const LINE: usize = 1024 * 1024;
 
 type EngineResult<T> = Result<T, bollard::errors::Error>;
 
-/// Takes the lines of an answer as they come, while `what` is done.
+/// Handles the lines of a reply as they arrive, while `what` is done.
 pub(crate) async fn each_line(
     engine: &Engine,
     what: &str,
@@ -37,7 +37,7 @@ pub(crate) async fn each_line(
     take(&said)
 }
 
-/// The log of a container. No container of ours has a terminal, so the engine keeps its two streams apart.
+/// The log of a container. No container of Kennel has a terminal, so the engine keeps its two streams apart.
 pub(crate) fn log(
     api: &bollard::Docker,
     container: &str,
@@ -53,9 +53,9 @@ fn chunk(output: LogOutput) -> LogChunk {
     LogChunk { channel, bytes: output.into_bytes().into() }
 }
 
-/// The last lines of a container's log, safe to show; empty if there are none or they cannot be read.
+/// The last lines of a container's log, escaped; empty if there are none or they cannot be read.
 pub(crate) async fn last_lines(api: &bollard::Docker, container: &str, lines: usize) -> String {
-    /// Lines may be as long as the inside likes.
+    /// Lines may have any length.
     const CAP: usize = 256 * 1024;
     let mut bytes = Vec::new();
     let mut chunks = std::pin::pin!(log(api, container, LogOptions { tail: Some(lines), follow: false }));

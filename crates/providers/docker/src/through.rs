@@ -1,6 +1,5 @@
-//! Reaching a keeper through the engine, where its socket is on another machine: the engine starts a program beside it that
-//! connects, and passes on what goes in and comes out. What comes out is in the engine's own frames, which its client takes
-//! apart again.
+//! Connects to a keeper through the engine, if its socket is on another machine. The engine starts a program inside
+//! that connects and copies bytes. Its output is in the engine's own frames, which the client library decodes.
 
 use crate::Docker;
 use crate::engine::status;
@@ -18,15 +17,15 @@ use kennel_types::ErrorCode;
 use std::pin::Pin;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 
-/// How much may be on its way in one direction.
+/// Bytes in transit in one direction.
 const WINDOW: usize = 256 * 1024;
 
 type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>;
 type Input = Pin<Box<dyn AsyncWrite + Send>>;
 
 impl Docker {
-    /// Puts the keeper's program into a container that does not run. Each time before it starts: what is in there can have been
-    /// changed from inside.
+    /// Copies the keeper program into a stopped container. This is done before each start, because processes inside may
+    /// have changed it.
     pub(crate) async fn put_keeper(&self, container: &Container) -> kennel_core::Result<()> {
         let what = "put the keeper's program into the sandbox";
         let mut archive = tar::Builder::new(Vec::new());
@@ -46,11 +45,11 @@ impl Docker {
         self.put(&container.engine_id, OURS, archive, what).await
     }
 
-    /// Has the engine reach the keeper.
+    /// Connects to the keeper through the engine.
     pub(crate) async fn connect_through(&self, container: &Container) -> Result<Box<dyn ByteStream>, Attempt> {
         let what = || format!("reach the keeper of sandbox {} through the engine", container.info.name);
         let failed = |error| match status(&error) {
-            // It is not there any more, or does not run any more: whoever asks again learns which.
+            // It is gone, or no longer running. The next attempt shows which.
             Some(404 | 409 | 500) => Attempt::NotYet(self.engine.error(what(), error)),
             _ => Attempt::Missed(Missed::Failed(self.engine.error(what(), error))),
         };
@@ -88,7 +87,7 @@ impl Docker {
     }
 }
 
-/// What the program says before it passes anything on: how it went, why, and what came after that.
+/// Reads the program's first line: the result, the reason, and the bytes after it.
 async fn first_line(output: &mut Output) -> (Option<char>, String, Vec<u8>) {
     let (mut out, mut complaint) = (Vec::new(), Vec::new());
     while let Some(Ok(part)) = output.next().await {
@@ -106,12 +105,12 @@ async fn first_line(output: &mut Output) -> (Option<char>, String, Vec<u8>) {
             break;
         }
     }
-    // The engine itself says there what it could not start.
+    // The engine reports there what it could not start.
     complaint.extend(out);
     (None, String::from_utf8_lossy(&complaint).into_owned(), Vec::new())
 }
 
-/// Passes bytes on until both sides have hung up, or ours is gone.
+/// Copies bytes until both sides have closed, or ours is gone.
 async fn pass_on(ours: DuplexStream, output: Output, input: Input, rest: Vec<u8>) {
     let (from_us, to_us) = tokio::io::split(ours);
     tokio::join!(send(from_us, input), receive(output, to_us, rest));

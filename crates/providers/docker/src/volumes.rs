@@ -1,6 +1,6 @@
-//! Volumes: one of a sandbox's own, which stays when it is removed, and those that sandboxes share.
+//! Volumes: one that belongs to a sandbox and survives its removal, and shared ones.
 //!
-//! An engine has one set of names for all who use it, so ours say whose they are; and labels say so too.
+//! An engine has one set of volume names for all its users. So the names, and labels, contain the installation.
 
 use crate::engine::status;
 use crate::mounts::clean_target;
@@ -11,10 +11,10 @@ use kennel_core::{Error, Result, check_name};
 use kennel_types::{ErrorCode, SandboxSpec};
 use std::collections::HashMap;
 
-/// Where a sandbox's own volume is.
+/// The path of a sandbox's own volume inside.
 pub(crate) const DATA: &str = "/.data";
 
-/// A volume of a sandbox to be.
+/// A volume of a new sandbox.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Volume {
     pub(crate) name: String,
@@ -23,12 +23,12 @@ pub(crate) struct Volume {
 }
 
 impl Docker {
-    /// The name of the volume of the sandbox of that name.
+    /// The name of the data volume for a sandbox name.
     pub(crate) fn data_volume(&self, sandbox: &str) -> String {
         format!("{}data-{}-{sandbox}", self.prefix.as_str(), self.installation)
     }
 
-    /// The volumes that a sandbox of that name is to have.
+    /// Returns the volumes of a sandbox with this name.
     pub(crate) fn volumes(&self, spec: &SandboxSpec, name: &str) -> Result<Vec<Volume>> {
         let labelled = |key: &str, value: &str| {
             let ours = [(labels::KENNEL, "true"), (labels::INSTALLATION, self.installation.as_str()), (key, value)];
@@ -64,7 +64,7 @@ impl Docker {
         Ok(volumes)
     }
 
-    /// Makes sure that they are there; those that are stay as they are.
+    /// Creates missing volumes. Existing ones stay as they are.
     pub(crate) async fn make_volumes(&self, volumes: &[Volume]) -> Result<()> {
         for volume in volumes {
             let request = VolumeCreateRequest {
@@ -73,7 +73,7 @@ impl Docker {
                 ..VolumeCreateRequest::default()
             };
             let made = self.engine.api().await?.create_volume(request).await;
-            // Podman has another word for one that is there.
+            // Podman has another status for an existing one.
             match made {
                 Err(error) if status(&error) == Some(409) || error.to_string().contains("already exists") => {}
                 made => {
@@ -97,7 +97,7 @@ impl Docker {
 }
 
 impl Volume {
-    /// As the engine takes it.
+    /// Returns the mount in the engine's form.
     pub(crate) fn mount(&self) -> Mount {
         Mount {
             typ: Some(MountType::VOLUME),

@@ -1,9 +1,10 @@
-//! What happens to sandboxes, as the engine tells it: without gaps, also when the connection is lost or the engine starts
-//! anew.
+//! Events of sandboxes, as the engine reports them, without gaps, even if the connection is lost or the engine
+//! restarts.
 //!
-//! An engine remembers its last events, but not for long and not over a restart. So after a loss three things are done, in this
-//! order: what it remembers since the last event is heard again, what there is now is compared with what was known, and then
-//! it is listened to again. What is known of each sandbox decides what is told, so nothing is told twice.
+//! An engine remembers its last events, but not for long and not across a restart. So after a lost connection, three
+//! things are done in this order: the events since the last one are replayed, the current sandboxes are compared with
+//! the known ones, and then new events are awaited again. The known state of each sandbox decides which events are
+//! reported, so none is reported twice.
 //!
 //! ```text
 //!   (unknown) --created--> made --started--> runs --stopped--> ended --started--> runs
@@ -22,10 +23,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long an engine that is gone is waited for.
+/// How long to wait for an engine that is gone.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Where a sandbox is in its life, as far as was told.
+/// The state of a sandbox, as far as it was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Made,
@@ -34,7 +35,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// By the engine's word for it.
+    /// Converts the engine's name of a state.
     pub(crate) fn of(state: &str) -> Self {
         match state {
             "running" | "paused" | "restarting" | "stopping" => Self::Runs,
@@ -50,12 +51,12 @@ struct Watch {
     engine: Arc<Engine>,
     installation: String,
     known: Known,
-    /// Nanoseconds since 1970 of the last event that was heard.
+    /// The time of the last event, in nanoseconds since 1970.
     heard: u128,
     live: Option<Live>,
 }
 
-/// Events from now on. An engine that is not there is told now, not with the first event.
+/// Returns the events from now on. If the engine is not available, this fails now, not with the first event.
 pub(crate) async fn watch(engine: Arc<Engine>, installation: &str) -> Result<EventStream> {
     let mut watch =
         Watch { engine, installation: installation.to_owned(), known: Known::default(), heard: now(), live: None };
@@ -83,13 +84,13 @@ impl Watch {
             };
             match live.next().await {
                 Some(Ok(message)) => self.hear(message),
-                // Lost, or the engine has hung up.
+                // The connection was lost, or the engine closed it.
                 _ => self.live = None,
             }
         }
     }
 
-    /// Goes on where it was, as soon as the engine answers again.
+    /// Continues from the last event, as soon as the engine replies again.
     async fn resume(&mut self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         let mut pause = Duration::from_millis(20);
@@ -116,14 +117,14 @@ impl Watch {
         Ok(())
     }
 
-    /// The engine's events from then on, whenever the stream is first read.
+    /// Requests the engine's events from a time on, whenever the stream is first read.
     async fn listen(&mut self, from: u128) -> Result<Live> {
         self.ask(from, None).await
     }
 
     async fn ask(&mut self, from: u128, until: Option<u128>) -> Result<Live> {
         let label = format!("{}={}", labels::INSTALLATION, self.installation);
-        // Which events is not said: Podman calls them otherwise than it tells them.
+        // Do not filter by kind: Podman names events differently in filters and in reports.
         let filters = HashMap::from([("type", vec!["container".to_owned()]), ("label", vec![label])]);
         let mut query = EventsOptionsBuilder::default().since(&seconds(from)).filters(&filters);
         if let Some(until) = until {
@@ -152,7 +153,7 @@ impl Watch {
     }
 }
 
-/// What was told, and what is to be told.
+/// The reported states, and the events to report.
 #[derive(Default)]
 struct Known {
     phases: HashMap<SandboxId, Phase>,
@@ -160,7 +161,7 @@ struct Known {
 }
 
 impl Known {
-    /// Tells of an event, unless it is known.
+    /// Adds an event, unless it is already known.
     fn take(&mut self, sandbox: SandboxId, kind: EventKind) {
         let before = self.phases.get(&sandbox).copied();
         let mut tell = |kind| self.told.push_back(Event { sandbox: sandbox.clone(), kind });
@@ -195,7 +196,7 @@ impl Known {
         };
     }
 
-    /// Tells of what must have happened for things to be as they are.
+    /// Adds the events that must have happened to reach the current state.
     fn compare(&mut self, there: HashMap<SandboxId, Phase>) {
         let gone: Vec<SandboxId> = self.phases.keys().filter(|id| !there.contains_key(*id)).cloned().collect();
         for id in gone {
@@ -216,7 +217,7 @@ impl Known {
 }
 
 fn event(message: EventMessage, installation: &str) -> Option<Event> {
-    // Docker's word, and Podman's where it has another.
+    // Docker's word, and Podman's if it differs.
     let kind = match message.action?.as_str() {
         "create" => EventKind::Created,
         "start" => EventKind::Started,
@@ -232,7 +233,7 @@ fn now() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
 }
 
-/// As engines write it.
+/// A time in the engines' format.
 fn seconds(nanos: u128) -> String {
     format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000)
 }

@@ -1,8 +1,8 @@
 //! The local provider: plain processes of the calling user, for development. It isolates nothing, says so, and refuses
-//! what it cannot give.
+//! what it cannot enforce.
 //!
-//! The keeper is an ordinary process that outlives the one who started it. There is no pid namespace to tell inside
-//! from outside, so every connection says a token that only the user can read.
+//! The keeper is an ordinary process that outlives its parent. There is no pid namespace to tell inside from outside,
+//! so every connection must send a token that only the user can read.
 
 use async_trait::async_trait;
 use kennel_core::{
@@ -20,7 +20,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Plain processes.
+/// The local provider.
 pub struct Local {
     records: Records,
     programs: PathBuf,
@@ -36,7 +36,7 @@ impl Local {
         self.records.dir(id).join("token")
     }
 
-    /// A line to the keeper, if anyone listens.
+    /// Connects to the keeper, if it listens.
     async fn line(&self, id: &SandboxId) -> Result<Dialed> {
         let path = self.token_path(id);
         let token = std::fs::read(&path).map_err(|error| Error::io(format!("read {}", path.display()), error))?;
@@ -44,7 +44,7 @@ impl Local {
         Ok(Dialed { stream: Box::new(stream), token: Some(token), owner: self.records.is_owned(id) })
     }
 
-    /// A fresh secret for each start.
+    /// Creates a new secret for each start.
     fn new_token(&self, id: &SandboxId) -> Result<Vec<u8>> {
         let mut token = [0; 32];
         getrandom::fill(&mut token)
@@ -62,7 +62,8 @@ impl Local {
         Ok(token.to_vec())
     }
 
-    /// Starts the keeper and tells it what to do; answers its token too. With `goes_on`, the line stays open for hosts.
+    /// Starts the keeper and sends its configuration. Also returns its token. With `goes_on`, the socket stays open for
+    /// the host.
     async fn begin(&self, record: &Record, goes_on: bool) -> Result<(Told, Vec<u8>)> {
         let program = KEEPER
             .install(&self.programs)
@@ -115,7 +116,7 @@ impl Provider for Local {
         if spec.owner.is_some_and(|owner| owner != me()) {
             return Err(Error::unsupported("local", "files of another user"));
         }
-        // Nothing can be mounted, so the workspace is where it is.
+        // Nothing can be mounted, so the workspace keeps its own path.
         let workspace = spec.workspace.as_ref().and_then(|path| path.to_str()).map(ToOwned::to_owned);
         let workdir = spec.workdir.clone().or(workspace).unwrap_or_else(|| "/".into());
         let enforcement = Enforcement {

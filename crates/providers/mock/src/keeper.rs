@@ -1,7 +1,7 @@
-//! The keeper of a mock sandbox: what runs in it, and who is connected.
+//! The keeper of a mock sandbox: its commands and connections.
 //!
-//! One task per connection reads frames and starts one task per stream; one writes. A stream's task ends with its
-//! connection, and takes a tied command with it.
+//! For each connection, one task reads frames and starts one task per stream, and another writes. The task of a stream
+//! ends with its connection, and ends a tied command with it.
 
 use crate::log::Log;
 use crate::process::Process;
@@ -29,7 +29,7 @@ pub(crate) struct Keeper {
     tied: bool,
     processes: Mutex<Processes>,
     over: watch::Sender<Option<End>>,
-    /// Commands and connections.
+    /// The number of commands and connections.
     busy: watch::Sender<usize>,
     connections: watch::Sender<usize>,
 }
@@ -41,22 +41,22 @@ struct Processes {
     main: Option<u64>,
 }
 
-/// How long the last words may take.
+/// How long the last frames may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Why a keeper ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Someone stopped it, or nobody used it.
+    /// It was stopped, or its idle time was over.
     Stopped,
-    /// Its main process ended.
+    /// The main process ended.
     Main(i32),
-    /// The owner of a tied sandbox went.
+    /// The owner of a tied sandbox disconnected.
     OwnerGone,
 }
 
 impl Keeper {
-    /// Starts the main process, if there is one, and the clock of an idle sandbox.
+    /// Starts the main process, if there is one, and the idle timer.
     pub(crate) fn start(
         spec: &SandboxSpec,
         cwd: &str,
@@ -92,7 +92,7 @@ impl Keeper {
         self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends everything in it.
+    /// Ends everything in the sandbox.
     pub(crate) fn shut_down(&self, end: End) {
         for process in self.lock().known.values() {
             process.signal(15);
@@ -106,7 +106,7 @@ impl Keeper {
 
     pub(crate) async fn ended(&self) -> End {
         let mut over = self.over.subscribe();
-        // The sender is in `self`: the wait cannot fail.
+        // The sender is in `self`, so the wait cannot fail.
         over.wait_for(Option::is_some).await.ok().and_then(|end| *end).unwrap_or(End::Stopped)
     }
 
@@ -123,7 +123,7 @@ impl Keeper {
         }
     }
 
-    /// Starts a command; `main` is the log of the main process.
+    /// Starts a command. `main` is the log, for the main process.
     pub(crate) fn spawn(self: &Arc<Self>, spawn: &Spawn, main: Option<Arc<Log>>) -> Result<Arc<Process>, Failure> {
         let argv = shell::argv(spawn)?;
         let scripted = self.script.answer(&argv);
@@ -178,7 +178,7 @@ impl Keeper {
         StatsReport { memory_bytes: self.tree.size(), pids, ..StatsReport::default() }
     }
 
-    /// Serves one connection to its end.
+    /// Serves one connection until it ends.
     pub(crate) async fn serve(self: Arc<Self>, stream: DuplexStream, fault: Option<Fault>) {
         let _busy = [Busy::new(&self.busy), Busy::new(&self.connections)];
         if *self.connections.borrow() > caps::CONNECTIONS {
@@ -207,7 +207,7 @@ impl Keeper {
             () = &mut reading => {}
             () = &mut writing => {}
             _ = self.ended() => {
-                // What was said before the end still arrives.
+                // Frames that were sent before the end still arrive.
                 drop(reading);
                 let _ = tokio::time::timeout(LAST_WORDS, writing).await;
             }
@@ -224,7 +224,7 @@ impl Keeper {
         out: mpsc::Sender<Frame>,
     ) {
         let mut streams: HashMap<u32, mpsc::UnboundedSender<Body>> = HashMap::new();
-        // Dropped with this connection: every stream ends with it.
+        // Dropped with this connection, which ends every stream.
         let mut tasks = JoinSet::new();
         while let Some(frame) = frame(&mut reader, &mut decoder).await {
             let Frame { stream, body } = frame;
@@ -247,7 +247,7 @@ impl Keeper {
                     tasks.spawn(answer(self.clone(), *request, link));
                 }
                 body => {
-                    // A stream that is over may still have frames on the way.
+                    // Frames for a stream that has ended may still arrive.
                     if let Some(inbox) = streams.get(&stream) {
                         let _ = inbox.send(body);
                     }
@@ -258,7 +258,7 @@ impl Keeper {
 }
 
 impl Processes {
-    /// Forgets the oldest ended commands; refuses when too many run.
+    /// Removes the oldest ended commands. Fails if too many are running.
     fn make_room(&mut self) -> Result<(), Failure> {
         let ended: Vec<u64> =
             self.known.values().filter(|process| !process.is_running()).map(|process| process.id).collect();
@@ -317,7 +317,7 @@ async fn drain(mut reader: ReadHalf<DuplexStream>) {
     while matches!(reader.read(&mut buffer).await, Ok(1..)) {}
 }
 
-/// Writes frames until the connection ends, or the fault has happened.
+/// Writes frames until the connection ends or the fault has happened.
 async fn write(
     mut writer: WriteHalf<DuplexStream>,
     welcome: Frame,

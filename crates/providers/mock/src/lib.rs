@@ -1,8 +1,8 @@
 //! Sandboxes in memory: a provider for tests of everything above providers.
 //!
-//! It speaks the real protocol over a pipe in memory, runs toy commands (`echo`, `cat`, `true`, `false`, `pwd`,
-//! `env`, `printenv`, `sleep`, and strings of them), holds files, and does what a test tells it to: scripted answers and
-//! faults. It runs nothing, isolates nothing and touches nothing outside this process.
+//! It speaks the real protocol over an in-memory pipe, runs toy commands (`echo`, `cat`, `true`, `false`, `pwd`, `env`,
+//! `printenv`, `sleep`, and strings of them), stores files, and does what a test scripts: replies and faults. It runs
+//! no programs, isolates nothing and touches nothing outside this process.
 
 mod keeper;
 mod log;
@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tree::Tree;
 
-/// Bytes that are on the way in each direction of a connection.
+/// Bytes in transit in each direction of a connection.
 const PIPE: usize = 64 * 1024;
 
 /// A provider in memory. Clones share their sandboxes, as two programs share an engine.
@@ -56,33 +56,33 @@ struct Room {
     tree: Arc<Tree>,
     log: Arc<Log>,
     keeper: Option<Arc<Keeper>>,
-    /// The first connection after a start is its maker's.
+    /// Whether the first connection after a start, which is the creator's, was made.
     owner_came: bool,
 }
 
 impl Mock {
-    /// A provider without sandboxes.
+    /// Creates a provider without sandboxes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Answers commands that begin with these words. The newest rule counts.
+    /// Sets the answer to commands that begin with these words. The newest rule applies.
     pub fn on<S: Into<String>>(&self, words: impl IntoIterator<Item = S>, answer: Answer) {
         let words: Vec<String> = words.into_iter().map(Into::into).collect();
         self.script(move |argv| argv.starts_with(&words).then(|| answer.clone()));
     }
 
-    /// Answers what the rule has an answer for. A string for the shell is seen as `sh -c STRING`.
+    /// Adds a rule that answers some commands. A string for the shell appears as `sh -c STRING`.
     pub fn script(&self, rule: impl Fn(&[String]) -> Option<Answer> + Send + Sync + 'static) {
         self.world.script.add(Box::new(rule));
     }
 
-    /// Lets something go wrong, once.
+    /// Makes something fail, once.
     pub fn fault(&self, fault: Fault) {
         self.world.script.fault(fault);
     }
 
-    /// Every command that was asked for, in order.
+    /// Returns all commands that were requested, in order.
     pub fn ran(&self) -> Vec<Vec<String>> {
         self.world.script.ran()
     }
@@ -109,7 +109,7 @@ impl World {
         watchers.retain(|watcher| watcher.send(Event { sandbox: sandbox.clone(), kind }).is_ok());
     }
 
-    /// Marks a sandbox stopped, if this keeper is still its own.
+    /// Marks a sandbox as stopped, if it still has this keeper.
     fn stopped(&self, id: &SandboxId, keeper: &Arc<Keeper>, end: End) {
         let mut rooms = self.rooms();
         let Some(room) = rooms.get_mut(id) else { return };

@@ -1,4 +1,4 @@
-//! The main process's log, in memory and bounded.
+//! The log of the main process, in memory and bounded.
 
 use kennel_core::{LogChunk, LogOptions, LogStream, keep_last_lines};
 use kennel_proto::Channel;
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Bytes that are kept.
+/// The number of bytes that are kept.
 const CAP: usize = 1024 * 1024;
 
 #[derive(Default)]
@@ -18,10 +18,10 @@ pub(crate) struct Log {
 #[derive(Default)]
 struct Kept {
     chunks: VecDeque<LogChunk>,
-    /// Chunks that gave way before the first one here.
+    /// The number of chunks that were removed before the first one here.
     gone: usize,
     bytes: usize,
-    /// Whether more may come.
+    /// Whether more output may follow.
     open: bool,
 }
 

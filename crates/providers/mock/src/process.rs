@@ -1,6 +1,7 @@
-//! A command that the mock pretends to run: its output in two rings, its input in a small buffer, its end.
+//! A command that the mock pretends to run: its output in two ring buffers, its input in a small buffer, and its
+//! result.
 //!
-//! While someone reads, the command waits for the reader; while nobody does, the oldest bytes give way.
+//! While there is a reader, the command waits for it. Without one, the oldest bytes are overwritten.
 
 use crate::log::Log;
 use kennel_proto::{Channel, ExitReport, Reply, caps};
@@ -12,11 +13,11 @@ pub(crate) struct Process {
     pub(crate) id: u64,
     pub(crate) program: Vec<u8>,
     pub(crate) detached: bool,
-    /// Something below changed.
+    /// Notified when a value below changed.
     pub(crate) changed: Notify,
-    /// The signal that ends it; 0 is none.
+    /// The signal that ends it; 0 means none.
     signal: watch::Sender<i32>,
-    /// The main process's output goes here too.
+    /// The log, for the output of the main process.
     log: Option<Arc<Log>>,
     state: Mutex<State>,
 }
@@ -27,7 +28,7 @@ pub(crate) struct State {
     stdin_taken: u64,
     stdin_open: bool,
     exit: Option<ExitReport>,
-    /// Who reads: each attach gets the next number, 0 is nobody.
+    /// The current reader. Each attach gets the next number; 0 means nobody.
     reader: u64,
     readers: u64,
 }
@@ -39,17 +40,17 @@ struct Ring {
     consumed: u64,
 }
 
-/// What a reader is to send next.
+/// What a reader sends next.
 pub(crate) enum Next {
     Data(Channel, u64, Vec<u8>),
-    /// So much standard input was taken.
+    /// This many bytes of standard input were consumed.
     Taken(u64),
     Exit(ExitReport),
     TakenOver,
     Wait,
 }
 
-/// How far a reader has come.
+/// The position of a reader.
 pub(crate) struct Reader {
     number: u64,
     sent: [u64; 2],
@@ -85,7 +86,7 @@ impl Process {
         self.lock().reader != 0
     }
 
-    /// Prints, as fast as its reader takes it.
+    /// Prints, as fast as the reader consumes it.
     pub(crate) async fn print(&self, channel: Channel, mut bytes: &[u8]) {
         if let Some(log) = &self.log {
             log.push(channel, bytes);
@@ -106,7 +107,7 @@ impl Process {
         }
     }
 
-    /// The next bytes of its standard input; `None` at the end.
+    /// Returns the next bytes of standard input, or `None` at the end.
     pub(crate) async fn read(&self) -> Option<Vec<u8>> {
         loop {
             let changed = self.changed.notified();
@@ -127,7 +128,7 @@ impl Process {
         }
     }
 
-    /// Takes bytes for its standard input; false if they are out of order or past the window.
+    /// Accepts bytes for standard input. Returns false if they are out of order or exceed the window.
     pub(crate) fn feed(&self, offset: u64, bytes: &[u8]) -> bool {
         let mut state = self.lock();
         if state.exit.is_some() || !state.stdin_open {
@@ -153,7 +154,7 @@ impl Process {
         self.changed.notify_waiters();
     }
 
-    /// Takes a signal, unless it is one that does not end a process, or the end is under way.
+    /// Accepts a signal, unless it does not end a process, or the process is already ending.
     pub(crate) fn signal(&self, signal: i32) {
         const HARMLESS: [i32; 7] = [0, 17, 18, 19, 20, 23, 28];
         self.signal.send_if_modified(|fatal| {
@@ -165,14 +166,14 @@ impl Process {
         });
     }
 
-    /// Waits for a signal that ends it.
+    /// Waits for a signal that ends the process.
     pub(crate) async fn fatal_signal(&self) -> i32 {
         let mut signals = self.signal.subscribe();
-        // The sender is in `self`: the wait cannot fail.
+        // The sender is in `self`, so the wait cannot fail.
         signals.wait_for(|signal| *signal != 0).await.map_or(9, |signal| *signal)
     }
 
-    /// Makes the caller its reader, from these offsets on or the first bytes still there.
+    /// Makes the caller the reader, starting at these offsets or at the first available bytes.
     pub(crate) fn attach(&self, from: [u64; 2]) -> (Reader, Reply) {
         let mut state = self.lock();
         state.readers += 1;
@@ -246,7 +247,7 @@ impl Ring {
         self.start + self.bytes.len() as u64
     }
 
-    /// Takes what fits: with a reader nothing that it has not consumed is overwritten.
+    /// Accepts as much as fits. With a reader, nothing is overwritten that it has not consumed.
     fn push(&mut self, bytes: &[u8], attached: bool) -> usize {
         const SIZE: usize = caps::WINDOW as usize;
         let room = if attached { SIZE - (self.end() - self.consumed) as usize } else { SIZE };

@@ -1,11 +1,11 @@
-//! What a test tells the mock: answers in place of the toy commands, and faults.
+//! What a test scripts: answers instead of the toy commands, and faults.
 
 use kennel_types::ErrorCode;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// What a command does instead of the toy: its steps in order, then its end.
+/// The scripted behaviour of a command: its steps in order, then its result.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     pub(crate) steps: Vec<Step>,
@@ -21,17 +21,17 @@ pub(crate) enum Step {
 }
 
 impl Answer {
-    /// Ends with this code.
+    /// Ends with this exit code.
     pub fn exit(code: i32) -> Self {
         Self { exit: code, ..Self::default() }
     }
 
-    /// Cannot be started: `NotFound`, or `ExecFailed` for a program that cannot be run.
+    /// Cannot be started: `NotFound`, or `ExecFailed` for a program that cannot be executed.
     pub fn fails(code: ErrorCode) -> Self {
         Self { fails: Some(code), ..Self::default() }
     }
 
-    /// Prints, as the next step.
+    /// Prints on standard output, as the next step.
     #[must_use]
     pub fn stdout(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.steps.push(Step::Stdout(bytes.into()));
@@ -53,7 +53,7 @@ impl Answer {
     }
 }
 
-/// Holds commands until a test lets them go.
+/// Blocks commands until a test releases them.
 #[derive(Clone, Debug)]
 pub struct Gate {
     open: watch::Sender<bool>,
@@ -66,23 +66,23 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// A closed gate.
+    /// Creates a closed gate.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets go everyone who waits, and everyone to come.
+    /// Releases all current and future waiters.
     pub fn open(&self) {
         self.open.send_replace(true);
     }
 
     pub(crate) async fn passed(&self) {
-        // The sender is in `self`: the wait cannot fail.
+        // The sender is in `self`, so the wait cannot fail.
         let _ = self.open.subscribe().wait_for(|open| *open).await;
     }
 }
 
-/// Something that goes wrong, once.
+/// A fault that happens once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The next `create` fails.
@@ -93,11 +93,11 @@ pub enum Fault {
     ListFails(ErrorCode),
     /// The next `dial` fails.
     DialFails(ErrorCode),
-    /// The next connection ends after so many frames from the keeper, its welcome counted.
+    /// The next connection ends after this many frames from the keeper, including its welcome.
     HangUpAfter(usize),
-    /// The next connection says these bytes after its welcome, and nothing more.
+    /// The next connection sends these bytes after its welcome, and nothing else.
     Garbage(Vec<u8>),
-    /// The next connection is taken and never answered.
+    /// The next connection is accepted but gets no reply.
     NeverAnswers,
 }
 
@@ -126,7 +126,7 @@ impl Script {
         lock(&self.faults).push_back(fault);
     }
 
-    /// The answer to a command, the newest rule first. Every command asked for is noted.
+    /// Returns the answer to a command, newest rule first. Every requested command is recorded.
     pub(crate) fn answer(&self, argv: &[String]) -> Option<Answer> {
         lock(&self.ran).push(argv.to_vec());
         lock(&self.rules).iter().rev().find_map(|rule| rule(argv))
@@ -136,7 +136,7 @@ impl Script {
         lock(&self.ran).clone()
     }
 
-    /// The first fault that `wanted` picks.
+    /// Removes and returns the first fault that `wanted` selects.
     pub(crate) fn take<T>(&self, wanted: impl Fn(&Fault) -> Option<T>) -> Option<T> {
         let mut faults = lock(&self.faults);
         let index = faults.iter().position(|fault| wanted(fault).is_some())?;

@@ -1,4 +1,5 @@
-//! The toy commands. Enough to speak of commands, streams and statuses; no shell, and no program is ever run.
+//! The toy commands. They are enough to test commands, streams and exit codes; there is no shell, and no program is
+//! run.
 
 use crate::process::Process;
 use crate::script::{Answer, Step};
@@ -40,7 +41,7 @@ pub(crate) fn argv(spawn: &Spawn) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// Looks a command up: scripted, a toy, or not there.
+/// Looks up a command: scripted, a toy command, or not found.
 pub(crate) fn find(
     argv: Vec<String>,
     answer: Option<Answer>,
@@ -78,7 +79,7 @@ pub(crate) fn find(
 }
 
 impl Program {
-    /// Does what it does, to its own end.
+    /// Runs the command to its end.
     pub(crate) async fn run(self, process: &Process) -> ExitReport {
         let mut code = 0;
         match &self.work {
@@ -141,7 +142,7 @@ impl Program {
     }
 }
 
-/// Splits a string into simple commands at `;` and newlines, and those into words. Quotes hold words together.
+/// Splits a string into simple commands at `;` and newlines, and these into words. Quotes keep words together.
 fn parse(script: &str) -> Vec<Simple> {
     let mut commands = Vec::new();
     let (mut words, mut word, mut quote): (Vec<String>, Option<String>, Option<char>) = (Vec::new(), None, None);

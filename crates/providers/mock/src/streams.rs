@@ -21,12 +21,12 @@ impl Link {
     }
 
     pub(crate) async fn send(&self, body: Body) {
-        // A connection that is gone ends this task in a moment.
+        // If the connection is gone, this task ends soon.
         let _ = self.out.send(Frame { stream: self.stream, body }).await;
     }
 }
 
-/// The stream was closed from outside: nothing more is to be said.
+/// The stream was closed by the host: nothing more may be sent.
 struct Closed;
 
 /// Why a stream ends early.
@@ -76,7 +76,7 @@ async fn reattach(keeper: &Arc<Keeper>, attach: &Attach, link: &mut Link) -> Res
     relay(Attached { process, reader, tied: false }, reply, link).await
 }
 
-/// A reader in place. When it is dropped, so is a tied command.
+/// An attached reader. Dropping it ends a tied command.
 struct Attached {
     process: Arc<Process>,
     reader: Reader,
@@ -111,7 +111,7 @@ async fn relay(mut attached: Attached, reply: Reply, link: &mut Link) -> Result<
                 return Ok(None);
             }
             Next::TakenOver => {
-                // The command is now another's.
+                // Another reader has taken the command over.
                 attached.tied = false;
                 link.send(Body::Close).await;
                 return Ok(None);
@@ -187,7 +187,7 @@ async fn files(keeper: &Keeper, request: Request, link: &mut Link) -> Result<Opt
     Ok(Some(Outcome::Nothing))
 }
 
-/// A length and a message.
+/// Encodes a length and a message.
 fn item<T: Encode<()>>(message: &T) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     minicbor::encode(message, &mut bytes).expect("writing to a Vec cannot fail");
@@ -196,7 +196,7 @@ fn item<T: Encode<()>>(message: &T) -> Vec<u8> {
     bytes
 }
 
-/// What the host sends on `Stdin`, to its end.
+/// Receives what the host sends on `Stdin`, to its end.
 async fn receive(link: &mut Link) -> Result<Vec<u8>, Stop> {
     link.send(Body::Reply(Reply::Ready { stdin_window: caps::WINDOW })).await;
     let mut bytes = Vec::new();
@@ -216,7 +216,7 @@ async fn receive(link: &mut Link) -> Result<Vec<u8>, Stop> {
     }
 }
 
-/// Sends bytes on `Stdout`, never more than the window ahead.
+/// Sends bytes on `Stdout`, at most one window ahead.
 struct Outlet<'l> {
     link: &'l mut Link,
     sent: u64,

@@ -1,5 +1,5 @@
-//! The files of a sandbox, in memory: regular files and directories under one root. Links, devices and users are left
-//! out; whoever tests those needs a kernel.
+//! The files of a sandbox in memory: regular files and directories under one root. There are no symlinks, devices or
+//! users; tests of those need a kernel.
 
 use kennel_proto::{Entry, Failure, FailureKind, FileKind, Stat, WatchItem, WatchKind};
 use std::collections::BTreeMap;
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
-/// The parts of a path, from the root on.
+/// The components of a path, starting at the root.
 type Parts = Vec<Vec<u8>>;
 
-/// A file system.
+/// A filesystem.
 pub(crate) struct Tree {
     state: Mutex<State>,
     cwd: Parts,
@@ -23,7 +23,7 @@ struct State {
 
 #[derive(Clone)]
 struct Node {
-    /// `None` for a directory.
+    /// The content; `None` for a directory.
     content: Option<Arc<Vec<u8>>>,
     mode: u32,
     modified_ms: i64,
@@ -36,7 +36,7 @@ struct Watcher {
 }
 
 impl Tree {
-    /// A root with the directories every sandbox has, and `cwd` where relative paths begin.
+    /// Creates a root with the usual directories. Relative paths start at `cwd`.
     pub(crate) fn new(cwd: &str) -> Self {
         let root = Node::directory();
         let state = State { nodes: BTreeMap::from([(Parts::new(), root)]), watchers: Vec::new() };
@@ -51,7 +51,7 @@ impl Tree {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a path leads. `..` at the root stays there.
+    /// Resolves a path. `..` at the root stays there.
     fn resolve(&self, path: &[u8]) -> Result<Parts, Failure> {
         let parts = walk(if path.starts_with(b"/") { Parts::new() } else { self.cwd.clone() }, path);
         match parts.iter().find(|part| part.len() > 255) {
@@ -156,7 +156,7 @@ impl Tree {
         if !recursive && !below.is_empty() {
             return Err(fail(FailureKind::Exists, "the directory is not empty"));
         }
-        // From the leaves up, as a real removal is seen.
+        // From the leaves up, in the order of a real removal.
         for name in below.iter().rev().chain([&parts]) {
             state.nodes.remove(name);
             state.tell(WatchKind::Removed, name);
@@ -164,7 +164,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Changes at or below a path; the sender is dropped when that path goes.
+    /// Watches for changes at or below a path. The sender is dropped when that path is removed.
     pub(crate) fn watch(&self, path: &[u8], recursive: bool) -> Result<mpsc::UnboundedReceiver<WatchItem>, Failure> {
         let at = self.resolve(path)?;
         let mut state = self.lock();
@@ -174,7 +174,7 @@ impl Tree {
         Ok(receiver)
     }
 
-    /// Bytes in all files.
+    /// The total size of all files.
     pub(crate) fn size(&self) -> u64 {
         self.lock().nodes.values().map(Node::size).sum()
     }

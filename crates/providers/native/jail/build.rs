@@ -1,14 +1,15 @@
-//! Compiles the system call filter, so that starting a sandbox only has to load it.
+//! Compiles the system call filter at build time, so that starting a sandbox only has to load it.
 //!
-//! The kernel runs a new filter once for every system call there is, to remember those that are always allowed. A list
-//! that is searched from its start, as `seccompiler` makes it, is run through for each; this searches ranges by halves.
+//! The kernel runs a new filter once for every system call number, to cache the calls that are always allowed. A linear
+//! filter, as `seccompiler` generates it, would compare all entries each time. This one uses a binary search over
+//! ranges.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use kennel_syscalls::{ALLOWED, Call, Condition, NESTING, Operation, allowed_if};
 
-/// One step of the filter: code, jump if true, jump if false, value.
+/// One instruction of the filter: code, jump if true, jump if false, value.
 type Step = (u16, u8, u8, u32);
 
 const LOAD: u16 = 0x20;
@@ -35,8 +36,8 @@ fn main() {
         "aarch64" => 0xc000_00b7,
         other => panic!("no system call filter for {other}"),
     };
-    // 32-bit programs have other numbers, and another architecture: they end here. The x32 ones have a bit that makes
-    // their numbers larger than any on the list.
+    // 32-bit programs have another architecture with other numbers, so they end here. x32 numbers have a bit that makes
+    // them larger than any number on the list.
     let head = [(LOAD, 0, 0, ARCHITECTURE), (JUMP_IF_EQUAL, 1, 0, architecture), KILL, (LOAD, 0, 0, NUMBER)];
     for (name, nesting) in [("filter.bpf", false), ("nesting.bpf", true)] {
         write(name, &[&head[..], &search(&ranges(nesting))].concat());
@@ -84,7 +85,7 @@ fn ranges(nesting: bool) -> Vec<Range> {
     ranges
 }
 
-/// Allows if all conditions hold; goes on behind itself if not.
+/// Allows the call if all conditions hold. Otherwise it continues after these instructions.
 fn check(conditions: &[Condition]) -> Vec<Step> {
     let mut steps = vec![ALLOW];
     for (argument, operation, value) in conditions.iter().rev() {
@@ -105,13 +106,13 @@ fn check(conditions: &[Condition]) -> Vec<Step> {
     steps
 }
 
-/// Finds the range a number is in by halves.
+/// Finds the range of a number by binary search.
 fn search(ranges: &[Range]) -> Vec<Step> {
     let [(_, steps)] = ranges else {
         let (lower, upper) = ranges.split_at(ranges.len() / 2);
         let (lower, first) = (search(lower), upper[0].0);
         let upper = search(upper);
-        // A conditional jump reaches 255 steps; a plain one any distance.
+        // A conditional jump reaches 255 instructions, an unconditional one any distance.
         let mut steps = match u8::try_from(lower.len()) {
             Ok(distance) => vec![(JUMP_IF_AT_LEAST, distance, 0, first)],
             Err(_) => vec![(JUMP_IF_AT_LEAST, 0, 1, first), (0x05, 0, 0, lower.len() as u32)],

@@ -1,4 +1,4 @@
-//! Removing what sandboxes have left.
+//! Removes what sandboxes have left behind.
 
 use kennel_jail::{CLEAR, Clear, Ids};
 use kennel_keeper_bin::JAIL;
@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-/// How long a program of ours that is not this version's is kept: others may still be starting it.
+/// How long a program of another version is kept: other processes may still be starting it.
 const OLD: Duration = Duration::from_hours(24);
 
-/// Removes a sandbox's directory. In that of an ordinary user there is what belongs to users who are only there inside,
-/// or has been shut by them: the jail removes it as one of them.
+/// Removes a sandbox's directory. In the sandbox of an ordinary user, it may contain files of ids that exist only
+/// inside, or inaccessible directories. Then the jail removes it with those ids.
 pub(crate) fn remove(dir: &Path, programs: &Path, ids: &Ids) -> Result<()> {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
@@ -25,7 +25,7 @@ pub(crate) fn remove(dir: &Path, programs: &Path, ids: &Ids) -> Result<()> {
     let mut jail = Command::new(JAIL.install(programs)?);
     jail.arg(CLEAR).env_clear().stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
     let mut running = jail.spawn()?;
-    // It has our line too, and must be the only one.
+    // The jail's own copy of the socket must be the only one.
     drop(jail);
     let mut answer = Vec::new();
     let length = u32::try_from(clear.len()).map_err(Error::other)?;
@@ -38,7 +38,7 @@ pub(crate) fn remove(dir: &Path, programs: &Path, ids: &Ids) -> Result<()> {
     if answer == b"ok" { Ok(()) } else { Err(Error::other(String::from_utf8_lossy(&answer).into_owned())) }
 }
 
-/// Removes programs of other versions that nobody has used for long.
+/// Removes programs of other versions that were not used for long.
 pub(crate) fn old_programs(programs: &Path, current: &Path) -> Vec<String> {
     let mut removed = Vec::new();
     for entry in std::fs::read_dir(programs).into_iter().flatten().flatten() {

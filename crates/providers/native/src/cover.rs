@@ -1,8 +1,9 @@
-//! The layer that masks host paths in a sandbox on the host's own files, and which of the host's filesystems are shown.
+//! The layer that masks host paths in a sandbox on the host's files, and the list of host filesystems that are shown.
 //!
-//! What other users may not read is refused by the kernel (see the jail's `overlay`). This layer masks the rest: what is
-//! private whatever its permissions say, and files that packages and tools inside have to replace, which would otherwise be
-//! there and could not be read. A masked directory is empty or absent; what is written there goes to the sandbox's own layer.
+//! The kernel refuses access to what other users may not read (see the jail's `overlay`). This layer masks the rest:
+//! private paths whatever their permissions are, and files that packages and tools inside must replace, which would
+//! otherwise exist but be unreadable. A masked directory is empty or absent. Writes to it go to the sandbox's upper
+//! layer.
 
 use kennel_jail::{Base, Cover, CoverKind, Part, PartKind};
 use std::collections::BTreeMap;
@@ -29,7 +30,7 @@ const PRIVATE: &[(&str, u32)] = &[
     ("workspace", 0o755),
 ];
 
-/// What is absent inside, though it may come to be on the host while a sandbox runs.
+/// Paths that are absent inside, even if they are created on the host while a sandbox runs.
 const ABSENT: &[&str] =
     &["lost+found", "etc/kubernetes", "var/lib/docker", "var/lib/containerd", "var/lib/containers", "var/lib/kubelet"];
 
@@ -61,11 +62,12 @@ const STORES: &[&str] = &[
     "waydroid",
 ];
 
-/// Files that are absent inside though everyone may read them: they tell machines apart.
+/// Files that are absent inside although everyone may read them, because they identify the machine.
 const SECRETS: &[&str] = &["etc/machine-id"];
 
-/// What packages and tools inside write or replace, and the host often keeps to root. What is private of it is absent:
-/// each of them makes its own. Beside these, the files whose permissions dpkg was told to change are looked at.
+/// Files that packages and tools inside write or replace, and that often only root may read on the host. Those that are
+/// private are absent inside, and tools create their own. Files whose permissions dpkg was told to change are checked
+/// too.
 const REPLACED: &[&str] = &[
     "etc/.pwd.lock",
     "etc/gshadow-",
@@ -89,15 +91,15 @@ const REPLACED: &[&str] = &[
     "var/log/btmp",
 ];
 
-/// Filesystems of the host that are shown beside its root if they are mounted at one of these places, or below.
+/// Host filesystems are shown in addition to the root if they are mounted at or below one of these directories.
 const SHOWN: &[&str] = &["usr", "var", "opt"];
 
-/// Kinds of filesystems that hold files. All others that may be mounted somewhere (proc, fuse, overlay) are not shown.
+/// Filesystem types that hold files. Other types that may be mounted (proc, fuse, overlay) are not shown.
 const STORAGE: &[&str] =
     &["bcachefs", "btrfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "jfs", "squashfs", "tmpfs", "xfs", "zfs"];
 
-/// Directories that are private or Kennel's own, without the leading slash, and the permissions of the empty ones that
-/// are there instead. `ours` are those in which Kennel keeps things.
+/// Returns the directories that are private or belong to Kennel, without the leading slash, with the permissions of the
+/// empty directories that replace them. `ours` are Kennel's own directories.
 fn private(ours: &[PathBuf]) -> BTreeMap<String, u32> {
     let mut all: BTreeMap<String, u32> = PRIVATE.iter().map(|(dir, mode)| ((*dir).to_owned(), *mode)).collect();
     all.extend(homes().into_iter().map(|home| (home, 0o755)));
@@ -105,19 +107,19 @@ fn private(ours: &[PathBuf]) -> BTreeMap<String, u32> {
     all
 }
 
-/// A path as it is named here: without the leading slash, and nothing in it but names.
+/// Returns a path without the leading slash and without `.` components.
 pub(crate) fn below_root(path: &Path) -> Option<String> {
     let names = path.components().filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
     let names: Option<Vec<&str>> = names.map(|part| part.as_os_str().to_str().filter(|name| *name != "..")).collect();
     names.map(|names| names.join("/"))
 }
 
-/// The directories above a path, the topmost first.
+/// Returns the directories above a path, topmost first.
 fn above(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(at, _)| &path[..at])
 }
 
-/// The homes of people that lie elsewhere than homes do.
+/// Returns home directories that are in an unusual place.
 fn homes() -> Vec<String> {
     const FIRST_PERSON: u32 = 1000;
     const NOBODY: u32 = 65534;
@@ -128,26 +130,26 @@ fn homes() -> Vec<String> {
             return None;
         }
         let home = below_root(Path::new(line.split(':').nth(5)?))?;
-        // One that is the top of something is no home of anyone's alone.
+        // A top-level directory is not the home directory of a single user.
         let own = home.contains('/') && !PRIVATE.iter().any(|(dir, _)| Path::new(&home).starts_with(dir));
         (own && Path::new("/").join(&home).is_dir()).then_some(home)
     });
     homes.collect()
 }
 
-/// The host's root as it is shown to sandboxes of root. `ours` are the directories in which Kennel keeps things of its own.
+/// Describes the host's root for sandboxes of root. `ours` are Kennel's own directories.
 pub(crate) fn host(ours: &[PathBuf]) -> Base {
     let covers = masks(ours);
-    // Of this thread: it may be in another mount namespace than the first one of this program.
+    // The mounts of this thread, which may be in another mount namespace than the main thread.
     let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
     let mut filesystems = filesystems(&mounts, &covers);
-    // A single file can be mounted too; what it lies over is shown then.
+    // A single file can be a mount point, too. Then the file below is shown.
     filesystems.retain(|path| Path::new("/").join(path).is_dir());
     let cover = with_parents(&covers, &filesystems);
     Base::Host { filesystems, cover }
 }
 
-/// What is masked, by path.
+/// Returns what is masked, by path.
 fn masks(ours: &[PathBuf]) -> BTreeMap<String, CoverKind> {
     let mut covers: BTreeMap<String, CoverKind> =
         private(ours).into_iter().map(|(dir, mode)| (dir, CoverKind::Empty(mode))).collect();
@@ -168,7 +170,7 @@ fn masks(ours: &[PathBuf]) -> BTreeMap<String, CoverKind> {
     covers
 }
 
-/// Whether something is there that other users may not read, or look into.
+/// Whether the path exists and other users may not read it or look into it.
 fn is_private(path: &str) -> bool {
     Path::new("/").join(path).symlink_metadata().is_ok_and(|found| {
         let needed = if found.is_dir() { 0o005 } else { 0o004 };
@@ -176,8 +178,8 @@ fn is_private(path: &str) -> bool {
     })
 }
 
-/// Entries of `/var/lib` that are no part of the system's own: they belong to another user than root, or hold containers
-/// and virtual machines. Each with its permissions.
+/// Returns entries of `/var/lib` that are not part of the system: those that do not belong to root, or hold containers
+/// and virtual machines. Each has its permissions.
 fn foreign_state() -> impl Iterator<Item = (String, u32)> {
     const DIR: &str = "/var/lib";
     fs::read_dir(DIR).into_iter().flatten().flatten().filter_map(|entry| {
@@ -188,8 +190,8 @@ fn foreign_state() -> impl Iterator<Item = (String, u32)> {
     })
 }
 
-/// Where other filesystems of the host are mounted that are shown, without a leading slash, parents first. Nothing is
-/// shown below what is masked, nor below what is mounted elsewhere.
+/// Returns the mount points of other host filesystems that are shown, without a leading slash, parents first. Nothing
+/// is shown below a masked path, or below a mount that is not shown.
 fn filesystems(mountinfo: &str, covers: &BTreeMap<String, CoverKind>) -> Vec<String> {
     let mut found: Vec<(String, bool)> = Vec::new();
     for line in mountinfo.lines() {
@@ -216,8 +218,8 @@ fn is_at_or_below(path: &str, top: &str) -> bool {
     path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Adds directories that something is mounted at in one that is empty: it takes a fraction of the time that making them
-/// in the sandbox's own layer does.
+/// Adds the mount points that lie in an empty directory. This takes a fraction of the time of creating them in the
+/// upper layer.
 pub(crate) fn add_places<'a>(covers: &mut Vec<Cover>, targets: impl Iterator<Item = &'a str>) {
     for target in targets.filter_map(|target| below_root(Path::new(target))) {
         let is_empty = |cover: &Cover| {
@@ -234,12 +236,12 @@ pub(crate) fn add_places<'a>(covers: &mut Vec<Cover>, targets: impl Iterator<Ite
     }
 }
 
-/// The host's root in parts, for a user who cannot have it as a whole, parents first. What that user cannot read it cannot
-/// read inside either: only what it could is left out.
+/// Describes the host's root in parts, parents first, for a user who cannot use it as a whole. What that user cannot
+/// read outside cannot be read inside either, so only readable paths are masked.
 pub(crate) fn parts(ours: &[PathBuf]) -> Vec<Part> {
     const KERNEL: [&str; 3] = ["dev", "proc", "sys"];
     let mut private = private(ours);
-    // Only what the user could look into has to be masked.
+    // Only directories that the user could look into must be masked.
     private.extend(foreign_state().filter(|(_, mode)| mode & 0o5 == 0o5).map(|(path, _)| (path, 0o755)));
     let device = fs::metadata("/").map(|root| root.dev()).ok();
     let own = |path: &str| private.get(path).map(|mode| PartKind::Own(*mode));
@@ -257,7 +259,7 @@ pub(crate) fn parts(ours: &[PathBuf]) -> Vec<Part> {
         } else if kind.is_dir() {
             let found = entry.metadata().ok();
             let mode = found.as_ref().map_or(0o755, |found| found.mode() & 0o7777);
-            // Other filesystems are not shown, but for those that belong to the system.
+            // Other filesystems are not shown, except those that belong to the system.
             let elsewhere = found.is_some_and(|found| Some(found.dev()) != device) && !SHOWN.contains(&&*name);
             let part = own(&name).unwrap_or(if elsewhere { PartKind::Own(0o755) } else { PartKind::Host(mode) });
             parts.insert(name, part);
@@ -273,8 +275,8 @@ pub(crate) fn parts(ours: &[PathBuf]) -> Vec<Part> {
     parts.into_iter().map(|(path, kind)| Part { path, kind }).collect()
 }
 
-/// Adds the directories above each, as they are on the host: what lies on top decides how they look. What is below one
-/// that is empty or absent is covered already. Each filesystem needs its directory, too.
+/// Adds the directories above each entry, with the permissions they have on the host, because the topmost layer decides
+/// them. Entries below an empty or absent directory are already masked. Each filesystem needs its directory, too.
 fn with_parents(covers: &BTreeMap<String, CoverKind>, filesystems: &[String]) -> Vec<Cover> {
     let mut all = BTreeMap::new();
     let seen = |dir: &str| {
@@ -292,7 +294,7 @@ fn with_parents(covers: &BTreeMap<String, CoverKind>, filesystems: &[String]) ->
         }
         for dir in above(path) {
             if !all.contains_key(dir) {
-                // One that other users may not look into could not be merged with the host's.
+                // A directory that other users may not look into could not be merged with the host's.
                 let kind = match seen(dir) {
                     CoverKind::Through(mode) if mode & 0o005 != 0o005 => CoverKind::Empty(mode),
                     kind => kind,
@@ -305,7 +307,7 @@ fn with_parents(covers: &BTreeMap<String, CoverKind>, filesystems: &[String]) ->
     all.into_iter().map(|(path, kind)| Cover { path, kind }).collect()
 }
 
-/// The same accounts, none of which can log in.
+/// Returns the same accounts with disabled passwords.
 fn without_passwords(text: &str) -> String {
     let mut without = String::with_capacity(text.len());
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! The disk of a sandbox whose own files are limited in size.
+//! The disk of a sandbox with a size limit.
 
 use kennel_core::{Error, Result};
 use kennel_jail::DISK;
@@ -8,10 +8,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
-/// Smaller ones would be full of the file system itself.
+/// The smallest size. A smaller disk would be filled by the filesystem itself.
 const LEAST: u64 = 1 << 20;
 
-/// Makes it: a file that takes as much room as is written to it, with a file system in it.
+/// Creates the disk: a sparse file that contains a filesystem.
 pub(crate) async fn make(dir: &Path, size: ByteSize) -> Result<()> {
     if size.0 < LEAST {
         let message = format!("a disk of {}: the smallest has {}", format_bytes(size.0), format_bytes(LEAST));
@@ -21,7 +21,7 @@ pub(crate) async fn make(dir: &Path, size: ByteSize) -> Result<()> {
     let failed = |error| Error::io(format!("make {}", path.display()), error);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
     file.set_len(size.0).map_err(failed)?;
-    // No journal: after a crash of this machine nobody goes on with a sandbox as if nothing had been.
+    // No journal is needed, because a sandbox does not continue after a crash of the machine.
     let output = tokio::process::Command::new("mkfs.ext4")
         .args(["-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard"])
         .arg(&path)

@@ -1,8 +1,8 @@
-//! Standing still: the freezer of control groups, version 2 or 1.
+//! Pausing with the cgroup freezer, version 2 or 1.
 //!
-//! A sandbox with limits has a group on version 2 already. Any other gets one for as long as it is paused: its processes
-//! are moved there, each freezes as it arrives, and those that are forked meanwhile are moved too, until none is left
-//! outside. Afterwards they are moved back to where the jail is, and the group goes.
+//! On version 2, a sandbox with limits already has a cgroup. Any other gets one while it is paused: its processes are
+//! moved there, and each freezes as it arrives. Processes that are forked meanwhile are moved too, until none is left
+//! outside. Afterwards they are moved back to the jail's cgroup, and the cgroup is removed.
 
 use crate::groups::{Groups, MOUNT};
 use kennel_core::{Error, Result};
@@ -11,24 +11,24 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long everything may take to stand still, or to go on.
+/// How long freezing or thawing may take.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// The group in which a sandbox is frozen.
+/// The cgroup in which a sandbox is frozen.
 struct Freezer {
     dir: PathBuf,
-    /// The file that freezes, and what is written to it.
+    /// The file that freezes, and the two values for it.
     switch: PathBuf,
     words: [&'static str; 2],
-    /// The file that tells, and the line in it that says so.
+    /// The file with the state, and its line when everything is frozen.
     told: PathBuf,
     line: &'static str,
-    /// The hierarchy's mark in `/proc/PID/cgroup`, and where it is mounted.
+    /// The hierarchy's entry in `/proc/PID/cgroup`, and its mount point.
     hierarchy: (&'static str, PathBuf),
 }
 
 impl Freezer {
-    /// Of that sandbox, whether it is there or not. `None` on a machine without.
+    /// Returns the freezer of a sandbox, whether its cgroup exists or not. `None` if the machine has no freezer.
     fn of(groups: &Path, id: &SandboxId) -> Option<Self> {
         if groups.join("cgroup.controllers").exists() {
             let dir = groups.join("kennel").join(id.as_str());
@@ -57,18 +57,18 @@ impl Freezer {
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// Moves all below `jail` in; answers whether none is left outside.
+    /// Moves all processes below `jail` into the cgroup. Returns whether none is left outside.
     fn gather(&self, jail: i32) -> bool {
         let inside = self.members();
         let outside: Vec<i32> = below(jail).into_iter().filter(|pid| !inside.contains(pid)).collect();
         for pid in &outside {
-            // One that has ended since is no concern.
+            // It is no error if a process has ended since.
             let _ = std::fs::write(self.dir.join("cgroup.procs"), pid.to_string());
         }
         outside.is_empty()
     }
 
-    /// Moves all back to the group that the jail is in; answers whether none is left.
+    /// Moves all processes back to the jail's cgroup. Returns whether none is left.
     fn release(&self, jail: i32) -> bool {
         let (mark, root) = &self.hierarchy;
         let groups = std::fs::read_to_string(format!("/proc/{jail}/cgroup")).unwrap_or_default();
@@ -82,12 +82,12 @@ impl Freezer {
     }
 }
 
-/// Whether everything in it stands still.
+/// Whether all processes of the sandbox are frozen.
 pub(crate) fn is_frozen(groups: &Groups, id: &SandboxId) -> bool {
     groups.dir().and_then(|groups| Freezer::of(groups, id)).is_some_and(|freezer| freezer.is_frozen())
 }
 
-/// Makes everything below `jail` stand still, or leaves it as it was.
+/// Freezes everything below `jail`, or leaves it as it was.
 pub(crate) async fn freeze(groups: &Groups, id: &SandboxId, name: &str, jail: i32) -> Result<()> {
     let what = || format!("pause sandbox {name}");
     let freezer = groups.dir().and_then(|groups| Freezer::of(groups, id)).ok_or_else(|| {
@@ -102,7 +102,7 @@ pub(crate) async fn freeze(groups: &Groups, id: &SandboxId, name: &str, jail: i3
     Err(Error::new(ErrorCode::Internal, format!("{}: it does not stand still within {WITHIN:?}", what())))
 }
 
-/// Lets everything go on. What was not frozen does already.
+/// Thaws everything. It is no error if nothing was frozen.
 pub(crate) async fn thaw(groups: &Groups, id: &SandboxId, name: &str, jail: i32) -> Result<()> {
     let found = groups.dir().and_then(|groups| Freezer::of(groups, id));
     let Some(freezer) = found.filter(|freezer| freezer.switch.exists()) else {
@@ -118,19 +118,19 @@ pub(crate) async fn thaw(groups: &Groups, id: &SandboxId, name: &str, jail: i32)
     }
     let _ = std::fs::remove_dir(&freezer.dir);
     if let Some(parent) = freezer.dir.parent() {
-        // Refused while others are there.
+        // This fails while there are others.
         let _ = std::fs::remove_dir(parent);
     }
     Ok(())
 }
 
-/// Whether the jail has made this group, and will remove it: groups of version 2 have all limits in one.
+/// Whether the jail created this cgroup and will remove it: on version 2, one cgroup has all limits.
 fn has_limits(dir: &Path) -> bool {
     let set = |file: &str| std::fs::read_to_string(dir.join(file)).is_ok_and(|text| !text.starts_with("max"));
     ["memory.max", "cpu.max", "pids.max"].into_iter().any(set)
 }
 
-/// Asks again and again, until it is so or takes too long.
+/// Polls until the condition holds or the time is over.
 async fn until(mut done: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     let mut pause = Duration::from_micros(200);
@@ -138,14 +138,14 @@ async fn until(mut done: impl FnMut() -> bool) -> bool {
         if began.elapsed() > WITHIN {
             return false;
         }
-        #[allow(clippy::disallowed_methods)] // a backoff: the kernel tells nobody that a group stands still
+        #[allow(clippy::disallowed_methods)] // a backoff: the kernel sends no event when a cgroup is frozen
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(20));
     }
     true
 }
 
-/// All processes below one, as the process table has them now.
+/// Returns all processes below one, from the current process table.
 fn below(ancestor: i32) -> HashSet<i32> {
     let parents: Vec<(i32, i32)> = std::fs::read_dir("/proc")
         .into_iter()
@@ -154,7 +154,7 @@ fn below(ancestor: i32) -> HashSet<i32> {
         .filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name in it may have anything in it, parentheses too.
+            // The name may contain any character, including parentheses.
             let (_, after) = stat.rsplit_once(')')?;
             Some((pid, after.split_whitespace().nth(1)?.parse().ok()?))
         })

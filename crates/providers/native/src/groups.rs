@@ -1,35 +1,35 @@
-//! Where control groups are made: root's anywhere, an ordinary user's below one that was given to that user.
+//! Where cgroups are created: for root anywhere, for an ordinary user below a delegated cgroup.
 
 use rustix::fs::{Access, AtFlags, CWD};
 use std::path::{Path, PathBuf};
 
-/// Where control groups are.
+/// The mount point of cgroups.
 pub(crate) const MOUNT: &str = "/sys/fs/cgroup";
 
-/// The group in which groups can be made, if there is one.
+/// The cgroup in which cgroups can be created, if there is one.
 #[derive(Clone, Debug)]
 pub(crate) struct Groups(Option<PathBuf>);
 
 impl Groups {
-    /// Root's.
+    /// For root.
     pub(crate) fn of_root() -> Self {
         Self(Some(MOUNT.into()))
     }
 
-    /// An ordinary user's: those that `systemd` gives to a user, or whoever else did. Only version 2 can be given.
+    /// For an ordinary user: below a cgroup that systemd or someone else delegated. Only version 2 supports delegation.
     pub(crate) fn delegated() -> Self {
         let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         Self(delegated(Path::new(MOUNT), &own))
     }
 
-    /// The directory of that group.
+    /// The directory of the cgroup.
     pub(crate) fn dir(&self) -> Option<&Path> {
         self.0.as_deref()
     }
 }
 
-/// The highest group above us that is ours. Processes are moved only within it; and nobody may be in it itself, or the
-/// kernel gives it nothing to share out.
+/// Returns the highest cgroup above this process that the user may manage. Processes can be moved only within it. It
+/// must not contain processes itself, or the kernel does not let it distribute resources.
 fn delegated(mount: &Path, own: &str) -> Option<PathBuf> {
     let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let mut dir = mount.to_owned();

@@ -1,4 +1,4 @@
-//! Images as the root of a sandbox.
+//! Images as the root filesystem of a sandbox.
 
 use crate::Native;
 use kennel_core::{Error, PullProgress, Result, TakenImage};
@@ -8,18 +8,18 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use std::io::Read;
 use std::path::Path;
 
-/// Longest file of accounts that is read.
+/// Bytes in the largest passwd or group file that is read.
 const ACCOUNTS: u64 = 1024 * 1024;
 
 impl Native {
-    /// Has images, in that store. Those that are not there yet are pulled as `options` say.
+    /// Uses the images in this store. Missing ones are pulled according to `options`.
     #[must_use]
     pub fn with_images(mut self, store: Store, options: PullOptions) -> Self {
         self.images = Some((store, options));
         self
     }
 
-    /// Pulls an image into the store, if `when` says so.
+    /// Pulls an image into the store, according to `when`.
     pub(crate) async fn fetch(&self, name: &str, when: Pull, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<()> {
         let Some((store, options)) = self.images.as_ref().filter(|_| when != Pull::Never) else { return Ok(()) };
         let reference: Reference = name.parse().map_err(from_image)?;
@@ -28,7 +28,7 @@ impl Native {
         store.pull(&reference, &options, &told).await.map(drop).map_err(from_image)
     }
 
-    /// The image of that name, not to be removed while the answer lives.
+    /// Returns the image with this name. It is not removed from the store while the result lives.
     pub(crate) fn hold(&self, name: &str) -> Result<Held> {
         let reference: Reference = name.parse().map_err(from_image)?;
         let (store, _) = self.images.as_ref().ok_or_else(|| Error::unsupported("native", "images without a store"))?;
@@ -39,7 +39,7 @@ impl Native {
     }
 }
 
-/// What a sandbox keeps of its image.
+/// Returns what a sandbox's record contains of its image.
 pub(crate) fn taken(held: &Held) -> TakenImage {
     let config = &held.image.config;
     TakenImage {
@@ -50,7 +50,7 @@ pub(crate) fn taken(held: &Held) -> TakenImage {
     }
 }
 
-/// An error about an image as one of ours.
+/// Converts an error of the image crate.
 pub(crate) fn from_image(error: kennel_image::Error) -> Error {
     let made = Error::new(error.code(), error.to_string());
     let made = match error.next_step() {
@@ -60,7 +60,7 @@ pub(crate) fn from_image(error: kennel_image::Error) -> Error {
     made.caused_by(error)
 }
 
-/// The text of a file in `/etc` of an image, from the topmost layer that has it. Symlinks in the image are not followed.
+/// Reads a file in `/etc` of an image, from the topmost layer that has it. Symlinks in the image are not followed.
 pub(crate) fn etc_file(layers: &[impl AsRef<Path>], name: &str) -> String {
     let path = Path::new("etc").join(name);
     let read = |layer: &Path| {

@@ -1,10 +1,10 @@
-//! The native provider: Linux namespaces, no daemon, no image. The embedded default.
+//! The native provider: Linux namespaces, without a daemon. It is the embedded default.
 //!
-//! Here is what decides; what acts is the jail (`kennel-jail`), a small single-threaded program that is started with a
-//! computed plan, because namespaces must not be made in a program with threads. The jail watches over its sandbox from
-//! outside as long as it runs, and any later process finds it by its directory.
+//! This crate makes the decisions. The jail (`kennel-jail`) carries them out: it is a small single-threaded program
+//! that is started with a computed plan, because namespaces must not be created in a multi-threaded program. The jail
+//! stays outside its sandbox as long as that runs, and any later process finds the sandbox by its directory.
 //!
-//! It works with the rights of whoever runs it: the host's root, or an ordinary user (see `rights`).
+//! It works with the rights of the calling user: the host's root, or an ordinary user (see `rights`).
 
 mod clear;
 mod cover;
@@ -45,7 +45,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 use volumes::Volumes;
 
-/// Sandboxes of Linux namespaces.
+/// The native provider.
 pub struct Native {
     records: Records,
     programs: PathBuf,
@@ -54,18 +54,18 @@ pub struct Native {
     images: Option<(Store, PullOptions)>,
     claims: Claims,
     ahead: Mutex<Option<Ahead>>,
-    /// What else no sandbox may see.
+    /// Additional directories that no sandbox may see.
     more: Vec<PathBuf>,
-    /// Sockets of engines that the caller knows of.
+    /// Sockets of engines that the caller knows.
     engines: Vec<PathBuf>,
     guard: OnceLock<Guard>,
 }
 
-/// A jail that was started ahead.
+/// A jail that was started early.
 struct Ahead {
     network: Network,
     first_id: Option<u32>,
-    /// Until a sandbox has its ids.
+    /// The claim on its host ids, until a sandbox takes it.
     claim: Option<Claim>,
     jail: Helper,
 }
@@ -82,22 +82,22 @@ impl Native {
         Self { records, programs, maker, volumes, images, claims, ahead, more, engines, guard: OnceLock::new() }
     }
 
-    /// Keeps these directories of the caller's from every sandbox, whether they exist yet or not: below a mount they are
-    /// masked, and a mount of one of them is refused.
+    /// Hides these directories from every sandbox, whether they exist yet or not: below a mount they are masked, and
+    /// mounting one of them is refused.
     #[must_use]
     pub fn hiding(self, dirs: impl IntoIterator<Item = PathBuf>) -> Self {
         Self { more: dirs.into_iter().collect(), guard: OnceLock::new(), ..self }
     }
 
-    /// Keeps these sockets of container engines from every sandbox, beside the well-known ones.
+    /// Hides these sockets of container engines from every sandbox, in addition to the well-known ones.
     #[must_use]
     pub fn beside_engines(self, sockets: impl IntoIterator<Item = PathBuf>) -> Self {
         Self { engines: sockets.into_iter().collect(), guard: OnceLock::new(), ..self }
     }
 
-    /// Begins with what every sandbox needs, before it is known which: its namespaces are made while the caller goes on.
-    /// The next sandbox that is started here with this network gets them; if there is none, they end with this provider.
-    /// Needs no runtime. What goes wrong shows when a sandbox is started.
+    /// Starts a jail early, before the sandbox is known: it creates its namespaces while the caller continues. The next
+    /// sandbox that is started with this network uses it. If there is none, the jail ends with this provider. This
+    /// needs no async runtime. Errors are reported when a sandbox is started.
     pub fn prepare(&self, network: Option<NetworkMode>) {
         if missing().is_none() {
             let network = plan::network(network.unwrap_or(self.mode().default_network()));
@@ -110,32 +110,33 @@ impl Native {
         }
     }
 
-    /// Host ids for a new sandbox. An ordinary user's has those that the user was given, and one in a container that has too
-    /// few ids shares them with others.
+    /// Claims host ids for a new sandbox. An ordinary user uses the delegated ids instead, and in a container with too
+    /// few ids, sandboxes share them.
     fn claim(&self) -> Result<Option<Claim>> {
         (self.maker.rights == Rights::Root && range::are_mapped()).then(|| self.claims.take()).transpose()
     }
 
-    /// Whom namespaces of a sandbox with that range are charged to: its own root, if the host's root makes it.
+    /// The user that the namespaces of a sandbox with this range are charged to: its own root, if the host's root
+    /// creates it.
     fn charged_to(&self, first_id: Option<u32>) -> Option<u32> {
         (self.maker.rights == Rights::Root).then(|| first_id.unwrap_or(range::SHARED))
     }
 
-    /// Host ids for a new sandbox, those of the jail that was started ahead if there is one.
+    /// Claims host ids for a new sandbox, or takes those of the jail that was started early.
     fn claim_ahead(&self) -> Result<Option<Claim>> {
         let claim = self.ahead.lock().expect(NO_PANIC).as_mut().and_then(|ahead| ahead.claim.take());
         claim.map_or_else(|| self.claim(), |claim| Ok(Some(claim)))
     }
 
-    /// What no sandbox may see: sandboxes and their sockets, the programs, volumes of others, what the caller hides, and
-    /// sockets of engines.
+    /// What no sandbox may see: sandboxes and their sockets, programs, volumes of others, directories that the caller
+    /// hides, and sockets of engines.
     fn guard(&self) -> &Guard {
         self.guard.get_or_init(|| {
             let own = [self.records.root(), &self.programs, self.volumes.root()].into_iter();
             let claims = (self.maker.rights == Rights::Root).then_some(Path::new(CLAIMS));
             let guard = Guard::new(own.chain(claims).chain(self.more.iter().map(PathBuf::as_path)));
             let guard = guard.with_engines(self.engines.iter().cloned());
-            // The directory in which other providers keep theirs beside ours.
+            // The directory that also contains the sandboxes of other providers.
             match self.records.root().parent() {
                 Some(state) => guard.masking(state),
                 None => guard,
@@ -143,33 +144,33 @@ impl Native {
         })
     }
 
-    /// The directories that nobody inside sees at their own paths either.
+    /// The directories that are also masked at their own paths.
     fn ours(&self) -> Vec<PathBuf> {
         self.guard().refused().map(Path::to_owned).collect()
     }
 
-    /// A jail that makes its namespaces and waits to be told the rest.
+    /// Starts a jail, which creates its namespaces and waits for the plan.
     fn jail(&self, network: Network, first_id: Option<u32>) -> Result<Helper> {
         let first_id = first_id.map(|id| id.to_string());
         let arguments = [Some(network.argument()), first_id.as_deref()].map(|argument| argument.map(OsStr::new));
         Helper::start(&self.program()?, &arguments.into_iter().flatten().collect::<Vec<_>>())
     }
 
-    /// The jail's program.
+    /// The path of the jail program.
     fn program(&self) -> Result<PathBuf> {
         let put = |error| Error::io(format!("put the jail into {}", self.programs.display()), error);
         JAIL.install(&self.programs).map_err(put)
     }
 
-    /// Starts the jail and tells it what to do. With `goes_on`, the line to it becomes one to the keeper.
+    /// Starts the jail and sends the plan. With `goes_on`, the socket becomes a connection to the keeper.
     async fn begin(&self, record: &Record, goes_on: bool) -> Result<Told> {
         if !record.spec.tied {
-            // What a killed jail left of an earlier life may be frozen, and hold on to the same group.
+            // The leftovers of a killed jail may be frozen and in the same cgroup.
             limits::sweep(&self.maker.groups, &record.id).await;
         }
         let network = plan::network(record.network);
         let dir = self.records.dir(&record.id);
-        // A tied one that we have made was given its ids a moment ago.
+        // A tied sandbox of this process got its ids a moment ago.
         if let Some(first) = record.first_id.filter(|_| !self.records.is_owned(&record.id)) {
             self.claims.check(first, &dir)?;
         }
@@ -205,14 +206,14 @@ impl Native {
         jail.tell(&plan).await
     }
 
-    /// Its host ids are free again.
+    /// Releases its host ids.
     fn give_back(&self, record: &Record) {
         if let Some(first) = record.first_id {
             self.claims.free(first, &self.records.dir(&record.id));
         }
     }
 
-    /// The sandbox as it is now.
+    /// Returns the current state of the sandbox.
     fn info(&self, record: &Record) -> SandboxInfo {
         let mut info = self.records.info(record);
         if info.status == Status::Running && freeze::is_frozen(&self.maker.groups, &record.id) {
@@ -224,7 +225,7 @@ impl Native {
         info
     }
 
-    /// The sandbox, if it can stand still, and the number of its jail.
+    /// Returns the sandbox, if it can be paused, and the process id of its jail.
     fn jail_of(&self, id: &SandboxId) -> Result<(Record, i32)> {
         if self.mode().pause == Support::Refused {
             let what = "a pause to an ordinary user who was given no control group";
@@ -238,18 +239,18 @@ impl Native {
         Ok((record, jail.as_raw_nonzero().get()))
     }
 
-    /// A line to the keeper, if anyone listens.
+    /// Connects to the keeper, if it listens.
     async fn line(&self, id: &SandboxId) -> Result<Dialed> {
-        // The socket has no path inside: nobody there can put anything in its place.
+        // The socket has no path inside, so no process there can replace it.
         let stream = connect_socket(&self.records.dir(id).join("sock"), None).await?;
         Ok(Dialed { stream: Box::new(stream), token: None, owner: self.records.is_owned(id) })
     }
 }
 
-/// Nobody panics while holding a lock.
+/// No code panics while it holds a lock.
 const NO_PANIC: &str = "a lock is held for a moment only";
 
-/// The directories of the sandbox's own layer. Made here: the jail has enough to do meanwhile.
+/// Creates the directories of the upper layer. This is done here, while the jail does other work.
 fn make_layers(dir: &Path) -> Result<()> {
     for layer in ["upper", "work"].map(|name| dir.join(name)) {
         match std::fs::create_dir(&layer) {
@@ -262,7 +263,7 @@ fn make_layers(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is missing here, if anything.
+/// Returns what is missing on this machine, if anything.
 fn missing() -> Option<(&'static str, &'static str)> {
     if !Path::new("/proc/self/ns/user").exists() {
         return Some(("this kernel has no user namespaces", "boot a kernel with CONFIG_USER_NS=y"));
@@ -304,7 +305,7 @@ impl Provider for Native {
             if spec.network.is_some() || !spec.ports.is_empty() {
                 return Err(error);
             }
-            // Nobody asked for it. What the sandbox has instead is less, and can be seen in what is answered.
+            // `bridge` was not requested explicitly, so a weaker default is allowed. The result shows it.
             network = NetworkMode::None;
         }
         let held = spec.image.as_deref().map(|image| self.hold(image)).transpose()?;
@@ -312,7 +313,7 @@ impl Provider for Native {
         plan::check(spec, image.as_ref(), &self.maker, self.guard()).await?;
         let workdir = spec.workdir.clone().unwrap_or_else(|| plan::WORKSPACE.to_owned());
         let mut layers = mode.layers_with(network);
-        // Its fence stands in the way of sandboxes inside, and some kernels do not have it. It is told of where it is.
+        // Landlock would prevent sandboxes inside, and some kernels do not have it. It is listed where it is active.
         if !spec.nesting && kennel_jail::landlock_version().is_ok() {
             layers.push(Layer::Landlock);
         }
@@ -360,7 +361,7 @@ impl Provider for Native {
         self.records.find(id.as_str())?;
         if self.records.is_running(id) {
             if freeze::is_frozen(&self.maker.groups, id) {
-                // What stands still cannot be asked to end.
+                // Frozen processes cannot end on request.
                 self.unpause(id).await?;
             }
             self.records.end(id, self.dial(id).await, grace).await?;

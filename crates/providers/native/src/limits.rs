@@ -1,18 +1,18 @@
-//! The control group of a sandbox, as seen from outside: what it uses, and what is left of it after a crash.
+//! The cgroup of a sandbox, seen from outside: its resource usage, and what remains of it after a crash.
 
 use crate::groups::Groups;
 use kennel_core::Record;
 use kennel_types::{SandboxId, Stats};
 
-/// Where groups of ours may be, of version 2 and of version 1.
+/// The hierarchies that may contain Kennel's cgroups, of version 2 and version 1.
 const HIERARCHIES: [&str; 5] = ["", "memory", "cpu", "pids", "freezer"];
 
-/// What the sandbox uses, where it has a control group for each of these. Without, the keeper counts.
+/// Returns the resource usage, if the sandbox has a cgroup for all values. Otherwise the keeper counts.
 pub(crate) fn stats(groups: &Groups, record: &Record) -> Option<Stats> {
     let groups = groups.dir()?;
     let limits = record.spec.limits;
     if !limits.on_processes() || !groups.join("cgroup.controllers").exists() {
-        return None; // version 1 has a group only for what is limited: the keeper's sum is better
+        return None; // On version 1 there is a cgroup only for limited resources, so the keeper's sum is better.
     }
     let dir = groups.join("kennel").join(record.id.as_str());
     let text = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
@@ -29,7 +29,8 @@ pub(crate) fn stats(groups: &Groups, record: &Record) -> Option<Stats> {
     })
 }
 
-/// Removes groups that a killed jail left. What is in them dies with it; what was frozen dies when it goes on.
+/// Removes cgroups that a killed jail left behind, and kills the processes in them. Frozen processes die when they are
+/// thawed.
 pub(crate) async fn sweep(groups: &Groups, id: &SandboxId) {
     let Some(dir) = groups.dir() else { return };
     let groups = HIERARCHIES.map(|hierarchy| dir.join(hierarchy).join("kennel").join(id.as_str()));
@@ -39,7 +40,7 @@ pub(crate) async fn sweep(groups: &Groups, id: &SandboxId) {
                 let _ = std::fs::write(group.join(switch), go_on);
             }
         }
-        // The last process may still be on its way out.
+        // The last process may still be exiting.
         for _ in 0..200 {
             match std::fs::remove_dir(group) {
                 Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
@@ -55,8 +56,8 @@ pub(crate) async fn sweep(groups: &Groups, id: &SandboxId) {
     }
 }
 
-/// Removes groups that are nobody's: empty for long, and of no sandbox that is known. An empty one holds nothing, whoever
-/// made it.
+/// Removes cgroups that have been empty for long and belong to no known sandbox. An empty cgroup has no effect, whoever
+/// created it.
 pub(crate) fn sweep_all(groups: &Groups, known: &[String]) -> Vec<String> {
     const LONG: std::time::Duration = std::time::Duration::from_mins(1);
     let mut removed = Vec::new();
@@ -68,7 +69,7 @@ pub(crate) fn sweep_all(groups: &Groups, known: &[String]) -> Vec<String> {
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let made = entry.metadata().and_then(|meta| meta.modified());
             let old = made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > LONG));
-            // The kernel refuses to remove one that anybody is in.
+            // The kernel refuses to remove a cgroup that contains processes.
             if is_dir && old && !known.contains(&name) && std::fs::remove_dir(entry.path()).is_ok() {
                 removed.push(format!("control group {}", entry.path().display()));
             }

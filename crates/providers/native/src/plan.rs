@@ -1,4 +1,4 @@
-//! From what was asked for to what the jail will do. No I/O but looking at what is there.
+//! Computes the plan for the jail from the spec. It only reads from the system.
 
 use crate::groups::MOUNT;
 use crate::range::Claims;
@@ -14,11 +14,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where the workspace is inside.
+/// The path of the workspace inside.
 pub(crate) const WORKSPACE: &str = "/workspace";
 
-/// What root inside may do to what is inside: what packages need to be installed, and servers to be run. Not among them are
-/// `FSETID` and `SETFCAP`: what they mark in a mount is a program with rights for the host.
+/// The capabilities of root inside: what installing packages and running servers needs. `FSETID` and `SETFCAP` are left
+/// out, because they could create a program in a mount that has privileges on the host.
 const CAPABILITIES: u64 = 1 << 0 // CHOWN
     | 1 << 1 // DAC_OVERRIDE
     | 1 << 3 // FOWNER
@@ -30,16 +30,16 @@ const CAPABILITIES: u64 = 1 << 0 // CHOWN
     | 1 << 18 // SYS_CHROOT
     | 1 << 29; // AUDIT_WRITE
 
-/// `SETFCAP`: without it the kernel lets nobody map root into a new user namespace.
+/// `SETFCAP`: without it, the kernel does not allow mapping root into a new user namespace.
 const NESTING: u64 = 1 << 31;
 
-/// `SYS_PTRACE`: the keeper reads the arguments of calls that it carries out for commands. Commands do not have it.
+/// `SYS_PTRACE`: the keeper reads the arguments of calls that it carries out. Commands do not have it.
 const KEEPER: u64 = 1 << 19;
 
-/// Places that mounts must not cover: the walls are made of them.
+/// Paths that mounts must not cover, because the isolation depends on them.
 const TAKEN: [&str; 4] = ["/", "/dev", "/proc", "/sys"];
 
-/// Refuses what cannot be carried out, before anything is made.
+/// Refuses a spec that cannot be carried out, before anything is created.
 pub(crate) async fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker: &Maker, guard: &Guard) -> Result<()> {
     if let Some(workspace) = &spec.workspace
         && !workspace.is_dir()
@@ -60,7 +60,7 @@ pub(crate) async fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker:
     }
     let workspace = spec.workspace.iter().map(|host| (host, false));
     for (host, read_only) in workspace.chain(spec.mounts.iter().map(|mount| (&mount.host, mount.read_only))) {
-        // What is mounted is what was named: a link can be changed by whoever may write where it is, a sandbox too.
+        // Mount exactly the named path: a sandbox or another user could change a symlink in it.
         let real = real(host);
         if real != *host && host.exists() {
             let message = format!("mount {}: there is a link in it, which may lead elsewhere by then", host.display());
@@ -101,8 +101,8 @@ fn is_overlay(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 == OVERLAYFS_SUPER_MAGIC)
 }
 
-/// Refuses to share root's own directories, to be written, with a sandbox in which files can get capabilities: those would
-/// hold outside too. In files of other users they do not.
+/// Refuses writable mounts of root's own directories in a sandbox in which files can get capabilities, because these
+/// would be effective outside too. On files of other users they are not.
 fn check_owners(spec: &SandboxSpec, maker: &Maker) -> Result<()> {
     if !spec.nesting || maker.rights == Rights::User {
         return Ok(());
@@ -122,7 +122,7 @@ fn check_owners(spec: &SandboxSpec, maker: &Maker) -> Result<()> {
     Ok(())
 }
 
-/// Refuses places that the walls are made of.
+/// Refuses mount points on which the isolation depends.
 fn check_target(target: &str, what: &str) -> Result<()> {
     let below = |taken: &&str| **taken != *"/" && target.starts_with(&format!("{taken}/"));
     let end = target.trim_end_matches('/');
@@ -135,13 +135,13 @@ fn check_target(target: &str, what: &str) -> Result<()> {
 
 /// What no sandbox may see.
 pub(crate) struct Masks {
-    /// Directories of which toolchains show nothing.
+    /// Directories that toolchains must not show.
     pub(crate) hidden: Vec<PathBuf>,
-    /// What the guard says of the workspace and of each other mount.
+    /// What the guard masks in the workspace and in each other mount.
     pub(crate) screens: Vec<Screen>,
 }
 
-/// The plan for a sandbox in `dir`, on `base`, with what `volumes` it has.
+/// Computes the plan for a sandbox in `dir`, on `base`, with its `volumes`.
 pub(crate) fn of(
     record: &Record,
     maker: &Maker,
@@ -152,7 +152,7 @@ pub(crate) fn of(
     claims: &Claims,
 ) -> Result<Plan> {
     let spec = &record.spec;
-    // It may have got another owner since it was asked for.
+    // The owner may have changed since the sandbox was created.
     check_owners(spec, maker)?;
     let dir = dir
         .to_str()
@@ -172,7 +172,7 @@ pub(crate) fn of(
             let message = format!("there can be no user {user} with group {group} inside");
             return Err(Error::new(ErrorCode::InvalidConfig, message));
         }
-        // The kernel lets only root change how the owners of the host's files are shown.
+        // Only root can change how the owners of the host's files appear.
         (Rights::User, _) => Owners::Kept,
     };
     let asked = spec.toolchains.as_ref().filter(|_| image.is_none());
@@ -222,7 +222,7 @@ fn capabilities(spec: &SandboxSpec) -> u64 {
     if spec.nesting { CAPABILITIES | NESTING } else { CAPABILITIES }
 }
 
-/// The layers of an image, topmost first.
+/// Returns the layers of an image, topmost first.
 pub(crate) fn layers(image: &TakenImage) -> Result<Vec<String>> {
     let text = |layer: &PathBuf| {
         let path = layer.to_str().map(ToOwned::to_owned);
@@ -231,7 +231,7 @@ pub(crate) fn layers(image: &TakenImage) -> Result<Vec<String>> {
     image.layers.iter().map(text).collect()
 }
 
-/// Files of `/etc` that say where the sandbox is.
+/// Returns the files in `/etc` that describe the sandbox's host name and network.
 fn etc(record: &Record) -> Vec<EtcFile> {
     let mut files = Vec::new();
     if let Network::Host = network(record.network)
@@ -248,7 +248,7 @@ fn etc(record: &Record) -> Vec<EtcFile> {
     files
 }
 
-/// The network namespace of a sandbox: a way out of its own is added later.
+/// The network namespace of a sandbox. Its connection to the outside is added later.
 pub(crate) fn network(mode: NetworkMode) -> Network {
     match mode {
         NetworkMode::Host => Network::Host,
@@ -283,12 +283,12 @@ fn keeper_config(record: &Record, maker: &Maker, below: &BTreeMap<String, String
     }
 }
 
-/// A mount, and what keeps from it what nobody inside may see. A pinned directory is a mount of its own.
+/// Returns a mount with its masks. A pinned directory is a separate mount.
 fn screened(mount: &Mount, owners: &Owners, screen: &Screen, pins: &[Pin]) -> Vec<Bind> {
     let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec().into();
     let top = Path::new("");
     let dirs = || std::iter::once(top).chain(screen.pins.iter().map(PathBuf::as_path));
-    // Each mask is in the innermost of the mounts that contain it.
+    // Each mask belongs to the innermost mount that contains it.
     let home = |masked: &Path| dirs().rfind(|dir| masked.starts_with(dir)).unwrap_or(top);
     let bind = |dir: &Path| Bind {
         hide: screen
@@ -322,7 +322,7 @@ fn owners_below(top: &Path, owners: &Owners) -> Owners {
     }
 }
 
-/// What of a git repository in a mount is read-only inside. What is hidden stays so.
+/// Returns what is read-only in a git repository in a mount. Hidden paths stay hidden.
 fn pins(spec: &SandboxSpec, mount: &Mount, hidden: &[PathBuf]) -> Result<Vec<Pin>> {
     let mut pins = kennel_core::pins(spec, &mount.host, &mount.target)?;
     let below = |dir: &Path| dir.strip_prefix(&mount.host).is_ok_and(|below| below != Path::new(""));
@@ -332,7 +332,7 @@ fn pins(spec: &SandboxSpec, mount: &Mount, hidden: &[PathBuf]) -> Result<Vec<Pin
     Ok(pins.iter().map(|pin| Pin { path: bytes(&pin.path), read_only: pin.read_only }).collect())
 }
 
-/// The path without links, as far as it exists.
+/// Returns the path without symlinks, as far as it exists.
 pub(crate) fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| match (path.parent(), path.file_name()) {
         (Some(above), Some(name)) => real(above).join(name),
@@ -340,14 +340,14 @@ pub(crate) fn real(path: &Path) -> PathBuf {
     })
 }
 
-/// Who commands run as.
+/// The user of commands.
 fn user_of<'a>(spec: &'a SandboxSpec, image: Option<&'a TakenImage>) -> &'a str {
     let image = image.and_then(|image| image.user.as_deref());
     spec.user.as_deref().or(image).unwrap_or("0")
 }
 
-/// The numbers of a user inside and of its group, as the keeper finds them: `name`, `uid`, `name:group` or `uid:gid`. Names
-/// are those of what is below: the image's, or the host's.
+/// Returns the ids of a user inside and of its group, as the keeper finds them: `name`, `uid`, `name:group` or
+/// `uid:gid`. Names are looked up in the image, or on the host.
 fn inside_user(user: &str, image: Option<&TakenImage>, maker: &Maker) -> Result<(u32, u32)> {
     let (name, group) = user.split_once(':').map_or((user, None), |(name, group)| (name, Some(group)));
     if let ("0", None) = (name, group) {
@@ -366,7 +366,7 @@ fn inside_user(user: &str, image: Option<&TakenImage>, maker: &Maker) -> Result<
     let uid = number.or_else(|| find("passwd", 0, name, 2));
     let gid = match group {
         Some(group) => group.parse().ok().or_else(|| find("group", 0, group, 2)),
-        // One without an account has the group of root.
+        // A user without an account gets root's group.
         None => find("passwd", if number.is_some() { 2 } else { 0 }, name, 3).or(number.map(|_| 0)),
     };
     match uid {

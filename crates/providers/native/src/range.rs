@@ -1,8 +1,8 @@
-//! Ranges of host ids for root's sandboxes: each sandbox has one of its own.
+//! Host id ranges for sandboxes of root: each sandbox has its own.
 //!
-//! A range is claimed with a file in a directory that all of root's state directories on this machine share. The file is
-//! locked while its sandbox is being made, and names the sandbox's directory afterwards. A claim whose file is not locked
-//! and whose directory does not exist is free, so a crash takes no range away for good.
+//! A range is claimed by a file in a directory that all of root's state directories on this machine share. The file is
+//! locked while its sandbox is being created, and then contains the path of the sandbox's directory. A claim is free if
+//! its file is not locked and its directory does not exist. So a crash does not block a range permanently.
 
 use kennel_core::{Error, Result};
 use kennel_types::ErrorCode;
@@ -15,20 +15,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// How many ids a sandbox has.
+/// The number of ids of a sandbox.
 pub(crate) const IDS: u32 = 65_536;
-/// The first id of sandboxes that were made before each had a range of its own, and of files in volumes.
+/// The first id of sandboxes that were created before each had its own range, and of files in volumes.
 pub(crate) const SHARED: u32 = 100_000;
 
-/// Where the ranges are: above the ids that `useradd` (to 600100000), systemd (to 1879048191) and directory services (SSSD
-/// and FreeIPA, to 2000200000) give out, and below those that systemd keeps for foreign images (from 2147352576).
+/// The zone of the ranges: above the ids that `useradd` (up to 600100000), systemd (up to 1879048191) and directory
+/// services (SSSD and FreeIPA, up to 2000200000) assign, and below those that systemd reserves for foreign images (from
+/// 2147352576).
 const ZONE: Range<u32> = 0x7739_0000..0x7ffe_0000;
-/// How many of the ranges are looked at first. Few, so that few files are made.
+/// The number of ranges that are tried first. It is small, so that few files are created.
 const FIRST_LOOK: u32 = 16;
-/// How often one is looked for before there is none.
+/// How many ranges are tried before giving up.
 const TRIES: u32 = 4096;
 
-/// Where claims are kept.
+/// The directory of claims.
 pub(crate) const CLAIMS: &str = "/var/lib/kennel/ids";
 
 /// The claims on ranges.
@@ -37,7 +38,7 @@ pub(crate) struct Claims {
     dir: PathBuf,
 }
 
-/// A range that is being given to a sandbox. It is free again if it never is.
+/// A range that is being assigned to a sandbox. It is released if that never happens.
 #[derive(Debug)]
 pub(crate) struct Claim {
     first: u32,
@@ -51,7 +52,7 @@ impl Claims {
         Self { dir: dir.into() }
     }
 
-    /// Takes a range that is nobody's: no sandbox's, and no user's or group's of this machine.
+    /// Claims a range that no sandbox and no user or group of this machine uses.
     pub(crate) fn take(&self) -> Result<Claim> {
         let taken = Taken::read();
         let random = RandomState::new();
@@ -69,7 +70,7 @@ impl Claims {
         Err(Error::new(ErrorCode::LimitExceeded, message).hint("kennel gc, or kennel rm a sandbox"))
     }
 
-    /// Makes sure that a range is the sandbox's whose directory this is, before it is started again.
+    /// Checks that a range still belongs to the sandbox in this directory, before it is started again.
     pub(crate) fn check(&self, first: u32, dir: &Path) -> Result<()> {
         let path = self.path(first);
         if std::fs::read(&path).is_ok_and(|text| owner(&text).is_some_and(|owner| owner == dir)) {
@@ -82,7 +83,7 @@ impl Claims {
         Err(Error::new(ErrorCode::AlreadyExists, message).hint("remove one of the two sandboxes"))
     }
 
-    /// Gives a range back, if it is the sandbox's whose directory this was.
+    /// Releases a range, if it belongs to the sandbox in this directory.
     pub(crate) fn free(&self, first: u32, dir: &Path) {
         if let Ok(Some(claim)) = self.try_take(first, Some(dir)) {
             drop(claim);
@@ -102,7 +103,7 @@ impl Claims {
         self.dir.join(first.to_string())
     }
 
-    /// Takes one range, unless it is another's than `own`, who may be there.
+    /// Claims one range, unless it belongs to a sandbox other than `own`.
     fn try_take(&self, first: u32, own: Option<&Path>) -> Result<Option<Claim>> {
         let path = self.path(first);
         let failed = |error| Error::io(format!("claim user ids with {}", path.display()), error);
@@ -113,7 +114,7 @@ impl Claims {
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
-            // Whoever gave it back has removed the file meanwhile: another may be in its place.
+            // The previous owner has removed the file meanwhile. There may be a new one.
             if file.metadata().map_err(failed)?.nlink() == 0 {
                 continue;
             }
@@ -144,9 +145,9 @@ impl Claim {
         self.first
     }
 
-    /// It is that sandbox's from now on, for as long as its directory exists.
+    /// Assigns the range to a sandbox, as long as its directory exists.
     pub(crate) fn give_to(mut self, dir: &Path) -> Result<()> {
-        // Written over what was there: the file systems that wait for a disk when a file is emptied would do so here.
+        // Overwrite the old content. Some filesystems would wait for the disk if the file were truncated.
         let text = [dir.as_os_str().as_bytes(), b"\0"].concat();
         self.file.write_all_at(&text, 0).map_err(|error| Error::io(format!("write {}", self.path.display()), error))?;
         self.given = true;
@@ -157,24 +158,24 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if !self.given {
-            // Still locked: nobody can have taken it over.
+            // The file is still locked, so nobody can have claimed it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// The sandbox's directory that a claim names, up to a zero byte. One that is not written to the end names none.
+/// Returns the directory in a claim, up to a zero byte. An incomplete claim has none.
 fn owner(text: &[u8]) -> Option<&Path> {
     let end = text.iter().position(|byte| *byte == 0)?;
     Some(Path::new(OsStr::from_bytes(&text[..end])))
 }
 
-/// How many ranges there are.
+/// The number of ranges.
 const RANGES: u32 = (ZONE.end - ZONE.start) / IDS;
 
-/// Whether the ranges can be used here. In a container that has fewer ids they cannot.
+/// Whether the ranges can be used here. They cannot in a container with fewer ids.
 pub(crate) fn are_mapped() -> bool {
-    // The host's own user namespace has all ids, and always this number.
+    // The host's initial user namespace has all ids, and always this number.
     const HOST: &str = "user:[4026531837]";
     if std::fs::read_link("/proc/self/ns/user").is_ok_and(|namespace| namespace == Path::new(HOST)) {
         return true;
@@ -191,11 +192,12 @@ fn covers(map: &str, zone: &Range<u32>) -> bool {
     })
 }
 
-/// Ids that are users', groups' or given to users.
+/// Ids of users and groups, and subordinate ids.
 struct Taken(Vec<Range<u64>>);
 
 impl Taken {
-    /// By the files of this machine. Directory services are not asked: that takes long, and none lists all its ids.
+    /// Reads them from the files of this machine. Directory services are not queried, because that takes long and none
+    /// lists all its ids.
     fn read() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let given = ["/etc/subuid", "/etc/subgid"].map(read);

@@ -1,4 +1,4 @@
-//! Whose rights sandboxes are made with: the host's root's, or an ordinary user's.
+//! The rights with which sandboxes are created: those of the host's root, or of an ordinary user.
 
 use crate::groups::Groups;
 use crate::range::{IDS, SHARED};
@@ -7,17 +7,17 @@ use kennel_jail::{IdMap, Ids, Rights};
 use kennel_types::Mode;
 use std::path::Path;
 
-/// Whoever makes the sandboxes, and the users there can be inside.
+/// The creator of sandboxes, and the ids that are possible inside.
 #[derive(Clone, Debug)]
 pub(crate) struct Maker {
     pub(crate) rights: Rights,
     pub(crate) ids: Ids,
-    /// Where it can make control groups, if anywhere.
+    /// Where cgroups can be created, if anywhere.
     pub(crate) groups: Groups,
 }
 
 impl Maker {
-    /// Whoever runs this program.
+    /// The calling user.
     pub(crate) fn myself() -> Self {
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
         if user.is_root() {
@@ -39,7 +39,7 @@ impl Maker {
         Self { rights: Rights::User, ids, groups: Groups::delegated() }
     }
 
-    /// The row of the mode table for sandboxes with an image, or on the host's own root.
+    /// Returns the mode of sandboxes with an image, or on the host's root.
     pub(crate) fn mode(&self, image: bool) -> &'static Mode {
         let many = self.ids.users.len() > 1;
         let root = if image { "image" } else { "host" };
@@ -54,7 +54,7 @@ impl Maker {
         Mode::named(&name).expect("the table has a row for it")
     }
 
-    /// For a person.
+    /// A description for people.
     pub(crate) fn describe(&self) -> &'static str {
         match self.rights {
             Rights::Root => "as root",
@@ -63,7 +63,7 @@ impl Maker {
         }
     }
 
-    /// The users of one sandbox.
+    /// The ids of one sandbox.
     pub(crate) fn ids_of(&self, record: &Record) -> Ids {
         match (self.rights, record.first_id) {
             (Rights::Root, Some(first)) => Ids::range(0, first, IDS),
@@ -71,7 +71,7 @@ impl Maker {
         }
     }
 
-    /// Whether there can be a user of that number inside.
+    /// Whether a user with this id can exist inside.
     pub(crate) fn has(&self, user: u32) -> bool {
         self.ids.users.iter().any(|map| (map.inside..map.inside + map.count).contains(&user))
     }
@@ -85,7 +85,7 @@ fn name_of(passwd: &str, uid: u32) -> Option<String> {
     })
 }
 
-/// The first range that a user was given, as the users inside from 1 on.
+/// Returns the first subordinate id range of a user, mapped to the ids from 1 inside.
 fn range_of(file: &str, name: &str, uid: u32) -> Option<IdMap> {
     file.lines().find_map(|line| {
         let [who, first, count] = line.split(':').collect::<Vec<_>>()[..] else { return None };

@@ -1,5 +1,5 @@
-//! Programs that people keep in their home directory: compilers, interpreters and what manages them. The home itself is
-//! not there inside; these parts of it are, to be read, without what gives access to anything.
+//! Programs in a home directory: compilers, interpreters and version managers. The home directory itself is not shown
+//! inside; these directories are, read-only and without credentials.
 
 use kennel_core::{Error, Result};
 use kennel_jail::{Bind, Owners};
@@ -9,18 +9,19 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Where a keeper looks for programs if nothing else is said.
+/// The keeper's default search path for programs.
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// One of those that are known.
+/// A known toolchain.
 struct Known {
-    /// Below the home directory. No more than holds programs: what a tool writes to goes to the sandbox's own home.
+    /// The path below the home directory. It contains only programs: what a tool writes goes to the sandbox's own home
+    /// directory.
     at: &'static str,
-    /// Where its programs are, below that.
+    /// The directories with programs, below `at`.
     programs: &'static [&'static str],
-    /// The variable by which it is found where the home is another.
+    /// The variable that tells the tool its directory, because the home directory inside is another.
     variable: Option<&'static str>,
-    /// What must not be seen, below that; `*` is any one name.
+    /// Paths below `at` that are masked; `*` matches any one name.
     secrets: &'static [&'static str],
 }
 
@@ -71,15 +72,16 @@ const KNOWN: &[Known] = &[
     programs(".local/bin"),
 ];
 
-/// What of a home is shown, and what commands are told of it.
+/// What is shown of a home directory, and the variables for commands.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     pub(crate) binds: Vec<Bind>,
     pub(crate) env: BTreeMap<String, String>,
 }
 
-/// What there is in that home. `ours` is Kennel's own, without links, and is not shown. Nor is a directory to which a
-/// symlink leads out of one of `writable`, the mounts that the sandbox can write to: it may have put the symlink there.
+/// Finds the toolchains in a home directory. `ours` are Kennel's own directories, without symlinks, which are not
+/// shown. A directory is also not shown if a symlink in one of `writable`, the mounts that the sandbox can write to,
+/// leads to it: the sandbox may have created the symlink.
 pub(crate) fn of(asked: &Toolchains, ours: &[PathBuf], writable: &[&Path]) -> Result<Shown> {
     let mut shown = Shown::default();
     let mut search: Vec<PathBuf> = Vec::new();
@@ -88,7 +90,7 @@ pub(crate) fn of(asked: &Toolchains, ours: &[PathBuf], writable: &[&Path]) -> Re
     for (at, known) in KNOWN.iter().map(|known| (asked.home.join(known.at), Some(known))).chain(more) {
         let Some(bind) = bind(&at, known, &home, ours) else { continue };
         let real = Path::new(OsStr::from_bytes(&bind.host));
-        // Most often there is no symlink.
+        // Usually there is no symlink.
         let plain = real == at || known.is_some_and(|known| real == home.join(known.at));
         if !plain && writable.iter().any(|dir| !real.starts_with(dir) && passes_symlink_in(&at, dir)) {
             if known.is_some() {
@@ -102,7 +104,7 @@ pub(crate) fn of(asked: &Toolchains, ours: &[PathBuf], writable: &[&Path]) -> Re
         if let (Some(variable), Some(at)) = (known.and_then(|known| known.variable), at.to_str()) {
             shown.env.insert(variable.to_owned(), at.to_owned());
         }
-        // What the caller finds there, and in which order, is found inside too: of many versions, the chosen one.
+        // The caller's search order applies inside too, so that the selected version of a tool is used.
         let chosen = asked.search.iter().filter(|dir| dir.starts_with(&at));
         search.splice(0..0, chosen.cloned());
         shown.binds.push(bind);
@@ -114,7 +116,7 @@ pub(crate) fn of(asked: &Toolchains, ours: &[PathBuf], writable: &[&Path]) -> Re
     Ok(shown)
 }
 
-/// Whether a symlink that lies in `dir` is on the way of an absolute path. `dir` has none in its own path.
+/// Whether an absolute path contains a symlink that lies in `dir`. The path of `dir` itself has none.
 fn passes_symlink_in(path: &Path, dir: &Path) -> bool {
     let mut left: Vec<PathBuf> = path.components().rev().map(|part| part.as_os_str().into()).collect();
     let mut here = PathBuf::new();
@@ -138,7 +140,7 @@ fn passes_symlink_in(path: &Path, dir: &Path) -> bool {
     false
 }
 
-/// Each once, those of the caller first, as the caller has them.
+/// Removes duplicates, and sorts in the caller's order, with the caller's directories first.
 fn in_order(mut dirs: Vec<PathBuf>, by: &[PathBuf]) -> Vec<String> {
     dirs.sort_by_key(|dir| by.iter().position(|other| other == dir).unwrap_or(usize::MAX));
     let mut all: Vec<String> = Vec::new();
@@ -150,12 +152,12 @@ fn in_order(mut dirs: Vec<PathBuf>, by: &[PathBuf]) -> Vec<String> {
     all
 }
 
-/// Shows a directory, unless it holds more than programs. `home` and `ours` have no links in them.
+/// Returns a mount for a directory, unless it contains more than programs. `home` and `ours` contain no symlinks.
 fn bind(at: &Path, known: Option<&Known>, home: &Path, ours: &[PathBuf]) -> Option<Bind> {
     if !at.is_dir() {
         return None;
     }
-    // A link leads to where it leads now; to the whole home, or more, none may.
+    // The symlink's current target counts. It must not be the whole home directory or a parent of it.
     let real = at.canonicalize().ok()?;
     let own = |dir: &PathBuf| dir.starts_with(&real) || real.starts_with(dir);
     if home.starts_with(&real) || ours.iter().any(own) || !at.is_absolute() {
@@ -174,7 +176,7 @@ fn bind(at: &Path, known: Option<&Known>, home: &Path, ours: &[PathBuf]) -> Opti
     })
 }
 
-/// What is there by that pattern.
+/// Returns the existing paths that match a pattern.
 fn matching(dir: &Path, pattern: &str) -> Vec<PathBuf> {
     let mut found = vec![dir.to_owned()];
     for name in pattern.split('/') {

@@ -1,4 +1,4 @@
-//! What the kernel grants here, tried by the jail: the program that would need it.
+//! Finds out what the kernel allows here, by running the jail.
 
 use crate::Native;
 use kennel_core::{Error, Result};
@@ -6,7 +6,8 @@ use kennel_jail::{TRY, Trial};
 use std::process::{Command, Stdio};
 
 impl Native {
-    /// Tries what sandboxes are made of, and leaves nothing behind. Waits for the jail, which takes a few milliseconds.
+    /// Tries the features that sandboxes need, and leaves nothing behind. It waits for the jail, which takes a few
+    /// milliseconds.
     pub fn try_kernel(&self) -> Result<Trial> {
         let jail = self.program()?;
         let failed = |error| Error::io(format!("try the kernel with {}", jail.display()), error);
@@ -16,7 +17,7 @@ impl Native {
         minicbor::decode(&told.stdout).map_err(|error| failed(std::io::Error::other(error)))
     }
 
-    /// Why the kernel gives this user no namespaces, if it does not.
+    /// Why the kernel does not let this user create namespaces, if so.
     pub(crate) fn refused(&self) -> Option<String> {
         self.try_kernel().map_or_else(|error| Some(error.to_string()), |trial| trial.user_namespace.err())
     }

@@ -1,4 +1,4 @@
-//! Volumes: directories that outlive sandboxes. One is a sandbox's own, others are shared.
+//! Volumes: directories that outlive sandboxes. One belongs to a single sandbox, others are shared.
 
 use crate::clear;
 use crate::range::{IDS, SHARED};
@@ -11,10 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where a sandbox's own volume is inside.
+/// The path of a sandbox's own volume inside.
 pub(crate) const DATA: &str = "/.data";
 
-/// All volumes of this user's sandboxes. Nobody else gets into the directory they are in.
+/// All volumes of this user's sandboxes. Nobody else can access their directory.
 #[derive(Clone, Debug)]
 pub(crate) struct Volumes {
     root: PathBuf,
@@ -25,17 +25,17 @@ impl Volumes {
         Self { root }
     }
 
-    /// Where they are.
+    /// The directory of all volumes.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The volumes of a sandbox, made if they are not there, and given to its `user` then.
+    /// Returns the volumes of a sandbox. Missing ones are created and given to its `user`.
     pub(crate) fn of(&self, record: &Record, maker: &Maker, user: u32) -> Result<Vec<Bind>> {
         let spec = &record.spec;
         let own = spec.data.then(|| (own_name(record), DATA.to_owned()));
         let shared = spec.caches.iter().map(|cache| (format!("cache-{}", cache.name), cache.target.clone()));
-        // On disk they have the same ids for all sandboxes, each of which has other ones.
+        // On disk they have the same ids for all sandboxes, which each have other ids.
         let owners = match (maker.rights, record.first_id) {
             (Rights::Root, Some(first)) => Owners::As(Ids::range(SHARED, first, IDS)),
             _ => Owners::Kept,
@@ -66,15 +66,15 @@ impl Volumes {
                 let owner = SHARED + user;
                 std::os::unix::fs::chown(dir, Some(owner), Some(owner))
             }
-            // Root inside is who makes it; another one only gets in if everyone does.
+            // Root inside is the user who creates it. Other users have access only if everyone has.
             Rights::User if user == 0 => Ok(()),
             Rights::User => fs::set_permissions(dir, fs::Permissions::from_mode(0o777)),
         };
-        // One that is half made would be taken for one that is there.
+        // A half-created volume would count as existing.
         given.inspect_err(|_| drop(fs::remove_dir(dir)))
     }
 
-    /// Removes a sandbox's own volume, if it has one that is no other's.
+    /// Removes a sandbox's own volume, unless another sandbox uses it.
     pub(crate) fn remove_own(&self, record: &Record, others: &[Record], maker: &Maker, programs: &Path) -> Result<()> {
         if !record.spec.data {
             return Ok(());
@@ -96,7 +96,7 @@ impl Volumes {
     }
 }
 
-/// One that has a name finds its volume again by it.
+/// A sandbox with a name finds its volume again by the name.
 fn own_name(record: &Record) -> String {
     let SandboxSpec { name, .. } = &record.spec;
     format!("data-{}", name.as_deref().unwrap_or(record.id.as_str()))

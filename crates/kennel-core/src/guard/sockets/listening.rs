@@ -1,14 +1,14 @@
-//! The unix sockets at which something listens, as the kernel lists them for this network namespace.
+//! Lists the listening unix sockets of this network namespace, as the kernel reports them.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Their paths, as they were bound: absolute ones only. Nothing where the kernel does not tell.
+/// Returns the paths as they were bound, absolute ones only. The list is empty if the kernel does not report it.
 pub(crate) fn paths() -> Vec<PathBuf> {
-    // A desktop has a thousand sockets, of which a tenth listens: asking for these takes a sixth of the time that reading
-    // /proc/net/unix takes.
+    // A desktop has about a thousand sockets, of which a tenth listens. A netlink query for these takes a sixth of the
+    // time of reading /proc/net/unix.
     by_netlink().or_else(|| Some(parse_table(&std::fs::read("/proc/net/unix").ok()?))).unwrap_or_default()
 }
 
@@ -22,13 +22,13 @@ fn by_netlink() -> Option<Vec<PathBuf>> {
     let flags = SocketFlags::CLOEXEC;
     let socket =
         rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG)).ok()?;
-    // nlmsghdr: length, type, flags (a request for all), number, port.
+    // struct nlmsghdr: length, type, flags (a request for all), sequence number, port.
     let mut request = Vec::with_capacity(HEADER + 24);
     request.extend_from_slice(&40_u32.to_ne_bytes());
     request.extend_from_slice(&BY_FAMILY.to_ne_bytes());
     request.extend_from_slice(&0x301_u16.to_ne_bytes());
     request.extend_from_slice(&[0; 8]);
-    // unix_diag_req: family, protocol, pad, states (listening), inode, what to show (the name), cookie.
+    // struct unix_diag_req: family, protocol, padding, states (listening), inode, what to return (the name), cookie.
     request.extend_from_slice(&[1, 0, 0, 0]);
     request.extend_from_slice(&(1_u32 << 10).to_ne_bytes());
     request.extend_from_slice(&0_u32.to_ne_bytes());
@@ -39,14 +39,15 @@ fn by_netlink() -> Option<Vec<PathBuf>> {
     let mut buffer = vec![0; 32 * 1024];
     loop {
         let (_, count) = rustix::net::recv(&socket, buffer.as_mut_slice(), RecvFlags::TRUNC).ok()?;
-        // One that was cut, or nothing at all, is no list.
+        // A truncated or empty reply is not a valid list.
         if !read_messages(buffer.get(..count).filter(|bytes| !bytes.is_empty())?, &mut paths)? {
             return Some(paths);
         }
     }
 }
 
-/// Takes the names out of what the kernel sent; answers whether more is to come. None for what is not a list.
+/// Extracts the names from a netlink reply and returns whether more messages follow. Returns `None` for an invalid
+/// reply.
 fn read_messages(mut bytes: &[u8], paths: &mut Vec<PathBuf>) -> Option<bool> {
     while !bytes.is_empty() {
         let (message, rest) = split(bytes, u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize)?;
@@ -60,7 +61,7 @@ fn read_messages(mut bytes: &[u8], paths: &mut Vec<PathBuf>) -> Option<bool> {
     Some(true)
 }
 
-/// The attribute that is the name, among those of an entry.
+/// Returns the attribute with the name, from the attributes of one entry.
 fn name(mut attributes: &[u8]) -> Option<&[u8]> {
     while attributes.len() >= 4 {
         let length = u16::from_ne_bytes(attributes[..2].try_into().ok()?) as usize;
@@ -74,24 +75,24 @@ fn name(mut attributes: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// Splits after that many bytes, and leaves out what fills up to four.
+/// Splits after `length` bytes, and skips the padding to a multiple of four.
 fn split(bytes: &[u8], length: usize) -> Option<(&[u8], &[u8])> {
     let first = bytes.get(..length).filter(|_| length >= 4)?;
     Some((first, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// A path; abstract names begin with a zero byte.
+/// Returns the name as an absolute path. Abstract names begin with a zero byte.
 fn absolute(name: &[u8]) -> Option<PathBuf> {
     let name = name.split(|byte| *byte == 0).next().filter(|name| name.starts_with(b"/"))?;
     Some(Path::new(OsStr::from_bytes(name)).to_owned())
 }
 
-/// Takes the listening ones out of `/proc/net/unix`.
+/// Extracts the listening sockets from `/proc/net/unix`.
 fn parse_table(table: &[u8]) -> Vec<PathBuf> {
     const ACCEPTS: u32 = 1 << 16;
     let lines = table.split(|byte| *byte == b'\n').skip(1);
     let listening = lines.filter_map(|line| {
-        // Num, RefCount, Protocol, Flags, Type, St, Inode, Path; a path may have spaces in it.
+        // Num, RefCount, Protocol, Flags, Type, St, Inode, Path. A path may contain spaces.
         let mut rest = line;
         let mut flags = None;
         for field in 0..7 {

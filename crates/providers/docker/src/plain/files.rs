@@ -1,4 +1,5 @@
-//! Whole files in and out of a container, by the engine's archives. The engine reads and writes as root.
+//! Copies whole files into and out of a container, through the engine's archive API. The engine reads and writes as
+//! root.
 
 use super::{Answer, Link, StandIn, fail, refused};
 use bollard::query_parameters::{DownloadFromContainerOptionsBuilder, UploadToContainerOptionsBuilder};
@@ -7,19 +8,20 @@ use hyper::body::Bytes;
 use kennel_proto::{Body, Channel, FailureKind, FileKind, Outcome, Reply, Stat, caps};
 use std::pin::Pin;
 
-/// The largest file that is written: an archive begins with its size, so it is held until all of it is here.
+/// Bytes in the largest file that can be written. An archive begins with the file's size, so the whole file must be
+/// buffered.
 const LARGEST: usize = 64 << 20;
-/// A block of an archive.
+/// Bytes in a block of an archive.
 const BLOCK: u64 = 512;
 
-/// An archive as it comes.
+/// An archive that is being received.
 struct Archive {
     parts: Pin<Box<dyn Stream<Item = Result<Bytes, bollard::errors::Error>> + Send>>,
     left: Bytes,
 }
 
 impl StandIn {
-    /// Sends a file's bytes.
+    /// Sends the content of a file.
     pub(super) async fn read(&self, path: &[u8], offset: u64, limit: Option<u64>, link: &mut Link) -> Answer {
         let path = self.path(path)?;
         let (stat, mut archive) = self.fetch(&path).await?;
@@ -49,7 +51,7 @@ impl StandIn {
         Ok(())
     }
 
-    /// Writes what comes to a file.
+    /// Writes received data to a file.
     pub(super) async fn write(&self, path: &[u8], mode: Option<u32>, parents: bool, link: &mut Link) -> Answer {
         let path = self.path(path)?;
         let old = self.there(&path).await?;
@@ -81,7 +83,7 @@ impl StandIn {
         Ok(())
     }
 
-    /// What is at a path.
+    /// Returns the metadata of a path.
     pub(super) async fn stat(&self, path: &[u8], follow: bool) -> Answer<Stat> {
         let (stat, _) = self.fetch(&self.path(path)?).await?;
         if follow && stat.kind == FileKind::Symlink {
@@ -90,7 +92,7 @@ impl StandIn {
         Ok(stat)
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub(super) async fn mkdir(&self, path: &[u8], parents: bool, mode: Option<u32>) -> Answer {
         let path = self.path(path)?;
         match self.there(&path).await? {
@@ -101,7 +103,7 @@ impl StandIn {
         self.put(&path, tar::EntryType::Directory, mode.unwrap_or(0o755), (0, 0), &[]).await
     }
 
-    /// A path as the engine takes it.
+    /// Returns a path as text, which engines require.
     fn path(&self, path: &[u8]) -> Answer<String> {
         let text = str::from_utf8(path).map_err(|_| fail(FailureKind::Invalid, "the engine takes UTF-8 paths only"))?;
         if text.split('/').any(|part| part == "..") || text.contains('\0') {
@@ -126,7 +128,7 @@ impl StandIn {
         }
     }
 
-    /// What is at a path, and an archive that goes on with its content.
+    /// Returns the metadata of a path, and an archive positioned at its content.
     async fn fetch(&self, path: &str) -> Answer<(Stat, Archive)> {
         let query = DownloadFromContainerOptionsBuilder::default().path(path).build();
         let api = self.engine.api().await.map_err(|error| fail(FailureKind::Other, error.to_string()))?.clone();
@@ -138,7 +140,7 @@ impl StandIn {
             let broken = |_| fail(FailureKind::Other, "the engine sent something else than an archive");
             let size = header.entry_size().map_err(broken)?;
             let kind = match header.entry_type() {
-                // What is said in more words of the one that follows.
+                // Extended headers of the following entry.
                 tar::EntryType::XHeader
                 | tar::EntryType::XGlobalHeader
                 | tar::EntryType::GNULongName
@@ -184,7 +186,7 @@ impl StandIn {
         sent.map_err(|error| self.failure(&format!("write {path}"), error))
     }
 
-    /// The next bytes, so many at most and one at least.
+    /// Returns the next bytes, at least one and at most `most`.
     async fn take(&self, archive: &mut Archive, most: u64) -> Answer<Bytes> {
         while archive.left.is_empty() {
             archive.left = match archive.parts.next().await {

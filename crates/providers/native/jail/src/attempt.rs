@@ -1,9 +1,9 @@
-//! Tries what the kernel grants to whoever started us. A kernel that has something may still refuse it to this user.
+//! Tries which kernel features the calling user can use. A kernel may have a feature and still refuse it to this user.
 
 use crate::{ids, sys};
 use kennel_jail::{IdMap, Ids, Trial, landlock_version};
 
-/// Tries everything. This process is of no use for anything else afterwards.
+/// Tries everything. Afterwards, this process can be used for nothing else.
 pub(crate) fn the_kernel() -> Trial {
     Trial { landlock: landlock(), user_namespace: user_namespace() }
 }
@@ -21,6 +21,6 @@ fn user_namespace() -> Result<(), String> {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     sys::move_into(libc::CLONE_NEWUSER).map_err(|error| format!("make one: {error}"))?;
     ids::map_as_user(std::process::id() as i32, &Ids { users: one(user), groups: one(group) })?;
-    // There are hardened systems that let anyone make one, and nobody do anything in it.
+    // Some hardened systems let users create a user namespace but allow nothing in it.
     sys::move_into(libc::CLONE_NEWNS).map_err(|error| format!("make a mount namespace in it: {error}"))
 }

@@ -1,6 +1,6 @@
-//! Limits: a control group of the sandbox's own, version 2 or 1, whichever the machine has.
+//! Limits: the sandbox's own cgroup, version 2 or 1, whichever the machine has.
 //!
-//! A limit that cannot be set is an error: a sandbox is never weaker than asked.
+//! A limit that cannot be set is an error: a sandbox is never weaker than requested.
 
 use kennel_jail::Cgroup;
 use rustix::fd::OwnedFd;
@@ -9,14 +9,14 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The directories of one sandbox's group, one per hierarchy. They are removed when this is dropped.
+/// The directories of one sandbox's cgroup, one per hierarchy. They are removed when this is dropped.
 pub(crate) struct Group {
     dirs: Vec<PathBuf>,
     oom_events: Option<PathBuf>,
 }
 
 impl Group {
-    /// Makes the group and sets its limits.
+    /// Creates the cgroup and sets its limits.
     pub(crate) fn make(plan: &Cgroup) -> Result<Self, String> {
         Self::make_below(Path::new(&plan.parent), plan)
     }
@@ -86,12 +86,12 @@ impl Group {
         Ok(dir)
     }
 
-    /// Puts a process into the group, with all it starts.
+    /// Moves a process into the cgroup, with everything it starts later.
     pub(crate) fn add(&self, pid: i32) -> Result<(), String> {
         self.dirs.iter().try_for_each(|dir| write(&dir.join("cgroup.procs"), &pid.to_string()))
     }
 
-    /// The file that counts kills for memory.
+    /// Opens the file that counts OOM kills.
     pub(crate) fn oom_events(&self) -> Option<OwnedFd> {
         let path = self.oom_events.as_ref()?;
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
@@ -101,7 +101,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for dir in &self.dirs {
-            // The last process may still be on its way out.
+            // The last process may still be exiting.
             for _ in 0..2000 {
                 match fs::remove_dir(dir) {
                     Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -110,7 +110,7 @@ impl Drop for Group {
                     _ => break,
                 }
             }
-            // The last one turns off the light; it is refused while others are there.
+            // The last sandbox also removes the parent. This fails while there are others.
             if let Some(parent) = dir.parent() {
                 let _ = fs::remove_dir(parent);
             }
@@ -118,7 +118,7 @@ impl Drop for Group {
     }
 }
 
-/// Makes a directory, also if its parent is removed by someone else in the same moment.
+/// Creates a directory, also if another process removes its parent at the same time.
 fn make_dir(dir: &Path) -> Result<(), String> {
     for _ in 0..100 {
         match fs::create_dir(dir) {

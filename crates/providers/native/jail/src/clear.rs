@@ -1,5 +1,5 @@
-//! Removes what a sandbox leaves. Where an ordinary user made it, its files may belong to users that are only there inside,
-//! and its directories may be shut: it is removed from inside.
+//! Removes what a sandbox leaves behind. In the sandbox of an ordinary user, files may belong to ids that exist only
+//! inside, and directories may be inaccessible. So they are removed from inside a user namespace.
 
 use crate::{ids, sys};
 use kennel_jail::{Clear, Ids, Rights};
@@ -8,15 +8,15 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions};
 use std::io::ErrorKind;
 
-/// Hears what to remove, and answers when it is gone.
+/// Reads what to remove, and replies when it is gone.
 pub(crate) fn as_told() -> Result<(), String> {
     let clear: Clear = minicbor::decode(&place::hear()?).map_err(|error| format!("read what to remove: {error}"))?;
     remove(&clear.dir, Rights::User, &clear.ids)
 }
 
-/// Removes a directory with all that is in it. That it is gone already is no error.
+/// Removes a directory and its content. It is no error if it does not exist.
 pub(crate) fn remove(dir: &str, rights: Rights, ids: &Ids) -> Result<(), String> {
-    // Mostly there is nothing in it that the user could not remove alone.
+    // Usually the user can remove everything without a namespace.
     let gone = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
     match std::fs::remove_dir_all(dir) {
         Err(error) if rights == Rights::User && !gone(&error) => remove_inside(dir, ids)?,
@@ -28,7 +28,7 @@ pub(crate) fn remove(dir: &str, rights: Rights, ids: &Ids) -> Result<(), String>
     }
 }
 
-/// The same by root of a namespace with these users.
+/// Removes a directory as root of a user namespace with these ids.
 fn remove_inside(dir: &str, ids: &Ids) -> Result<(), String> {
     let failed = |error: rustix::io::Errno| format!("make a user namespace to remove {dir} in: {error}");
     let (mapped, tell) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! A sandbox's own layer with a limit on its size: a file system in a file.
+//! A sandbox's upper layer with a size limit: a filesystem in a file.
 
 use crate::sys;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -6,16 +6,16 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags};
 
-/// The file, in the sandbox's directory.
+/// The name of the file in the sandbox's directory.
 pub(crate) use kennel_jail::DISK as FILE;
-/// Where it is mounted there, in the jail's own view.
+/// The mount point in the sandbox's directory, which only the jail sees.
 pub(crate) const PLACE: &str = "disk";
 
-/// Mounts it where only this process sees it, and answers the directory that layers go to. The working directory is the
-/// sandbox's. It is let go of with the last mount that uses it.
+/// Mounts the filesystem where only this process sees it, and returns the directory for layers. The working directory
+/// must be the sandbox's. The filesystem is unmounted with the last mount that uses it.
 pub(crate) fn open() -> Result<String, String> {
     let failed = |what: &'static str| move |error: Errno| format!("the sandbox's disk: {what}: {error}");
-    // This process has one thread, which is what changing its view of the file system asks for.
+    // Changing the mount namespace requires a single-threaded process, which this one is.
     kennel_keeper::sys::unshare_mounts().map_err(failed("take a view of its own"))?;
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(failed("keep mounts private"))?;
@@ -42,7 +42,7 @@ fn make(dir: &str) -> Result<(), Errno> {
     }
 }
 
-/// A device of the file. It goes when nobody uses it any more.
+/// Attaches the file to a loop device, which is removed when it is no longer used.
 fn attach() -> Result<(OwnedFd, String), (&'static str, Errno)> {
     let open = |path: &str, what: &'static str| {
         rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|error| (what, error))
@@ -55,7 +55,7 @@ fn attach() -> Result<(OwnedFd, String), (&'static str, Errno)> {
         let device = open(&path, "open a loop device")?;
         match sys::configure_loop_device(&device, file.as_raw_fd()) {
             Ok(()) => return Ok((device, path)),
-            // Someone else was faster.
+            // Another process was faster.
             Err(Errno::BUSY) => {}
             Err(error) => return Err(("make a loop device of it", error)),
         }

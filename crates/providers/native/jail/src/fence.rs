@@ -1,15 +1,15 @@
-//! Landlock: a second wall around files. What a sandbox can reach is below its root already; whoever finds a way around
-//! that finds this. It also keeps it from sockets without a path (those of the host, where it has the host's network) and
-//! from signalling anyone outside.
+//! Landlock: a second restriction on file access. A sandbox can already reach only what is below its root; Landlock
+//! still holds if someone finds a way around that. It also blocks abstract sockets outside the sandbox (those of the
+//! host, if it has the host's network), and signals to processes outside.
 
 use landlock::{
     ABI, Access, AccessFs, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-/// What the newest interface knows. A kernel that speaks an older one does what it can.
+/// The newest Landlock version that is used. An older kernel enforces what it supports.
 const NEWEST: ABI = ABI::V6;
 
-/// Puts it up around this process and all that it starts, for ever.
+/// Restricts this process and all its descendants permanently.
 pub(crate) fn put_up() -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("put up Landlock: {error}");
     let all = AccessFs::from_all(NEWEST);

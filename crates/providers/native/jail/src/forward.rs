@@ -1,9 +1,9 @@
-//! Passes bytes between the host's network and a sandbox's: a program of its own for each sandbox that needs it, and
-//! for as long as that lives.
+//! Copies bytes between the host's network and a sandbox's. This is a separate process for each sandbox that needs it,
+//! and lives as long as the sandbox.
 //!
-//! *In*: it listens on the host and connects inside. It lives in the sandbox's network, so there is no other place that it
-//! could connect to. *Out*: it listens inside, for questions about names, and passes them to the one who answers for the
-//! host. It knows nothing but its rules, is nobody, and can make few system calls.
+//! *In*: it listens on the host and connects inside. It runs in the sandbox's network namespace, so it cannot connect
+//! to anything else. *Out*: it listens inside for DNS queries, and forwards them to the host's resolver. It knows only
+//! its rules, runs as nobody, and can make few system calls.
 
 use crate::{network, sys};
 use kennel_keeper::place;
@@ -17,10 +17,10 @@ use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// What to do.
+/// The instructions.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct Order {
-    /// A process in the sandbox's network.
+    /// A process in the sandbox's network namespace.
     #[n(0)]
     pub(crate) pid: i32,
     #[n(1)]
@@ -29,7 +29,7 @@ pub(crate) struct Order {
     pub(crate) rules: Vec<Rule>,
 }
 
-/// Which way connections are made.
+/// The direction in which connections are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub(crate) enum Direction {
     /// From the host into the sandbox.
@@ -40,36 +40,36 @@ pub(crate) enum Direction {
     Out,
 }
 
-/// What comes to one place goes to another.
+/// Forwards from one address to another.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct Rule {
-    /// Datagrams, not connections.
+    /// Whether the rule is for UDP instead of TCP.
     #[n(0)]
     pub(crate) udp: bool,
     #[n(1)]
     pub(crate) listen: String,
-    /// The first that takes a connection. Datagrams go to the first.
+    /// The targets. A connection goes to the first that accepts it. Datagrams go to the first.
     #[n(2)]
     pub(crate) to: Vec<String>,
 }
 
-/// Connections at once; more wait to be taken.
+/// The number of connections at the same time. Further ones wait to be accepted.
 const CONNECTIONS: usize = 256;
-/// Senders of datagrams that are remembered; the one who was silent longest is forgotten for a new one.
+/// The number of remembered UDP senders. A new one replaces the one that was silent the longest.
 const SENDERS: usize = 256;
-/// How long one is remembered.
+/// How long a UDP sender is remembered.
 const SILENT: Duration = Duration::from_mins(1);
-/// Bytes on their way in one direction of a connection.
+/// Bytes in transit in one direction of a connection.
 const BUFFER: usize = 32 * 1024;
 
-/// Is that program. Never returns.
+/// The main function of this process. Never returns.
 pub(crate) fn serve() -> ! {
     match set_up() {
         Ok((listeners, places)) => {
             let places: Vec<String> = places.iter().map(ToString::to_string).collect();
             place::write_all(rustix::stdio::stdin(), format!("ok {}", places.join(" ")).as_bytes());
             kennel_keeper::sys::forget_standard_streams();
-            // From here on it has nothing to lose.
+            // From here on it has no privileges.
             if sys::load_filter(false).is_ok() {
                 Exchange { listeners, connections: Vec::new() }.run();
             }
@@ -79,7 +79,7 @@ pub(crate) fn serve() -> ! {
     kennel_keeper::sys::exit_now(125)
 }
 
-/// Listens where it is told to, in one network, and stays in the one in which it connects.
+/// Listens in one network namespace, and stays in the one in which it connects.
 fn set_up() -> Result<(Vec<Listener>, Vec<SocketAddr>), String> {
     let parent = rustix::process::getppid();
     let order: Order = minicbor::decode(&place::hear()?).map_err(|error| format!("read what to pass on: {error}"))?;
@@ -91,7 +91,7 @@ fn set_up() -> Result<(Vec<Listener>, Vec<SocketAddr>), String> {
     let (host, inside) = (open("self").map_err(failed)?, open(&order.pid.to_string()).map_err(failed)?);
     if order.direction == Direction::Out {
         network::enter(&inside).map_err(failed)?;
-        // Whoever is inside may not have come to it yet.
+        // The sandbox itself may not have done this yet.
         sys::loopback_up().map_err(failed)?;
     }
     let mut listeners = Vec::new();
@@ -115,25 +115,25 @@ fn give_up_rights() -> Result<(), Errno> {
     kennel_keeper::sys::become_user(NOBODY, NOBODY, &[])?;
     kennel_keeper::sys::no_new_privileges()?;
     kennel_keeper::sys::not_dumpable()?;
-    // Becoming another user took it away.
+    // Switching the user has reset this.
     sys::die_with_parent();
     Ok(())
 }
 
-/// A place where connections or datagrams come in.
+/// An address that accepts connections or datagrams.
 enum Listener {
     Stream(TcpListener, Vec<SocketAddr>),
     Datagram(Datagrams),
 }
 
-/// Datagrams of one place, and who sent some.
+/// A UDP socket, and the senders of its datagrams.
 struct Datagrams {
     socket: UdpSocket,
     to: SocketAddr,
     senders: HashMap<SocketAddr, Sender>,
 }
 
-/// A sender, and a socket of its own: what comes back on that is for this one.
+/// A sender, with a socket for the replies to it.
 struct Sender {
     socket: UdpSocket,
     last: Instant,
@@ -167,14 +167,14 @@ impl Listener {
     }
 }
 
-/// Everything that is going on.
+/// The state of the forwarder.
 struct Exchange {
     listeners: Vec<Listener>,
     connections: Vec<Connection>,
 }
 
 impl Exchange {
-    /// Passes bytes on until it is killed.
+    /// Copies bytes until the process is killed.
     fn run(mut self) {
         loop {
             let Ok(ready) = self.wait() else { return };
@@ -183,7 +183,7 @@ impl Exchange {
             for listener in &mut self.listeners {
                 match listener {
                     Listener::Stream(socket, to) if ready.contains(&socket.as_raw_fd()) && room > 0 => {
-                        // One at a time: the others are still there when we look again.
+                        // Accept one at a time. The others are still there in the next round.
                         if let Ok((client, _)) = socket.accept()
                             && let Some(connection) = Connection::begin(client.into(), to)
                         {
@@ -197,7 +197,7 @@ impl Exchange {
         }
     }
 
-    /// Waits until something can be done; answers the descriptors that it can be done with.
+    /// Waits until something is ready, and returns the ready descriptors.
     fn wait(&self) -> Result<Vec<i32>, Errno> {
         let mut polled = Vec::new();
         let mut wakes = false;
@@ -227,21 +227,21 @@ impl Exchange {
     }
 }
 
-/// Two ends, and what is on its way between them.
+/// Two ends of a connection, and the bytes between them.
 struct Connection {
     ends: [OwnedFd; 2],
-    /// From the first to the second, and back.
+    /// From the first end to the second, and back.
     ways: [Way; 2],
-    /// Whether the second end is there yet; if it does not come to be, the places to try next.
+    /// Set until the second end is connected: the addresses to try next.
     trying: Option<Vec<SocketAddr>>,
 }
 
 #[derive(Default)]
 struct Way {
     bytes: Vec<u8>,
-    /// Nothing more comes.
+    /// Whether there is no more data.
     ended: bool,
-    /// And the other end knows.
+    /// Whether the other end was told.
     told: bool,
 }
 
@@ -254,7 +254,7 @@ impl Connection {
         Some(Self { ends: [client, second], ways: Default::default(), trying: Some(next) })
     }
 
-    /// What to wait for: nothing that could not be dealt with.
+    /// The events to wait for: only those that can be handled now.
     fn interests(&self) -> Vec<PollFd<'_>> {
         let mut interests = Vec::new();
         for (at, end) in self.ends.iter().enumerate() {
@@ -271,7 +271,7 @@ impl Connection {
                     flags |= PollFlags::OUT;
                 }
             }
-            // One without flags would still wake us when the other side is gone, again and again.
+            // A descriptor without flags would still wake the loop again and again when the other side is gone.
             if !flags.is_empty() {
                 interests.push(PollFd::new(end, flags));
             }
@@ -283,7 +283,7 @@ impl Connection {
         self.ends.iter().any(|end| ready.contains(&end.as_raw_fd()))
     }
 
-    /// Does what can be done now; answers whether there is more to come.
+    /// Does what is possible now, and returns whether the connection continues.
     fn go_on(&mut self) -> bool {
         if let Some(next) = &mut self.trying {
             if !matches!(sockopt::socket_error(&self.ends[1]), Ok(Ok(()))) {
@@ -319,7 +319,7 @@ impl Connection {
                 Err(error) => return Err(error),
             }
             if way.bytes.is_empty() {
-                way.bytes = Vec::new(); // who waits long holds no memory
+                way.bytes = Vec::new(); // A connection that waits for long holds no memory.
             }
         }
         if way.bytes.is_empty() && way.ended && !way.told {
@@ -330,7 +330,7 @@ impl Connection {
     }
 }
 
-/// Begins to connect to the first of these that can be tried. The others are left.
+/// Starts to connect to the first address that can be tried, and leaves the others in the list.
 fn connect(places: &mut Vec<SocketAddr>) -> Option<OwnedFd> {
     while !places.is_empty() {
         let place = places.remove(0);
@@ -351,7 +351,7 @@ impl Datagrams {
         let mut buffer = vec![0; 65_536];
         self.senders.retain(|from, sender| {
             if ready.contains(&sender.socket.as_raw_fd()) {
-                // An error is that of an earlier one that nobody took: a lost datagram is nothing unusual.
+                // An error refers to an earlier datagram that was not accepted. A lost datagram is normal.
                 while let Ok(count) = sender.socket.recv(&mut buffer) {
                     let _ = self.socket.send_to(&buffer[..count], from);
                     sender.last = Instant::now();
@@ -362,7 +362,7 @@ impl Datagrams {
         if !ready.contains(&self.socket.as_raw_fd()) {
             return;
         }
-        // A few at a time, so that others get their turn.
+        // Only a few at a time, so that others get their turn.
         for _ in 0..32 {
             let Ok((count, from)) = self.socket.recv_from(&mut buffer) else { return };
             if let Some(sender) = self.sender(from) {

@@ -1,8 +1,9 @@
-//! Keeps an ordinary user's sandbox away from the host's own networks, by firewall rules in the sandbox's network namespace.
+//! Blocks the host's own networks for the sandbox of an ordinary user, with firewall rules in the sandbox's network
+//! namespace.
 //!
-//! The process inside opens the socket while it still has every capability in its namespaces; the one outside sends on
-//! it, which the kernel allows because it made the user namespace. The host's networks change, so the one outside listens
-//! for that and loads the rules again, for as long as the sandbox lives.
+//! The process inside opens the socket while it still has all capabilities in its namespaces. The process outside sends
+//! on it, which the kernel allows because it created the user namespace. The host's networks can change. So the process
+//! outside listens for changes and loads the rules again, as long as the sandbox lives.
 
 use kennel_netlink::{Changes, Firewall, FirewallSocket, Prefix, Ranges, host_networks};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,27 +11,27 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::net::IpAddr;
 
-/// When to try again to load rules that could not be loaded.
+/// The delay before rules that could not be loaded are tried again.
 const AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The rules of one sandbox.
+/// The firewall rules of one sandbox.
 pub(crate) struct Guard {
     socket: FirewallSocket,
     changes: Changes,
-    /// Those that are in force.
+    /// The rules in effect.
     rules: Firewall,
 }
 
 impl Guard {
-    /// Loads the rules. Names can be asked for at these addresses, whatever they are.
+    /// Loads the rules. DNS queries to these addresses are allowed, whatever they are.
     pub(crate) fn put_up(socket: FirewallSocket, resolvers: &[String]) -> Result<Self, String> {
         let failed = |what: &'static str| move |error: Errno| format!("network bridge: {what}: {error}");
-        // Listens first: what changes after the look is heard of.
+        // Listen before reading the networks, so that no later change is missed.
         let changes = Changes::listen().map_err(failed("listen for changes of the host's networks"))?;
         let blocked = host_networks().map_err(failed("look at the host's networks"))?;
         let mut names = Ranges::metadata();
         names.extend(resolvers.iter().filter_map(|server| server.parse().ok()).map(|it: IpAddr| Prefix::host(it)));
-        // Published ports are connected to from the sandbox's own loopback.
+        // Connections to published ports come from the sandbox's own loopback.
         let rules = Firewall { blocked, names, answers: false };
         socket.load(&rules).map_err(|error| {
             format!(
@@ -41,12 +42,12 @@ impl Guard {
         Ok(Self { socket, changes, rules })
     }
 
-    /// The descriptors that it needs.
+    /// The descriptors that must stay open.
     pub(crate) fn descriptors(&self) -> [i32; 2] {
         [self.socket.as_fd(), self.changes.as_fd()].map(|fd: BorrowedFd<'_>| fd.as_raw_fd())
     }
 
-    /// Follows the host's networks until that process has ended.
+    /// Follows changes of the host's networks until the process has ended.
     pub(crate) fn until_ended(&mut self, process: &OwnedFd) {
         let mut stale = false;
         loop {

@@ -1,11 +1,11 @@
-//! What the process outside hands to the one inside, once there is a plan and its mounts are made.
+//! What the process outside sends to the process inside, once there is a plan and the mounts are created.
 
 use kennel_jail::{Base, Bind, EtcFile};
 use kennel_proto::KeeperConfig;
 use minicbor::{Decode, Encode};
 use rustix::fd::OwnedFd;
 
-/// Descriptors are numbers in the table that both share.
+/// The message. Descriptors are numbers in the table that both processes share.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct Handover {
     /// The sandbox's directory on the host.
@@ -17,33 +17,33 @@ pub(crate) struct Handover {
     /// Capabilities of root inside, as bits.
     #[n(2)]
     pub(crate) capabilities: u64,
-    /// The keeper's settings.
+    /// The keeper's configuration.
     #[n(3)]
     pub(crate) keeper: KeeperConfig,
-    /// The keeper's socket.
+    /// The keeper's listening socket.
     #[n(4)]
     pub(crate) listener: i32,
-    /// What its root is made of.
+    /// How the root filesystem is built.
     #[n(5)]
     pub(crate) root: Root,
-    /// Nothing of that can be written.
+    /// Whether the root filesystem is read-only.
     #[n(6)]
     pub(crate) read_only: bool,
-    /// Landlock is put up.
+    /// Whether Landlock is used.
     #[n(7)]
     pub(crate) landlock: bool,
-    /// Other sandboxes can be made inside.
+    /// Whether sandboxes can be created inside.
     #[n(8)]
     pub(crate) nesting: bool,
 }
 
-/// What the root of the one inside is made of.
+/// How the root filesystem is built.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum Root {
-    /// Mounts that the host's root has made: see `rootfs::Mounts::numbers`.
+    /// From mounts that the process outside created; see `rootfs::Mounts::numbers`.
     #[n(0)]
     Made(#[n(0)] Vec<i32>),
-    /// It makes them itself.
+    /// The process inside creates the mounts itself.
     #[n(1)]
     ToBeMade {
         #[n(0)]
@@ -56,7 +56,7 @@ pub(crate) enum Root {
 }
 
 impl Handover {
-    /// Sends it, whole. Whether it arrived shows in the answer.
+    /// Sends the whole message. The reply shows whether it arrived.
     pub(crate) fn send(&self, pipe: &OwnedFd) {
         let mut bytes = vec![0; 4];
         minicbor::encode(self, &mut bytes).expect("writing to a Vec cannot fail");
@@ -65,7 +65,7 @@ impl Handover {
         kennel_keeper::place::write_all(pipe, &bytes);
     }
 
-    /// Waits for it. `None` if the one outside gave up.
+    /// Waits for the message. Returns `None` if the process outside gave up.
     pub(crate) fn receive(pipe: &OwnedFd) -> Option<Self> {
         minicbor::decode(&kennel_keeper::place::read_told(pipe).ok()?).ok()
     }

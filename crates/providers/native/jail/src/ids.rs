@@ -1,4 +1,4 @@
-//! User namespaces: how ids inside meet ids outside.
+//! User namespaces: how ids inside are mapped to ids outside.
 
 use crate::sys::{self, NamespaceHolder};
 use kennel_jail::{IdMap, Ids};
@@ -9,7 +9,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 
-/// Writes the maps of a process in a new user namespace, with the rights of the host's root.
+/// Writes the id maps of a process in a new user namespace, with the rights of the host's root.
 pub(crate) fn map(pid: i32, ids: &Ids) -> Result<(), String> {
     for (file, maps) in [("uid_map", &ids.users), ("gid_map", &ids.groups)] {
         let path = format!("/proc/{pid}/{file}");
@@ -20,7 +20,8 @@ pub(crate) fn map(pid: i32, ids: &Ids) -> Result<(), String> {
     Ok(())
 }
 
-/// The same as an ordinary user, who may map itself, and more only by the programs that know what was given to it.
+/// Writes the id maps of a process as an ordinary user, who may map only itself. More ids need `newuidmap` and
+/// `newgidmap`.
 pub(crate) fn map_as_user(pid: i32, ids: &Ids) -> Result<(), String> {
     if let ([_], [_]) = (&*ids.users, &*ids.groups) {
         let path = format!("/proc/{pid}/setgroups");
@@ -41,16 +42,16 @@ pub(crate) fn map_as_user(pid: i32, ids: &Ids) -> Result<(), String> {
     Ok(())
 }
 
-/// The user namespace of a process.
+/// Opens the user namespace of a process.
 pub(crate) fn namespace_of(pid: i32) -> Result<OwnedFd, String> {
     let path = format!("/proc/{pid}/ns/user");
     rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| format!("open {path}: {error}"))
 }
 
-/// User namespaces with nobody in them, to show the ids of mounts by.
+/// User namespaces without processes, which serve as id maps for mounts.
 pub(crate) struct Namespaces {
-    /// Whom they are charged to, if not the host's root.
+    /// The user that they are charged to, if not the host's root.
     charged_to: Option<u32>,
     /// The holder of one without maps.
     spare: Cell<Option<NamespaceHolder>>,
@@ -62,7 +63,7 @@ impl Namespaces {
         Self { charged_to: user, spare: Cell::default(), made: RefCell::default() }
     }
 
-    /// Makes the first one, which nearly every sandbox needs, before it is known what it will map.
+    /// Creates the first namespace, which nearly every sandbox needs, before its maps are known.
     pub(crate) fn prepare(&self) {
         self.spare.set(self.start().ok());
     }
@@ -73,7 +74,7 @@ impl Namespaces {
         NamespaceHolder::start(libc::CLONE_NEWUSER).map_err(failed)
     }
 
-    /// One with these maps. Mounts with the same owner share it.
+    /// Returns a namespace with these maps. Mounts with the same owner share it.
     pub(crate) fn with(&self, ids: &Ids) -> Result<Rc<OwnedFd>, String> {
         if let Some((_, namespace)) = self.made.borrow().iter().find(|(has, _)| has == ids) {
             return Ok(namespace.clone());
@@ -89,7 +90,7 @@ impl Namespaces {
 /// Gives the host ids of a sandbox back, whose directory is gone: removes the claim, unless it is another's by now.
 pub(crate) fn give_back(claim: &str, dir: &str) {
     let Ok(file) = fs::File::open(claim) else { return };
-    // Whoever takes it over holds the lock.
+    // A process that takes the claim over holds the lock.
     let is_ours = |text: Vec<u8>| text.strip_prefix(dir.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
     if file.try_lock().is_ok() && fs::read(claim).is_ok_and(is_ours) {
         let _ = fs::remove_file(claim);

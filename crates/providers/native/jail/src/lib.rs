@@ -1,7 +1,8 @@
-//! The plan of a native sandbox: what the provider computes and the jail carries out.
+//! The plan of a native sandbox, which the provider computes and the jail carries out.
 //!
-//! The jail is a program of its own because namespaces must not be made in a program with threads. It reads a plan on
-//! its standard input, answers on its standard output, builds the walls and is the keeper behind them.
+//! The jail is a separate program, because namespaces must not be created in a multi-threaded one. Its standard input
+//! is a socket: it reads the plan from it and replies on it. It builds the sandbox around itself and becomes the
+//! keeper. Only the argument `try` makes it print its result on standard output.
 
 mod plan;
 mod trial;

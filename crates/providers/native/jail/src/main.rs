@@ -1,17 +1,18 @@
-//! The jail: the one that stays outside and watches over a native sandbox, and, after a fork, the one inside.
+//! The jail: the process that stays outside a native sandbox and waits for its end, and, after a fork, the process
+//! inside.
 //!
 //! ```text
 //! kennel ──────────> jail (outside, root)                     jail (inside, process 1)
-//!                     fork into namespaces ─────────────────>  makes what belongs to them
-//!        ── plan ──>  lock, listen, control group
-//!                     map ids, make mounts ── descriptors ──>  attach, pivot, drop rights, filter
+//!                     fork into namespaces ─────────────────>  creates what belongs to them
+//!        ── plan ──>  lock, listen, cgroup
+//!                     map ids, create mounts ─ descriptors ─>  attach, pivot, drop rights, filter
 //!        <── "ok" ──  <───────────────────────── "ok" ───────  keeper
-//!     or <────────────────────────────────────── "welcome" ──  keeper, if kennel goes on talking to it on the same line
+//!     or <────────────────────────────────────── "welcome" ──  keeper, if kennel keeps using the same socket
 //!                     waits ................................  ends
-//!                     exit code, control group, directory
+//!                     exit code, cgroup, directory
 //! ```
 //!
-//! The one outside holds nothing but the lock. If it is killed, the one inside dies with it.
+//! The process outside holds only the lock. If it is killed, the process inside dies with it.
 
 #![cfg_attr(not(test), no_main)]
 
@@ -42,8 +43,8 @@ use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitOptions};
 
-/// Called by the C library itself: what Rust does before its own `main` (a guard page, a signal stack, a look through
-/// `/proc/self/maps`) is time on the way to every sandbox, and nothing of it is used.
+/// Called directly by the C library. What Rust does before its own `main` (a guard page, a signal stack, reading
+/// `/proc/self/maps`) would delay every start, and none of it is needed.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn main() -> libc::c_int {
     match std::env::args().nth(1).as_deref() {
@@ -74,20 +75,20 @@ pub extern "C" fn main() -> libc::c_int {
     }
 }
 
-/// What the plan says that counts also if it cannot be carried out.
+/// The parts of the plan that are needed even if it cannot be carried out.
 #[derive(Default)]
 struct Heard {
-    /// The one who started us waits for the keeper, not for us.
+    /// Whether the parent waits for the keeper's reply and not for the jail's.
     goes_on: bool,
-    /// The directory, if it goes with the sandbox, and whose it is.
+    /// The directory, if it is removed with the sandbox, with the rights and ids for removing it.
     dir: Option<(String, Rights, Ids)>,
     /// The claim on its host ids.
     claim: Option<String>,
 }
 
 impl Heard {
-    /// Removes the directory if nobody wants it any more. Whoever gave the sandbox up while we were putting things there
-    /// could not.
+    /// Removes the directory if the sandbox was given up. The process that gave it up could not remove it, because the
+    /// jail was still creating files in it.
     fn clear_away(&self) {
         if let Some((dir, rights, ids)) = &self.dir
             && !std::path::Path::new(dir).join("sandbox.json").exists()
@@ -99,7 +100,7 @@ impl Heard {
     }
 }
 
-/// A sandbox that runs, seen from outside.
+/// A running sandbox, seen from outside.
 struct Watch {
     inside: Inside,
     place: Place,
@@ -107,16 +108,16 @@ struct Watch {
     plan: Plan,
     /// What connects its network to the host's.
     network: network::Joined,
-    /// What the ids of its mounts are shown by.
+    /// The user namespaces that map the ids of its mounts.
     namespaces: ids::Namespaces,
 }
 
-/// The process inside. It ends with this.
+/// The process inside. It is killed when this is dropped.
 struct Inside(i32);
 
-/// Makes the namespaces, reads the plan and carries it out.
+/// Creates the namespaces, reads the plan and carries it out.
 fn start(heard: &mut Heard) -> Result<Watch, String> {
-    // Nothing of the one who started us is ours but the standard streams.
+    // Inherit nothing from the parent but the standard streams.
     kennel_keeper::sys::close_all_but(&[]);
     kennel_keeper::sys::ignore_signal(libc::SIGPIPE);
     let _ = rustix::process::setsid();
@@ -130,7 +131,7 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
 
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("make a pipe: {error}"));
     let ((hand_out, hand_in), (up_out, up_in)) = (pipe()?, pipe()?);
-    // But for the network's where nobody waits for it: see `walls::Own`.
+    // Without the network namespace, unless it is needed first; see `walls::Own`.
     let mut namespaces = libc::CLONE_NEWUSER
         | libc::CLONE_NEWPID
         | libc::CLONE_NEWNS
@@ -140,9 +141,9 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     if network == Network::Joined {
         namespaces |= libc::CLONE_NEWNET;
     }
-    // An ordinary user's has a firewall of its own; root's is the host's.
+    // The sandbox of an ordinary user has its own firewall. For root, the host's firewall is used.
     let firewall = network == Network::Joined && !rustix::process::geteuid().is_root();
-    // The kernel counts what is made in a user namespace for whoever made that: not for the host's root.
+    // The kernel charges what is created in a user namespace to its creator, which should not be the host's root.
     let charged = first_id.map(sys::ChargedTo::user).transpose();
     let charged = charged.map_err(|error| format!("become the user whom namespaces are charged to: {error}"))?;
     let inside = match sys::fork_into(namespaces) {
@@ -151,12 +152,12 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
         Err(error) => return Err(format!("make namespaces: {error}")),
     };
     drop(charged);
-    // It goes first. A process that is forked often waits behind its parent, though another processor has nothing to do;
-    // one that is woken does not.
+    // Let the child run first. A forked process often waits for its parent's CPU even if another is idle; a process
+    // that is woken does not.
     let mut up = [0; 4];
     rustix::io::retry_on_intr(|| rustix::io::read(&up_out, &mut up))
         .map_err(|error| format!("wait for the one inside: {error}"))?;
-    // In the table of descriptors that both share.
+    // The number is valid in the descriptor table that both processes share.
     let firewall = kennel_keeper::sys::inherited(i32::from_ne_bytes(up)).map(FirewallSocket::from);
 
     let namespaces = ids::Namespaces::charged_to(first_id);
@@ -184,7 +185,7 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
 }
 
 impl Inside {
-    /// Readable when it has ended.
+    /// Returns a descriptor that is readable when the process has ended.
     fn descriptor(&self) -> Option<OwnedFd> {
         rustix::process::pidfd_open(Pid::from_raw(self.0)?, PidfdFlags::empty()).ok()
     }
@@ -207,7 +208,7 @@ impl Drop for Inside {
 }
 
 impl Watch {
-    /// Does for the one inside what it cannot do itself, and waits until its walls stand.
+    /// Does for the process inside what it cannot do itself, and waits until the sandbox is ready.
     fn help_up(&self, hand: &OwnedFd, up_in: OwnedFd, up: &OwnedFd) -> Result<(), String> {
         if let Some(group) = &self.group {
             group.add(self.inside.0)?;
@@ -225,7 +226,7 @@ impl Watch {
             nesting: self.plan.nesting,
         }
         .send(hand);
-        // The table is shared until the walls stand: nothing may be closed before that.
+        // The descriptor table is shared until the sandbox is ready. Nothing may be closed before that.
         let mut answer = [0; 1024];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(up, &mut answer))
             .map_err(|error| format!("wait for the walls: {error}"))?;
@@ -238,7 +239,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Makes of its root what must be made outside.
+    /// Creates the parts of its root that must be created outside.
     fn root(&self) -> Result<(Root, Option<rootfs::Mounts>), String> {
         let (plan, inside) = (&self.plan, self.inside.0);
         match plan.rights {
@@ -253,10 +254,10 @@ impl Watch {
         }
     }
 
-    /// Waits for the sandbox to end and clears away what only we can.
+    /// Waits for the sandbox to end, and cleans up.
     fn until_the_end(mut self) {
         drop(self.namespaces);
-        // Only what the lock, the exit code and the firewall need stays open: no mount is held by us.
+        // Only what the lock, the exit code and the firewall need stays open. The jail holds no mount.
         let exit = self.place.exit.as_ref();
         let mut keep: Vec<i32> = [Some(&self.place.lock), exit].into_iter().flatten().map(AsRawFd::as_raw_fd).collect();
         keep.extend(self.network.guard.iter().flat_map(Guard::descriptors));
@@ -270,7 +271,7 @@ impl Watch {
         if let Some(exit) = exit {
             let _ = rustix::io::write(exit, code.to_string().as_bytes());
         }
-        // They may be in the group.
+        // The helpers may be in the cgroup.
         drop(self.network.helpers);
         drop(self.group);
         overlay::let_go(&self.plan.dir);
@@ -279,7 +280,7 @@ impl Watch {
             let _ = clear::remove(&self.plan.dir, self.plan.rights, &self.plan.ids);
             self.plan.claim.iter().for_each(|claim| ids::give_back(claim, &self.plan.dir));
         }
-        // The descriptors that were closed by number must not be closed again by their owners.
+        // Descriptors that were closed by number must not be closed again by their owners.
         kennel_keeper::sys::exit_now(0)
     }
 }

@@ -1,5 +1,5 @@
-//! Network interfaces, addresses and routes: the few things that the kernel has to be told for a sandbox's network. Five
-//! kinds of message, sent one at a time.
+//! Configures network interfaces, addresses and routes of a sandbox, with five kinds of netlink messages, sent one at a
+//! time.
 
 use kennel_netlink::{Message, text};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -7,10 +7,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice};
 use std::net::Ipv4Addr;
 
-/// A line to the kernel about the network namespace in which it was opened.
+/// A netlink socket for the network namespace in which it was opened.
 pub(crate) struct Netlink(OwnedFd);
 
-/// An address of a network card.
+/// A MAC address.
 pub(crate) type Mac = [u8; 6];
 
 const CHANGE: u16 = libc::NLM_F_ACK as u16;
@@ -19,13 +19,14 @@ const INET: u8 = libc::AF_INET as u8;
 const INET6: u8 = libc::AF_INET6 as u8;
 
 impl Netlink {
-    /// For the network namespace that this process is in now.
+    /// Opens a socket for the current network namespace of this process.
     pub(crate) fn open() -> Result<Self, Errno> {
-        // Interfaces and routes are its protocol number 0, which is what none stands for.
+        // Interfaces and routes are protocol number 0, which is the default.
         rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None).map(Self)
     }
 
-    /// A pair of interfaces: `name` here, and `peer` in another namespace. A name that is taken is `EXIST`.
+    /// Creates a pair of interfaces: `name` here, and `peer` in another namespace. Fails with `EXIST` if the name is in
+    /// use.
     pub(crate) fn add_pair(
         &self,
         (name, mac): (&str, Mac),
@@ -51,13 +52,13 @@ impl Netlink {
         self.ask(message)
     }
 
-    /// The number of an interface.
+    /// Returns the index of an interface.
     pub(crate) fn index(&self, name: &str) -> Result<u32, Errno> {
-        // Any socket of the namespace will do.
+        // Any socket of the namespace works for this.
         netdevice::name_to_index(&self.0, name)
     }
 
-    /// Turns an interface on, without the address that IPv6 would give it by itself.
+    /// Turns an interface on, without an automatic IPv6 address.
     pub(crate) fn turn_on(&self, index: u32) -> Result<(), Errno> {
         const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
         const NONE: u8 = 1;
@@ -66,14 +67,14 @@ impl Netlink {
                 families.nest(INET6.into(), |inet6| inet6.put(IFLA_INET6_ADDR_GEN_MODE, &[NONE]))
             });
         match self.ask(plain) {
-            // This kernel does without IPv6.
+            // This kernel has no IPv6.
             Ok(()) | Err(Errno::AFNOSUPPORT | Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error),
         }
         self.ask(Message::new(libc::RTM_NEWLINK, CHANGE, &interface(index, libc::IFF_UP as u32)))
     }
 
-    /// Gives an interface an address, with nobody beside it.
+    /// Adds an address to an interface, without a network around it.
     pub(crate) fn add_address(&self, index: u32, address: Ipv4Addr) -> Result<(), Errno> {
         let mut body = vec![INET, 32, 0, libc::RT_SCOPE_UNIVERSE];
         body.extend(index.to_ne_bytes());
@@ -83,7 +84,7 @@ impl Netlink {
         self.ask(message)
     }
 
-    /// What goes to this address leaves by that interface.
+    /// Adds a route for one address through an interface.
     pub(crate) fn add_route(&self, index: u32, to: Ipv4Addr) -> Result<(), Errno> {
         let message = Message::new(libc::RTM_NEWROUTE, CREATE, &route(32, libc::RT_SCOPE_LINK, 0))
             .put(libc::RTA_DST, &to.octets())
@@ -91,7 +92,7 @@ impl Netlink {
         self.ask(message)
     }
 
-    /// Everything else leaves by way of that address, which is at the other end of the interface.
+    /// Adds a default route through an address at the other end of the interface.
     pub(crate) fn add_way_out(&self, index: u32, by: Ipv4Addr) -> Result<(), Errno> {
         const RTNH_F_ONLINK: u32 = 4;
         let message = Message::new(libc::RTM_NEWROUTE, CREATE, &route(0, libc::RT_SCOPE_UNIVERSE, RTNH_F_ONLINK))
@@ -100,7 +101,7 @@ impl Netlink {
         self.ask(message)
     }
 
-    /// Says once and for all which card has an address, so that nobody has to ask, and nobody can answer wrongly.
+    /// Adds a permanent neighbour entry, so that no ARP is needed and no reply can be forged.
     pub(crate) fn add_neighbour(&self, index: u32, address: Ipv4Addr, mac: Mac) -> Result<(), Errno> {
         let mut body = vec![INET, 0, 0, 0];
         body.extend(index.to_ne_bytes());
@@ -112,9 +113,9 @@ impl Netlink {
         self.ask(message)
     }
 
-    /// Sends a request and waits for what becomes of it.
+    /// Sends a request and waits for the result.
     fn ask(&self, message: Message) -> Result<(), Errno> {
-        // No sequence number: whoever waits for each answer needs none.
+        // No sequence number is needed, because each reply is awaited.
         let bytes = message.finished(0);
         rustix::io::retry_on_intr(|| rustix::net::send(&self.0, &bytes, SendFlags::empty()))?;
         let mut answer = [0; 4096];
@@ -128,7 +129,7 @@ impl Netlink {
     }
 }
 
-/// `struct ifinfomsg`. Only the flags that are given are changed.
+/// `struct ifinfomsg`. Only the given flags are changed.
 fn interface(index: u32, flags: u32) -> Vec<u8> {
     [0, index, flags, flags].into_iter().flat_map(u32::to_ne_bytes).collect()
 }

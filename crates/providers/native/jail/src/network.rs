@@ -1,8 +1,8 @@
-//! Joins a sandbox's own network to the host's.
+//! Connects a sandbox's network namespace to the host.
 //!
-//! A pair of interfaces of the sandbox's own, with nobody else on it: what leaves one end arrives at the other. The host's
-//! end has no address; where each of the two is, is said once and for all. What may pass is for the host's firewall to
-//! say, which the provider has seen to. All of it goes with the sandbox's network namespace.
+//! The sandbox gets a pair of interfaces that it shares with nobody: packets that enter one end leave the other. The
+//! host's end has no address, and both ends have static entries for each other. The host's firewall, which the provider
+//! has set up, decides what may pass. Everything is removed with the sandbox's network namespace.
 
 use crate::forward::{Direction, Order, Rule};
 use crate::guard::Guard;
@@ -22,31 +22,31 @@ use std::ffi::CString;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 
-/// How many addresses are tried before there is none.
+/// How many addresses are tried before giving up.
 const TRIES: u16 = 10_000;
 
-/// A process that a sandbox's network needs outside. It ends with this, and with the jail.
+/// A process outside that a sandbox's network needs. It ends when this is dropped, and with the jail.
 #[allow(dead_code)] // held for as long as the sandbox runs, and that is all
 pub(crate) enum Helper {
     Forwarder(Forwarder),
     Pasta(Pasta),
 }
 
-/// What a sandbox's network needs for as long as the sandbox lives.
+/// What a sandbox's network needs as long as the sandbox lives.
 #[derive(Default)]
 pub(crate) struct Joined {
     pub(crate) helpers: Vec<Helper>,
-    /// Keeps it away from the host, where the host's own firewall does not.
+    /// Blocks the host, if the host's own firewall does not.
     pub(crate) guard: Option<Guard>,
 }
 
-/// Gives the sandbox whose first process is `pid` its way out. The working directory is the sandbox's. `firewall` is a
-/// socket for the sandbox's own firewall, where the sandbox is an ordinary user's.
+/// Connects the sandbox whose first process is `pid` to the outside. The working directory must be the sandbox's.
+/// `firewall` is a socket for the sandbox's own firewall, for the sandbox of an ordinary user.
 pub(crate) fn join(link: &Link, pid: i32, ids: &Ids, firewall: Option<FirewallSocket>) -> Result<Joined, String> {
     if let Some(program) = &link.pasta {
         let ports = choose(&link.ports)?;
         let pasta = Pasta::start(program, pid, &ports, !link.names.is_empty())?;
-        // Meanwhile: it takes a while to come up.
+        // Load the rules while `pasta` starts, which takes a while.
         let firewall = firewall.ok_or("network bridge: no socket for the sandbox's firewall")?;
         let guard = Guard::put_up(firewall, &link.resolvers)?;
         pasta.wait(program, pid)?;
@@ -71,13 +71,13 @@ fn namespace(of: &str) -> Result<OwnedFd, Errno> {
     rustix::fs::open(format!("/proc/{of}/ns/net"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Makes the pair and tells each side of the other. Answers the sandbox's address.
+/// Creates the interfaces and configures both ends. Returns the sandbox's address.
 fn wire(link: &Link, own: &OwnedFd, inside: &OwnedFd, ids: &Ids) -> Result<Ipv4Addr, (&'static str, Errno)> {
     const NAME: &str = "eth0";
     let step = |what: &'static str| move |error: Errno| (what, error);
     let here = Netlink::open().map_err(step("talk to the kernel"))?;
     let open = || {
-        let _ = let_ping(ids); // a kernel that cannot is one where nobody inside can
+        let _ = let_ping(ids); // If this fails, `ping` does not work inside.
         Netlink::open()
     };
     let there = in_namespace(own, inside, open).map_err(step("talk to the kernel about the sandbox"))?;
@@ -97,11 +97,11 @@ fn wire(link: &Link, own: &OwnedFd, inside: &OwnedFd, ids: &Ids) -> Result<Ipv4A
     there.add_neighbour(index, gateway, mac(number, Side::Host)).map_err(step("say where the host is"))?;
     return Ok(address);
 
-    /// Two cannot have a name, and so not an address either.
+    /// Takes a free number. An interface name can exist only once, and so can its address.
     fn take_number(link: &Link, here: &Netlink, inside: &OwnedFd) -> Result<(u16, String), Errno> {
         let mut number = link.first;
         for _ in 0..TRIES {
-            // Not the range's first, its way out, and its last.
+            // Skip the range's first address, the gateway, and the last address.
             number = if (2..u16::MAX - 1).contains(&number) { number + 1 } else { 2 };
             let name = format!("{PREFIX}{number}");
             let (ours, theirs) = ((&*name, mac(number, Side::Host)), (NAME, mac(number, Side::Inside)));
@@ -120,20 +120,20 @@ enum Side {
     Inside,
 }
 
-/// One of those that are nobody's.
+/// A locally administered MAC address.
 fn mac(number: u16, side: Side) -> Mac {
     let [high, low] = number.to_be_bytes();
     [0x0a, 0x6b, 0x65, side as u8, high, low]
 }
 
-/// Lets the users inside ask whether an address answers: that needs no capability, but leave.
+/// Allows `ping` for the users inside. It needs no capability, but this setting.
 fn let_ping(ids: &Ids) -> std::io::Result<()> {
     let Some(groups) = ids.groups.first() else { return Ok(()) };
     let last = groups.outside.saturating_add(groups.count.saturating_sub(1));
     std::fs::write("/proc/sys/net/ipv4/ping_group_range", format!("{} {last}", groups.outside))
 }
 
-/// Does something in another network namespace, and comes back. This process has one thread.
+/// Runs a function in another network namespace, and returns. This process has one thread.
 fn in_namespace<T>(own: &OwnedFd, other: &OwnedFd, what: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     enter(other)?;
     let done = what();
@@ -146,12 +146,13 @@ pub(crate) fn enter(namespace: &OwnedFd) -> Result<(), Errno> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
-/// Makes the ports reachable outside, and writes down where.
+/// Publishes the ports, and writes their addresses to a file.
 fn publish(link: &Link, address: Ipv4Addr, pid: i32) -> Result<Forwarder, String> {
     let rule = |port: &kennel_jail::Publish| Rule {
         udp: port.udp,
         listen: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port.host).to_string(),
-        // What listens everywhere listens at the first; what is meant for this machine alone, at the second.
+        // A server that listens on all addresses accepts on the first, and one that listens on loopback accepts on the
+        // second.
         to: [address, Ipv4Addr::LOCALHOST].map(|address| SocketAddrV4::new(address, port.inside).to_string()).into(),
     };
     let order = Order { pid, direction: Direction::In, rules: link.ports.iter().map(rule).collect() };
@@ -160,7 +161,7 @@ fn publish(link: &Link, address: Ipv4Addr, pid: i32) -> Result<Forwarder, String
     Ok(forwarder)
 }
 
-/// Writes down where ports can be reached.
+/// Writes the addresses of published ports to a file.
 fn write_down(ports: &[Publish], places: &[SocketAddr]) -> Result<(), String> {
     if ports.is_empty() {
         return Ok(());
@@ -172,7 +173,7 @@ fn write_down(ports: &[Publish], places: &[SocketAddr]) -> Result<(), String> {
     std::fs::write(PORTS, lines.collect::<String>()).map_err(|error| format!("write {PORTS}: {error}"))
 }
 
-/// Gives a number to those that have none: one that is free now. Someone may be faster; then the start fails.
+/// Chooses a free port for those without one. If another process takes it first, the start fails.
 fn choose(ports: &[Publish]) -> Result<Vec<Publish>, String> {
     let mut held = Vec::new();
     let mut free = |port: &Publish| {
@@ -186,7 +187,7 @@ fn choose(ports: &[Publish]) -> Result<Vec<Publish>, String> {
     ports.iter().map(|port| free(port).map_err(|error| format!("publish port {}: {error}", port.inside))).collect()
 }
 
-/// Lets names be asked for inside whose answers only the host gets.
+/// Forwards DNS queries from inside to resolvers that only the host can reach.
 fn answer_names(link: &Link, pid: i32) -> Result<Forwarder, String> {
     let mut rules = Vec::new();
     for (at, server) in link.names.iter().enumerate() {
@@ -199,11 +200,12 @@ fn answer_names(link: &Link, pid: i32) -> Result<Forwarder, String> {
     Ok(forwarder)
 }
 
-/// A process that passes bytes between the two networks. It ends with this, and with its parent.
+/// A process that copies bytes between the two networks. It ends when this is dropped, and with its parent.
 pub(crate) struct Forwarder(i32);
 
 impl Forwarder {
-    /// Starts one and waits until it listens; answers where. A program of its own, in whose memory nothing of the plan is.
+    /// Starts a forwarder and waits until it listens. Returns the addresses. It is a separate program, so its memory
+    /// contains nothing of the plan.
     fn start(order: &Order) -> Result<(Self, Vec<SocketAddr>), String> {
         let failed = |error: &dyn std::fmt::Display| format!("start what passes bytes on: {error}");
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);

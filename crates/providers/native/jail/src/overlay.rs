@@ -1,9 +1,9 @@
-//! The overlays that a sandbox of the host's root is made of, attached nowhere.
+//! Builds the overlays of a sandbox on the host's root, without attaching them.
 //!
-//! The host's own files are shown as a user without any rights sees them. A first overlay, read-only, is mounted with the
-//! credentials of such a user: overlayfs checks every access to the files below with the credentials of whoever mounted
-//! it, so the kernel refuses what other users may not read, also to root inside. The sandbox's own overlay is
-//! mounted on top of that one, with a layer between the two that masks more (the cover).
+//! The host's files appear as an unprivileged user sees them. A first, read-only overlay is mounted with the
+//! credentials of such a user. Overlayfs checks every access to the files below with the credentials of the process
+//! that mounted it, so the kernel refuses what other users may not read, even to root inside. The sandbox's own overlay
+//! is mounted on top of it, with a layer between the two that masks further paths (the cover).
 //!
 //! ```text
 //! upper        what the sandbox writes
@@ -13,7 +13,7 @@
 //!   cover      because an overlay without an upper layer needs two lower ones; it adds nothing
 //! ```
 //!
-//! The kernel stacks two overlays and refuses a third. The provider refuses a host whose root is an overlay already.
+//! The kernel stacks at most two overlays. The provider refuses a host whose root is already an overlay.
 
 use crate::{disk, sys};
 use kennel_jail::{Base, Cover, CoverKind, Plan};
@@ -28,11 +28,11 @@ pub(crate) struct Filesystems {
     pub(crate) others: Vec<(String, OwnedFd)>,
 }
 
-/// Makes the overlays. The working directory is the sandbox's; `namespace` is its user namespace.
+/// Creates the overlays. The working directory must be the sandbox's; `namespace` is its user namespace.
 pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, String> {
     let owner = plan.ids.root();
     let own = if plan.disk { disk::open()? } else { String::new() };
-    // The upper layer's own directory is what `/` looks like inside.
+    // The upper layer's own directory becomes `/` inside.
     let upper = Upper::root(&own, owner)?;
     let mut layers = Layers::default();
     match &plan.base {
@@ -50,8 +50,8 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, Str
             let mut others = Vec::new();
             for path in filesystems {
                 match shifted(&format!("/{path}"), namespace) {
-                    // A filesystem whose ids cannot be shifted. A directory within the system's own is left out; without
-                    // the whole of `/usr` there is no system.
+                    // The ids of this filesystem cannot be shifted. A directory within a system directory is left out,
+                    // but without the whole of `/usr` there is no usable system.
                     Err(_) if path.contains('/') => continue,
                     shiftable => drop(shiftable?),
                 }
@@ -66,7 +66,7 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, Str
     }
 }
 
-/// Where the sandbox's own layer of a filesystem is, in its directory.
+/// The sandbox's upper layer of a filesystem, in its directory.
 struct Upper {
     upper: String,
     work: String,
@@ -79,7 +79,7 @@ impl Upper {
         Ok(dirs)
     }
 
-    /// The one of another filesystem. It looks like the host's directory.
+    /// The upper layer of another filesystem. It has the mode of the host's directory.
     fn of(own: &str, path: &str, owner: (u32, u32)) -> Result<Self, String> {
         let dir = format!("{own}parts/{}", path.replace('/', "+"));
         let dirs = Self { upper: format!("{dir}/upper"), work: format!("{dir}/work") };
@@ -98,14 +98,14 @@ impl Upper {
     }
 }
 
-/// How layers are given to the kernel.
+/// How layers are passed to the kernel.
 #[derive(Default)]
 struct Layers {
-    /// Those that are attached in the sandbox's directory, if any have to be: kernels before 6.15 take no others.
+    /// The layers that are attached in the sandbox's directory. Kernels before 6.15 accept no others.
     attached: Option<Vec<i32>>,
 }
 
-/// What failed, and how.
+/// The step that failed, and the error.
 type Failure = (&'static str, Errno);
 
 fn named(path: &str) -> impl Fn(Failure) -> String {
@@ -113,7 +113,7 @@ fn named(path: &str) -> impl Fn(Failure) -> String {
 }
 
 impl Layers {
-    /// The writable overlay of one filesystem of the host.
+    /// Creates the writable overlay of one filesystem of the host.
     fn host(&mut self, path: &str, cover: &OwnedFd, namespace: &OwnedFd, upper: &Upper) -> Result<OwnedFd, String> {
         let host = shifted(path, namespace)?;
         let weak = self.overlay(&[&host, cover], None).map_err(named(path))?;
@@ -122,7 +122,8 @@ impl Layers {
         Ok(made)
     }
 
-    /// An overlay of these layers, topmost first. Without an upper layer it is read-only, and shows what nobody may read.
+    /// Creates an overlay of these layers, topmost first. Without an upper layer it is read-only, and is mounted as
+    /// nobody.
     fn overlay(&mut self, layers: &[&OwnedFd], upper: Option<&Upper>) -> Result<OwnedFd, Failure> {
         if self.attached.is_none() {
             match create(upper, |overlay| {
@@ -136,16 +137,16 @@ impl Layers {
         for layer in layers {
             self.attach(layer).map_err(failed)?;
         }
-        // By descriptor: whoever has no rights cannot follow the path to the sandbox's directory.
+        // By descriptor: an unprivileged user cannot follow the path to the sandbox's directory.
         let paths: Vec<String> = layers.iter().map(|layer| format!("/proc/self/fd/{}", layer.as_raw_fd())).collect();
         create(upper, |overlay| rustix::mount::fsconfig_set_string(overlay, "lowerdir", paths.join(":")))
     }
 
-    /// Attaches a layer in a mount namespace of this process's own, if it is not attached already.
+    /// Attaches a layer in this process's own mount namespace, if it is not attached yet.
     fn attach(&mut self, layer: &OwnedFd) -> Result<(), Errno> {
         use rustix::mount::{MountPropagationFlags, MoveMountFlags};
         if self.attached.is_none() {
-            // This process has one thread, as changing its view of the file system requires.
+            // Changing the mount namespace requires a single-threaded process, which this one is.
             kennel_keeper::sys::unshare_mounts()?;
             rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
         }
@@ -164,16 +165,16 @@ impl Layers {
     }
 }
 
-/// Leaves descriptors open. Closing the last hold on a mount makes the kernel wait for everyone; they are closed with all
-/// others, once the sandbox runs and nobody waits for us.
+/// Leaves descriptors open. Closing the last reference to a mount makes the kernel wait for all CPUs. They are closed
+/// later with all others, when nobody waits for the jail.
 fn keep_open(layers: impl IntoIterator<Item = OwnedFd>) {
     layers.into_iter().for_each(std::mem::forget);
 }
 
-/// Makes an overlay, with its lower layers set by `set_lower`. Without an upper layer it is made as nobody.
+/// Creates an overlay, whose lower layers `set_lower` sets. Without an upper layer, it is created as nobody.
 fn create(upper: Option<&Upper>, set_lower: impl FnOnce(&OwnedFd) -> Result<(), Errno>) -> Result<OwnedFd, Failure> {
     let step = |what: &'static str| move |error: Errno| (what, error);
-    // Nobody, who is in no group. What remains are the capabilities that mounting needs.
+    // Nobody, without groups. Only the capabilities that mounting needs remain.
     let nobody = upper.is_none().then(sys::FilesOf::become_nobody).transpose();
     let _nobody = nobody.map_err(step("give up rights on files"))?;
     let overlay =
@@ -191,7 +192,7 @@ fn create(upper: Option<&Upper>, set_lower: impl FnOnce(&OwnedFd) -> Result<(), 
     rustix::mount::fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(step("mount"))
 }
 
-/// One directory of the host without what is mounted below it, with its ids shifted.
+/// Clones a directory of the host without the mounts below it, and shifts its ids.
 fn shifted(path: &str, namespace: &OwnedFd) -> Result<OwnedFd, String> {
     let step = |what: &str, error: Errno| format!("layer {path}: {what}: {error}");
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
@@ -200,23 +201,24 @@ fn shifted(path: &str, namespace: &OwnedFd) -> Result<OwnedFd, String> {
     Ok(layer)
 }
 
-/// A mount of a directory in `mount`.
+/// Clones a directory in `mount`.
 fn clone(mount: impl AsFd, path: &str) -> Result<OwnedFd, Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     rustix::mount::open_tree(mount, path, flags)
 }
 
-/// The layer that masks host paths. In memory: it is small, and must not lie within a layer below it.
+/// Creates the layer that masks host paths. It is in memory, because it is small and must not be within a layer below
+/// it.
 fn cover(cover: &[Cover], (user, group): (u32, u32)) -> Result<OwnedFd, String> {
     let (uid, gid) = (user.to_string(), group.to_string());
     let options = [("mode", "0755"), ("size", "4194304"), ("uid", &*uid), ("gid", &*gid)];
     let layer = crate::rootfs::filesystem("tmpfs", &options, MountAttrFlags::empty())
         .map_err(|error| format!("make the covering layer: {error}"))?;
-    // Seen from within it, each takes the fewest calls: this is on the way to every sandbox.
+    // Working inside it takes the fewest system calls. This is done for every sandbox.
     let here =
         rustix::fs::open(".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| error.to_string())?;
     rustix::process::fchdir(&layer).map_err(|error| error.to_string())?;
-    // What is made belongs to root inside.
+    // The new files belong to root inside.
     let owner = sys::FilesOf::become_owner(user, group);
     let put = cover.iter().try_for_each(put);
     drop(owner);
@@ -225,7 +227,7 @@ fn cover(cover: &[Cover], (user, group): (u32, u32)) -> Result<OwnedFd, String> 
     Ok(layer)
 }
 
-/// Makes one thing of the covering layer, in the working directory.
+/// Creates one entry of the mask layer, in the working directory.
 fn put(Cover { path, kind }: &Cover) -> Result<(), String> {
     let mode = |mode: &u32| Mode::from_raw_mode(*mode);
     let done = match kind {
@@ -243,8 +245,8 @@ fn put(Cover { path, kind }: &Cover) -> Result<(), String> {
     done.map_err(|error| format!("cover /{path}: {error}"))
 }
 
-/// Takes away what this process has attached in the sandbox's directory, where only it sees it: a directory that
-/// something is mounted on cannot be removed. The sandbox itself has its own hold on what it uses.
+/// Unmounts what this process has attached in the sandbox's directory, where only it sees it: a mount point cannot be
+/// removed. The sandbox itself has its own references to what it uses.
 pub(crate) fn let_go(dir: &str) {
     use rustix::mount::{UnmountFlags, unmount};
     let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;

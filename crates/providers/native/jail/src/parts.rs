@@ -1,7 +1,7 @@
-//! The root of a sandbox that an ordinary user makes, by the one inside: there, that user is root.
+//! Builds the root of a sandbox of an ordinary user. The process inside does this, because that user is root there.
 //!
-//! The kernel shows it the host's root only as it is, so it is put together from the host's directories one by one, each
-//! with a layer of its own. What it cannot put a layer over is there to be read.
+//! The kernel does not allow it to use the host's root as an overlay layer. So the root is assembled from the host's
+//! directories, each with its own overlay. A directory that cannot be an overlay layer is mounted read-only.
 
 use crate::rootfs::{self, DEVICES};
 use crate::sys;
@@ -14,10 +14,10 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, op
 
 const NO_EFFECTS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NODEV.union(MountAttrFlags::MOUNT_ATTR_NOSUID);
 const NO_EFFECTS_BITS: u64 = libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOSUID;
-/// Where the layers of parts are, in the sandbox's directory.
+/// The directory of the parts' layers, in the sandbox's directory.
 const LAYERS: &str = "parts";
 
-/// The root, attached nowhere. The working directory is the sandbox's.
+/// Creates the root, without attaching it. The working directory must be the sandbox's.
 pub(crate) fn root(base: &Base) -> Result<OwnedFd, String> {
     rustix::fs::chmod("upper", Mode::from_raw_mode(0o755)).map_err(|error| format!("open upper: {error}"))?;
     match base {
@@ -35,7 +35,7 @@ pub(crate) fn root(base: &Base) -> Result<OwnedFd, String> {
     }
 }
 
-/// Puts the parts into the root, and the devices, and the places that the kernel's file systems go to.
+/// Adds the parts to the root, the devices, and mount points for the kernel's filesystems.
 pub(crate) fn fill(root: BorrowedFd<'_>, base: &Base, etc: &[EtcFile]) -> Result<(), String> {
     if let Base::Parts(parts) = base {
         for part in parts {
@@ -48,7 +48,7 @@ pub(crate) fn fill(root: BorrowedFd<'_>, base: &Base, etc: &[EtcFile]) -> Result
     devices(root)?;
     for file in etc {
         match rootfs::write_etc(root, std::slice::from_ref(file), None) {
-            // A directory that could not have a layer: there are other mounts in it, as in a container.
+            // The directory could not be an overlay, because it contains other mounts, as in a container.
             Err(_) if is_read_only(root) => cover_file(root, file)?,
             done => done?,
         }
@@ -62,7 +62,7 @@ fn is_read_only(root: BorrowedFd<'_>) -> bool {
     flags.is_ok_and(|flags| flags.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
-/// Puts a file of the sandbox's own over one of `/etc` that cannot be written, or where the link there leads.
+/// Mounts a file over one of `/etc` that cannot be written, or over the target of the symlink there.
 fn cover_file(root: BorrowedFd<'_>, file: &EtcFile) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("write /etc/{}: {error}", file.name);
     let own = layer_dir("etc", "files", 0o755)?;
@@ -74,7 +74,7 @@ fn cover_file(root: BorrowedFd<'_>, file: &EtcFile) -> Result<(), String> {
     let at = format!("etc/{}", file.name);
     let link = rustix::fs::readlinkat(root, &*at, Vec::new());
     let at = match link.as_ref().map(|link| link.to_str()) {
-        // Relative ones are so to `/etc`, which is right below the root.
+        // Relative targets start at `/etc`, which is directly below the root.
         Ok(Ok(link)) => link.trim_start_matches("../").to_owned(),
         _ => at,
     };
@@ -85,7 +85,7 @@ fn cover_file(root: BorrowedFd<'_>, file: &EtcFile) -> Result<(), String> {
 fn put(root: BorrowedFd<'_>, Part { path, kind }: &Part) -> Result<(), String> {
     let text = |error: Errno| error.to_string();
     let make = |mode: u32| match rustix::fs::mkdirat(root, path, Mode::from_raw_mode(mode)) {
-        // From an earlier life, or a part of what is there already.
+        // It is from an earlier run, or part of what already exists.
         Err(Errno::EXIST) => Ok(false),
         done => done.map(|()| true),
     };
@@ -102,7 +102,7 @@ fn put(root: BorrowedFd<'_>, Part { path, kind }: &Part) -> Result<(), String> {
             make(*mode).map_err(text)?;
             Ok(())
         }
-        // Within a part of the host's: over what is there.
+        // Within a directory of the host: mount over what is there.
         PartKind::Own(mode) => {
             let Ok(place) = place(root, path) else { return Ok(()) };
             let dir = layer_dir(path, "own", *mode)?;
@@ -114,20 +114,20 @@ fn put(root: BorrowedFd<'_>, Part { path, kind }: &Part) -> Result<(), String> {
     }
 }
 
-/// A directory in the root, not by way of a link.
+/// Opens a directory in the root, without following symlinks.
 fn place(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     rustix::fs::openat2(root, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// The host's directory with a layer over it, or to be read only.
+/// Mounts the host's directory under an overlay, or read-only.
 fn host(path: &str, mode: u32) -> Result<OwnedFd, String> {
     let lower = format!("/{path}");
     let (upper, work) = (layer_dir(path, "upper", mode)?, layer_dir(path, "work", 0o700)?);
     if let Ok(made) = overlay(&[&lower], &upper, &work) {
         return Ok(made);
     }
-    // There are other mounts in it, or its file system cannot be below another.
+    // It contains other mounts, or its filesystem cannot be an overlay layer.
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let copy = open_tree(CWD, &*lower, flags).map_err(|error| format!("copy: {error}"))?;
     let flags = NO_EFFECTS_BITS | libc::MOUNT_ATTR_RDONLY;
@@ -135,7 +135,7 @@ fn host(path: &str, mode: u32) -> Result<OwnedFd, String> {
     Ok(copy)
 }
 
-/// A directory for a part's layer, on disk.
+/// Creates a directory on disk for a part's layer.
 fn layer_dir(path: &str, name: &str, mode: u32) -> Result<String, String> {
     let dir = format!("{LAYERS}/{}/{name}", path.replace('/', "+"));
     std::fs::create_dir_all(&dir).map_err(|error| format!("make {dir}: {error}"))?;
@@ -143,12 +143,12 @@ fn layer_dir(path: &str, name: &str, mode: u32) -> Result<String, String> {
     Ok(dir)
 }
 
-/// Layers that keep their marks where an ordinary user may.
+/// Creates an overlay whose attributes an ordinary user may set.
 fn overlay(lower: &[&str], upper: &str, work: &str) -> Result<OwnedFd, Errno> {
     let each = |layers: &OwnedFd| {
         lower.iter().try_for_each(|layer| rustix::mount::fsconfig_set_string(layers, "lowerdir+", *layer))
     };
-    // Kernels before 6.7 take all in one, and say so only at the end.
+    // Kernels before 6.7 take all layers in one string, and report that only at the end.
     let all = |layers: &OwnedFd| rustix::mount::fsconfig_set_string(layers, "lowerdir", lower.join(":"));
     match overlay_with(each, upper, work) {
         Err(_) if !lower.iter().any(|layer| layer.contains([':', '\\'])) => overlay_with(all, upper, work),
@@ -170,7 +170,7 @@ fn overlay_with(
     rustix::mount::fsmount(&layers, FsMountFlags::FSMOUNT_CLOEXEC, NO_EFFECTS)
 }
 
-/// A `/dev` with the host's own devices in it: no user can make any.
+/// Creates a `/dev` with bind mounts of the host's devices, because an ordinary user cannot create devices.
 fn devices(root: BorrowedFd<'_>) -> Result<(), String> {
     let failed = |what: &str, error: Errno| format!("make /dev: {what}: {error}");
     let options = [("mode", "0755"), ("size", "65536"), ("nr_inodes", "64")];

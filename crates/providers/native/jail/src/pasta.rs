@@ -1,8 +1,8 @@
-//! A way out for the sandbox of an ordinary user, who may make no interfaces on the host: `pasta`, a program that makes one
-//! inside and speaks for it outside, as this user.
+//! Connects the sandbox of an ordinary user, who may not create interfaces on the host. The program `pasta` creates one
+//! inside, and opens connections outside as this user.
 //!
-//! It is the user who connects then, and no rule of the host's firewall tells the sandbox from the user. What must not be
-//! reached is up to the rules in the sandbox's own network namespace: see `guard.rs`.
+//! So the host's firewall cannot tell the sandbox from the user. The rules in the sandbox's own network namespace block
+//! what must not be reached; see `guard.rs`.
 
 use crate::sys;
 use kennel_jail::{NAMES_BY_PASTA, Publish};
@@ -12,14 +12,14 @@ use std::ffi::CString;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-/// How long it may take.
+/// How long the start may take.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// The program, on the network of one sandbox. It ends with this, and with its parent.
+/// The `pasta` process for one sandbox. It ends when this is dropped, and with its parent.
 pub(crate) struct Pasta(i32);
 
 impl Pasta {
-    /// Starts it on the namespaces of a process that this user has made.
+    /// Starts `pasta` in the namespaces of a process that this user has created.
     pub(crate) fn start(program: &str, pid: i32, ports: &[Publish], names: bool) -> Result<Self, String> {
         let failed = |why: &dyn std::fmt::Display| format!("start {program}: {why}");
         let namespaces = ["user", "net"].map(|name| format!("/proc/{pid}/ns/{name}"));
@@ -31,7 +31,7 @@ impl Pasta {
             "--quiet",
             "--config-net",
             "--ipv4-only",
-            // Nothing inside stands for the host, and no port leads anywhere by itself.
+            // No address inside stands for the host, and no port is forwarded by default.
             "--no-map-gw",
             "--tcp-ports",
             &tcp,
@@ -47,7 +47,7 @@ impl Pasta {
             &namespaces[1],
         ];
         if names {
-            // Whoever this user asks, also on the host's own loopback.
+            // Forward to the resolvers of this user, even on the host's own loopback.
             arguments.extend(["--dns-forward", &at]);
         }
         let text = |word: &str| CString::new(word).map_err(|error| failed(&error));
@@ -56,22 +56,23 @@ impl Pasta {
         let nothing = nothing.map_err(|error| failed(&error))?;
         let child = kennel_keeper::sys::fork_until_exec(|| {
             sys::die_with_parent();
-            // The line to whoever started us is not for it: that one waits until it is closed.
+            // The socket to the jail's parent is not for `pasta`: the parent waits until it is closed.
             if kennel_keeper::sys::put_at(&nothing, 0).is_err() {
                 kennel_keeper::sys::exit_now(127)
             }
-            // It takes a signal that is ignored already for a failure to ignore it.
+            // `pasta` fails if this signal is already ignored.
             kennel_keeper::sys::default_signal(libc::SIGPIPE);
             kennel_keeper::sys::execve(&arguments[0], &arguments, &[]);
             kennel_keeper::sys::exit_now(127)
         });
         let pasta = Self(child.map_err(|error| failed(&error))?);
-        // It was nobody else: what is in `/proc` about us, and about those we fork, is still this user's to write.
+        // `pasta` runs as the same user. So this user must be able to write to the `/proc` files of this process and
+        // its forks again.
         let _ = kennel_keeper::sys::dumpable();
         Ok(pasta)
     }
 
-    /// Waits until there is a way out of the network of that process.
+    /// Waits until the network of that process has a default route.
     pub(crate) fn wait(&self, program: &str, pid: i32) -> Result<(), String> {
         let failed = |why: &dyn std::fmt::Display| format!("start {program}: {why}");
         let began = Instant::now();
@@ -81,7 +82,7 @@ impl Pasta {
                 Ok(None) => return Err(failed(&format!("there was no way out within {WITHIN:?}"))),
                 _ => return Err(failed(&"it ended at once; is /dev/net/tun there for this user to open?")),
             }
-            std::thread::sleep(Duration::from_millis(1)); // it tells nobody when it is ready
+            std::thread::sleep(Duration::from_millis(1)); // `pasta` does not report when it is ready.
         }
         Ok(())
     }
@@ -94,14 +95,14 @@ impl Drop for Pasta {
     }
 }
 
-/// The ports of one kind, in its words.
+/// Formats the ports of one protocol for `pasta`.
 fn published(ports: &[Publish], udp: bool) -> String {
     let wanted = ports.iter().filter(|port| port.udp == udp);
     let words: Vec<String> = wanted.map(|port| format!("{}:{}", port.host, port.inside)).collect();
     if words.is_empty() { "none".into() } else { format!("127.0.0.1/{}", words.join(",")) }
 }
 
-/// Whether there is a route to everywhere where that process is.
+/// Whether the network of that process has a default route.
 fn has_way_out(pid: i32) -> bool {
     let routes = std::fs::read_to_string(format!("/proc/{pid}/net/route")).unwrap_or_default();
     routes.lines().skip(1).any(|line| line.split_whitespace().nth(1) == Some("00000000"))

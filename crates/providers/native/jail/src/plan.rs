@@ -1,26 +1,27 @@
-//! The plan, as it goes from the provider to the jail.
+//! The plan that the provider sends to the jail.
 
 use crate::Link;
 use kennel_proto::KeeperConfig;
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 
-/// Everything the jail needs to know. All decisions are made; what cannot be carried out is an error.
+/// Everything the jail needs to know. The provider has made all decisions. If the plan cannot be carried out, that is
+/// an error.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Plan {
     /// The sandbox's directory (see `kennel_core::Records`).
     #[n(0)]
     pub dir: String,
-    /// What is below the sandbox's own layer.
+    /// What is below the sandbox's upper layer.
     #[n(1)]
     pub base: Base,
-    /// The sandbox's users as the host sees them.
+    /// The mapping of the sandbox's ids to the host's.
     #[n(2)]
     pub ids: Ids,
-    /// The host's paths shown inside.
+    /// The host paths that are mounted inside.
     #[n(3)]
     pub binds: Vec<Bind>,
-    /// Limits.
+    /// The cgroup with its limits.
     #[n(4)]
     pub cgroup: Option<Cgroup>,
     /// The host name inside.
@@ -29,113 +30,115 @@ pub struct Plan {
     /// Capabilities of root inside, as bits.
     #[n(6)]
     pub capabilities: u64,
-    /// The keeper's settings.
+    /// The keeper's configuration.
     #[n(7)]
     pub keeper: KeeperConfig,
-    /// The sandbox's directory goes with it.
+    /// Whether the sandbox's directory is removed when it ends.
     #[n(8)]
     pub remove_dir: bool,
-    /// Files of `/etc` inside that are to be others than below.
+    /// Files in `/etc` that are replaced.
     #[n(9)]
     pub etc: Vec<EtcFile>,
-    /// Whose rights it is made with.
+    /// The rights with which the sandbox is created.
     #[n(10)]
     pub rights: Rights,
-    /// Nothing of its root can be written but `/tmp`, and what is shown of the host's.
+    /// Whether the root filesystem is read-only. `/tmp` and mounts stay writable.
     #[n(11)]
     pub read_only: bool,
-    /// Its own layer is on a disk of its own: see [`DISK`].
+    /// Whether the upper layer is on its own disk; see [`DISK`].
     #[n(12)]
     pub disk: bool,
-    /// Landlock is put up.
+    /// Whether Landlock is used.
     #[n(13)]
     pub landlock: bool,
-    /// Other sandboxes can be made inside.
+    /// Whether sandboxes can be created inside.
     #[n(14)]
     pub nesting: bool,
-    /// The file by which its host ids are claimed, if that goes with it. It names the sandbox's directory.
+    /// The file that claims its host ids, if it is removed with the sandbox. It contains the path of the sandbox's
+    /// directory.
     #[n(30)]
     pub claim: Option<String>,
-    /// A way out of its network, where it has one of its own.
+    /// The connection of its network to the outside, if it has its own network.
     #[n(20)]
     pub link: Option<Link>,
 }
 
-/// The disk of a sandbox that has one: a file in its directory with a file system in it.
+/// The disk of a sandbox that has one: a file in its directory that contains a filesystem.
 pub const DISK: &str = "disk.img";
 
 /// A file of `/etc`.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct EtcFile {
-    /// Its name there.
+    /// The name in `/etc`.
     #[n(0)]
     pub name: String,
-    /// What it says.
+    /// The content.
     #[n(1)]
     pub text: ByteVec,
-    /// Only if there is none, or an empty one.
+    /// Write it only if the file does not exist or is empty.
     #[n(2)]
     pub if_empty: bool,
 }
 
-/// Whose rights a sandbox is made with.
+/// The rights with which a sandbox is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Rights {
-    /// The host's root. Mounts are made outside, and ids are shifted.
+    /// Those of the host's root. Mounts are created outside, and ids are shifted.
     #[n(0)]
     Root,
-    /// An ordinary user's. Mounts are made inside, where that user is root.
+    /// Those of an ordinary user. Mounts are created inside, where that user is root.
     #[n(1)]
     User,
 }
 
-/// What is below a sandbox's own layer.
+/// What is below a sandbox's upper layer.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Base {
     /// The layers of an image: read-only directories, topmost first.
     #[n(0)]
     Image(#[n(0)] Vec<String>),
-    /// The host's root as a user without any rights sees it, below a layer that masks more of it.
+    /// The host's root as an unprivileged user sees it, below a layer that masks more of it.
     #[n(2)]
     Host {
-        /// Other filesystems of the host that are shown: where they are mounted, without a leading slash, parents first.
+        /// The mount points of other host filesystems that are shown, without a leading slash, parents first.
         #[n(0)]
         filesystems: Vec<String>,
         /// The layer that masks host paths, parents first.
         #[n(1)]
         cover: Vec<Cover>,
     },
-    /// The host's root, put together part by part, parents first: an ordinary user cannot have it as a whole.
+    /// The host's root, assembled from parts, parents first: an ordinary user cannot use it as a whole.
     #[n(1)]
     Parts(#[n(0)] Vec<Part>),
 }
 
-/// A part of a root.
+/// A part of a root filesystem.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Part {
-    /// Where, without a leading slash.
+    /// The path, without a leading slash.
     #[n(0)]
     pub path: String,
-    /// What.
+    /// The kind of part.
     #[n(1)]
     pub kind: PartKind,
 }
 
-/// What a part of a root is.
+/// The kinds of parts.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum PartKind {
-    /// The host's directory of the same path, with a private layer over it. If that cannot be, to be read only.
+    /// The host's directory of the same path, under a private overlay, or read-only if that is not possible. The number
+    /// is its mode.
     #[n(0)]
     Host(#[n(0)] u32),
-    /// A directory of the sandbox's own.
+    /// A private directory of the sandbox, with this mode.
     #[n(1)]
     Own(#[n(0)] u32),
-    /// A link.
+    /// A symlink to this target.
     #[n(2)]
     Link(#[n(0)] String),
 }
 
-/// How users and groups inside meet those outside. The first of each is root's.
+/// The mapping of users and groups inside to those outside. The first entry of each is root's.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Ids {
     /// Users.
@@ -147,19 +150,19 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// The same range of both.
+    /// Maps the same range of users and groups.
     pub fn range(inside: u32, outside: u32, count: u32) -> Self {
         let map = vec![IdMap { inside, outside, count }];
         Self { users: map.clone(), groups: map }
     }
 
-    /// Root inside, as the host sees it.
+    /// The user and group on the host of root inside.
     pub fn root(&self) -> (u32, u32) {
         let first = |maps: &[IdMap]| maps.first().map_or(u32::MAX, |map| map.outside);
         (first(&self.users), first(&self.groups))
     }
 
-    /// A user and a group inside, as the host sees them. `None` if there are none of these numbers.
+    /// The user and group on the host of a user and group inside. `None` if they are not mapped.
     pub fn outside(&self, user: u32, group: u32) -> Option<(u32, u32)> {
         let find = |maps: &[IdMap], id: u32| {
             let above = |map: &IdMap| id.checked_sub(map.inside).filter(|above| *above < map.count);
@@ -169,67 +172,67 @@ impl Ids {
     }
 }
 
-/// Something that lies over what is below it, and hides it.
+/// An entry of the mask layer, which hides what is below it.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Cover {
-    /// Where, without a leading slash.
+    /// The path, without a leading slash.
     #[n(0)]
     pub path: String,
-    /// What.
+    /// The kind of entry.
     #[n(1)]
     pub kind: CoverKind,
 }
 
-/// What lies over something.
+/// The kinds of entries in the mask layer.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum CoverKind {
-    /// A directory through which the one below is seen.
+    /// A directory that shows the one below, with this mode.
     #[n(0)]
     Through(#[n(0)] u32),
-    /// An empty directory.
+    /// An empty directory, with this mode.
     #[n(1)]
     Empty(#[n(0)] u32),
-    /// Nothing.
+    /// A whiteout: nothing exists at this path.
     #[n(2)]
     Nothing,
-    /// A file: permissions, content.
+    /// A file with this mode and content.
     #[n(3)]
     File(#[n(0)] u32, #[n(1)] ByteVec),
 }
 
-/// A range of ids: `inside` and the following `count - 1` are `outside` and the following.
+/// A range of ids: `inside` and the following `count - 1` ids are mapped to `outside` and the following.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct IdMap {
-    /// First id inside.
+    /// The first id inside.
     #[n(0)]
     pub inside: u32,
-    /// First id outside.
+    /// The first id outside.
     #[n(1)]
     pub outside: u32,
-    /// How many.
+    /// The number of ids.
     #[n(2)]
     pub count: u32,
 }
 
-/// A host path shown inside.
+/// A host path that is mounted inside.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Bind {
-    /// Outside.
+    /// The path on the host.
     #[n(0)]
     pub host: ByteVec,
-    /// Inside.
+    /// The path inside.
     #[n(1)]
     pub target: ByteVec,
-    /// Whether it can only be read.
+    /// Whether it is read-only inside.
     #[n(2)]
     pub read_only: bool,
-    /// Whose its files are inside.
+    /// How the owners of its files appear inside.
     #[n(3)]
     pub owners: Owners,
-    /// What in it, relative to it, must not be seen inside: Kennel's own, and secrets.
+    /// Paths in it, relative to it, that are hidden inside: Kennel's own directories, and secrets.
     #[n(4)]
     pub hide: Vec<ByteVec>,
-    /// Paths in it that are mount points of their own, so that nobody inside can rename or remove them. Parents first.
+    /// Paths in it that become mount points, so that processes inside cannot rename or remove them. Parents first.
     #[n(5)]
     pub pins: Vec<Pin>,
 }
@@ -237,28 +240,29 @@ pub struct Bind {
 /// A path of a [`Bind`] that is mounted over itself.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Pin {
-    /// Relative to the bind.
+    /// The path, relative to the bind.
     #[n(0)]
     pub path: ByteVec,
-    /// Whether it can only be read.
+    /// Whether it is read-only inside.
     #[n(1)]
     pub read_only: bool,
 }
 
-/// How the owners of files in a mount are shown inside.
+/// How the owners of files in a mount appear inside.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Owners {
-    /// As the sandbox's own ids are shifted: root's are those of root inside. For mounts that are only read.
+    /// Shifted like the sandbox's own ids: files of root belong to root inside. For read-only mounts.
     #[n(0)]
     Shifted,
-    /// Those on disk (`inside`) are shown to the kernel as others (`outside`).
+    /// Ids on disk (`inside`) appear to the kernel as other ids (`outside`).
     #[n(1)]
     As(#[n(0)] Ids),
-    /// As they are: they are the sandbox's already, or an ordinary user made the sandbox, who cannot change how they are shown.
+    /// Unchanged, because they already have the sandbox's ids, or because an ordinary user, who cannot change them,
+    /// created the sandbox.
     #[n(2)]
     Kept,
-    /// The owner of the mount's top directory, or of the one file that is mounted, is shown as this user and group (as the
-    /// host sees them). Nobody else inside can own a file there.
+    /// The owner of the mount's top directory, or of the mounted file, appears as this user and group (numbers of the
+    /// host). Nobody else inside can own a file there.
     #[n(3)]
     Top {
         /// The user.
@@ -270,15 +274,15 @@ pub enum Owners {
     },
 }
 
-/// The network. Not part of the plan but the jail's first argument: namespaces are made before there is a plan. The second is
-/// the first of the sandbox's host ids, if the host's root makes it.
+/// The network. It is not part of the plan but the jail's first argument, because namespaces are created before there
+/// is a plan. The second argument is the first host id of the sandbox, if the host's root creates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     /// Loopback only.
     None,
-    /// Its own, to which [`Plan::link`] adds a way out: it is there before the plan is carried out.
+    /// Its own network, which [`Plan::link`] connects to the outside. It exists before the plan is carried out.
     Joined,
-    /// The host's.
+    /// The host's network.
     Host,
 }
 
@@ -286,7 +290,7 @@ impl Network {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::None, Self::Joined, Self::Host];
 
-    /// As the jail's argument.
+    /// The value of the jail's argument.
     pub fn argument(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -296,36 +300,36 @@ impl Network {
     }
 }
 
-/// Limits, and the name of the group that holds them.
+/// A cgroup and its limits.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Cgroup {
-    /// Name below `kennel` in every hierarchy.
+    /// The name below `kennel` in every hierarchy.
     #[n(0)]
     pub name: String,
-    /// The group in which `kennel` is made, or where the hierarchies are.
+    /// The cgroup in which `kennel` is created, or the directory of the hierarchies.
     #[n(4)]
     pub parent: String,
-    /// Bytes.
+    /// Memory in bytes.
     #[n(1)]
     pub memory: Option<u64>,
-    /// Thousandths of a CPU.
+    /// CPU in thousandths of a CPU.
     #[n(2)]
     pub millicpus: Option<u32>,
-    /// Processes and threads.
+    /// The number of processes and threads.
     #[n(3)]
     pub pids: Option<u32>,
 }
 
-/// The argument that makes the jail remove a directory, and do nothing else.
+/// The argument that makes the jail only remove a directory.
 pub const CLEAR: &str = "clear";
 
-/// A directory to be removed with the rights of a sandbox's users, who may have shut it against everyone else.
+/// A directory to remove with the rights of a sandbox's users, who may have made it inaccessible to everyone else.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Clear {
     /// The directory.
     #[n(0)]
     pub dir: String,
-    /// The users.
+    /// The ids of the users.
     #[n(1)]
     pub ids: Ids,
 }

@@ -1,5 +1,5 @@
-//! What needs the host's root: the overlay, the devices and the shifted mounts, made but attached nowhere. The process
-//! inside puts them in their places.
+//! Creates the mounts that need the host's root: overlays, devices and shifted mounts. They are not attached; the
+//! process inside does that.
 
 use crate::ids::Namespaces;
 use crate::{overlay, sys};
@@ -13,7 +13,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
 pub(crate) struct Mounts {
     pub(crate) root: OwnedFd,
     pub(crate) dev: OwnedFd,
-    /// A mount and the place in the root that it goes to.
+    /// Each mount with the mount point in the root where it is attached.
     pub(crate) binds: Vec<(OwnedFd, OwnedFd)>,
 }
 
@@ -29,7 +29,7 @@ const LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
 ];
 
-/// Makes all mounts. The working directory is the sandbox's; `namespace` is its user namespace.
+/// Creates all mounts. The working directory must be the sandbox's; `namespace` is its user namespace.
 pub(crate) fn build(plan: &Plan, namespace: &OwnedFd, namespaces: &Namespaces) -> Result<Mounts, String> {
     let overlay::Filesystems { root, others } = overlay::build(plan, namespace)?;
     let dev = devices(plan)?;
@@ -56,10 +56,10 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd, namespaces: &Namespaces) -
     Ok(Mounts { root, dev, binds })
 }
 
-/// Makes host paths ready to be shown inside, with owners changed by `shift`: mounts that are attached nowhere yet, and
-/// the place of each, in the order in which they are to be attached. `others` are the root's other filesystems, which are
-/// attached first. A place in `root` is made as `owner`'s. `shift` gets the host path too, whose
-/// owner counts for all that is mounted of it.
+/// Prepares host paths for mounting inside, with owners changed by `shift`. Returns detached mounts and their mount
+/// points, in the order in which they must be attached. `others` are the root's other filesystems, which are attached
+/// first. A missing mount point in `root` is created for `owner`. `shift` also gets the host path, whose owner applies
+/// to everything that is mounted from it.
 pub(crate) fn show_all(
     root: BorrowedFd<'_>,
     others: Vec<(String, OwnedFd)>,
@@ -72,7 +72,7 @@ pub(crate) fn show_all(
         names.map(<[u8]>::to_vec).collect()
     };
     let mut sorted: Vec<(Vec<Vec<u8>>, &Bind)> = binds.iter().map(|bind| (names(&bind.target), bind)).collect();
-    // What another lies in comes before it.
+    // A mount comes before the mounts within it.
     sorted.sort_by_key(|(names, _)| names.len());
     let mut all: Vec<(OwnedFd, OwnedFd)> = Vec::new();
     let mut dirs: Vec<(Vec<Vec<u8>>, usize, &Owners)> = Vec::new();
@@ -89,7 +89,7 @@ pub(crate) fn show_all(
         let shown = show(bind, |host, mount| shift(bind, host, mount))?;
         let place = match dirs.iter().rev().find(|(dir, ..)| names.starts_with(dir)) {
             Some((dir, index, owners)) if dir.len() < names.len() => {
-                // Made with the rights of a user inside, and none but those: it is the host's own directory.
+                // Created with the rights of a user inside, and no others, because it is the host's own directory.
                 let user = owner.map(|ids| match owners {
                     Owners::Top { user, group } => (*user, *group),
                     _ => ids.root(),
@@ -115,17 +115,17 @@ pub(crate) fn show_all(
     Ok(all)
 }
 
-/// A host path to be shown inside, attached nowhere yet.
+/// A host path that is prepared for mounting inside, but not attached yet.
 struct Shown {
     mount: OwnedFd,
     is_dir: bool,
     /// Paths in it that are mounted over themselves.
     pinned: Vec<Pinned>,
-    /// What lies over places in it that are not to be seen.
+    /// Masks for paths in it.
     hidden: Vec<(OwnedFd, OwnedFd)>,
 }
 
-/// A path of a bind, ready to be mounted over itself.
+/// A path of a bind, prepared to be mounted over itself.
 struct Pinned {
     path: Vec<u8>,
     mount: OwnedFd,
@@ -133,12 +133,12 @@ struct Pinned {
     is_dir: bool,
 }
 
-/// Makes a host path ready to be shown inside, with its owners changed by `shift`.
+/// Prepares a host path for mounting inside, with its owners changed by `shift`.
 fn show(bind: &Bind, shift: impl Fn(&OwnedFd, &OwnedFd) -> Result<(), String>) -> Result<Shown, String> {
     let shown = String::from_utf8_lossy(&bind.host);
     let step = |what: &str, error: Errno| format!("mount {shown}: {what}: {error}");
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    // Whoever named it has looked: there was no link in it then.
+    // The provider has resolved the path, so it contained no symlink then.
     let (path, by) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS);
     let place = rustix::fs::openat2(CWD, &bind.host[..], path, Mode::empty(), by);
     let place = place.map_err(|error| step("open", error))?;
@@ -154,7 +154,7 @@ fn show(bind: &Bind, shift: impl Fn(&OwnedFd, &OwnedFd) -> Result<(), String>) -
     let stat = rustix::fs::fstat(&mount).map_err(|error| step("look at it", error))?;
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     let pinned = pin_all(bind, &place, &mount, attributes, &shift)?;
-    // Looked up before the mount is anywhere: nobody inside can have a hand in it.
+    // Looked up before the mount is attached, so that no process inside can interfere.
     let mut hidden = Vec::new();
     for path in &bind.hide {
         let (dir, path) = within(&pinned, &mount, path);
@@ -167,7 +167,8 @@ fn show(bind: &Bind, shift: impl Fn(&OwnedFd, &OwnedFd) -> Result<(), String>) -
     Ok(Shown { mount, is_dir, pinned, hidden })
 }
 
-/// Makes the pins of a bind ready. `host` is where it is outside, `mount` the copy of it that goes inside, with `attributes`.
+/// Prepares the pins of a bind. `host` is its path outside, and `mount` is the clone that goes inside, with
+/// `attributes`.
 fn pin_all(
     bind: &Bind,
     host: &OwnedFd,
@@ -184,7 +185,7 @@ fn pin_all(
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
             | OpenTreeFlags::AT_RECURSIVE
             | OpenTreeFlags::AT_EMPTY_PATH;
-        // From the host's own mount: kernels before 6.15 copy none that is attached nowhere.
+        // Cloned from the host's own mount, because kernels before 6.15 cannot clone from a detached one.
         let source = beneath(host, &pin.path).map_err(step)?;
         let copy = rustix::mount::open_tree(&source, "", flags).map_err(step)?;
         shift(host, &copy).map_err(|error| failed(&error))?;
@@ -192,7 +193,7 @@ fn pin_all(
         sys::set_mount_flags(&copy, attributes | read_only, true).map_err(step)?;
         let (dir, path) = within(&pinned, mount, &pin.path);
         let place = beneath(dir, path).map_err(step)?;
-        // These were two look-ups, and another sandbox may see the same directory.
+        // These were two lookups, and another sandbox may see the same directory.
         let (copied, covered) = (rustix::fs::fstat(&copy).map_err(step)?, rustix::fs::fstat(&place).map_err(step)?);
         if (copied.st_dev, copied.st_ino) != (covered.st_dev, covered.st_ino) {
             return Err(failed(&"it was replaced meanwhile"));
@@ -203,7 +204,8 @@ fn pin_all(
     Ok(pinned)
 }
 
-/// The mount that a path of a bind is in: the innermost pin around it, or the bind's own. With what is left of the path.
+/// Returns the mount that contains a path of a bind: the innermost pin around it, or the bind's own mount. Also returns
+/// the rest of the path.
 fn within<'a>(pinned: &'a [Pinned], mount: &'a OwnedFd, path: &'a [u8]) -> (&'a OwnedFd, &'a [u8]) {
     let inner = pinned.iter().rev().find_map(|pin| {
         let rest = path.strip_prefix(&pin.path[..])?.strip_prefix(b"/")?;
@@ -218,7 +220,7 @@ fn beneath(dir: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     rustix::fs::openat2(dir, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// A `/dev` with the few devices that every program may have. Made here: inside, no device can be made.
+/// Creates a `/dev` with a few harmless devices. It is created outside, because devices cannot be created inside.
 fn devices(plan: &Plan) -> Result<OwnedFd, String> {
     let failed = |what: &str, error: Errno| format!("make /dev: {what}: {error}");
     let (user, group) = plan.ids.root();
@@ -235,7 +237,7 @@ fn devices(plan: &Plan) -> Result<OwnedFd, String> {
     Ok(dev)
 }
 
-/// What is in a `/dev` beside the devices.
+/// Adds the other entries of a `/dev`.
 pub(crate) fn furnish(dev: &OwnedFd) -> Result<(), (&'static str, Errno)> {
     for (name, target) in LINKS {
         rustix::fs::symlinkat(target, dev, name).map_err(|error| (name, error))?;
@@ -246,7 +248,7 @@ pub(crate) fn furnish(dev: &OwnedFd) -> Result<(), (&'static str, Errno)> {
     Ok(())
 }
 
-/// What `/tmp` is where the rest of the root cannot be written: on disk, in the sandbox's directory.
+/// Creates `/tmp` for a read-only root filesystem: a directory on disk, in the sandbox's directory.
 pub(crate) fn scratch(disk: bool, owner: Option<&Ids>) -> Result<OwnedFd, String> {
     let dir = if disk { "disk/scratch" } else { "scratch" };
     let failed = |error: Errno| format!("make /tmp: {error}");
@@ -264,22 +266,22 @@ pub(crate) fn scratch(disk: bool, owner: Option<&Ids>) -> Result<OwnedFd, String
     Ok(mount)
 }
 
-/// A directory with nothing in it, and nothing to be put into it.
+/// Creates an empty, read-only directory.
 pub(crate) fn empty() -> Result<OwnedFd, Errno> {
     let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID;
     filesystem("tmpfs", &[("mode", "0555"), ("size", "4096"), ("nr_inodes", "2")], attributes)
 }
 
-/// An empty file in the sandbox's directory, which masks others.
+/// An empty file in the sandbox's directory that masks others.
 const NOTHING: &str = "nothing";
 
-/// What lies over something that is not to be seen: an empty directory, or an empty file.
+/// Creates the mask for a path: an empty directory, or an empty file.
 fn nothing(place: &OwnedFd) -> Result<OwnedFd, Errno> {
     let stat = rustix::fs::fstat(place)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
         return empty();
     }
-    // In the sandbox's directory: kernels before 6.15 copy no mount that is attached nowhere.
+    // In the sandbox's directory, because kernels before 6.15 cannot clone a detached mount.
     match rustix::fs::open(NOTHING, OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC, Mode::from_raw_mode(0o444)) {
         Ok(_) | Err(Errno::EXIST) => {}
         Err(error) => return Err(error),
@@ -290,7 +292,7 @@ fn nothing(place: &OwnedFd) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// A new file system, attached nowhere.
+/// Creates a new filesystem, without attaching it.
 pub(crate) fn filesystem(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -> Result<OwnedFd, Errno> {
     let filesystem = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
@@ -302,8 +304,9 @@ pub(crate) fn filesystem(kind: &str, options: &[(&str, &str)], flags: MountAttrF
 
 const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
-/// A directory or file in the sandbox's root to mount onto, made if it is not there. The root may hold what a sandbox
-/// left in it: links lead to places inside only. What is made belongs to root inside; whoever is that need not say so.
+/// Returns a mount point in the sandbox's root, a directory or file, and creates it if necessary. The root may contain
+/// files that a sandbox left behind: symlinks are resolved inside only. A new mount point belongs to root inside; if
+/// the caller is that user, `owner` is not needed.
 pub(crate) fn make_place(root: impl AsFd, target: &[u8], is_dir: bool, owner: Option<&Ids>) -> Result<OwnedFd, String> {
     let root = root.as_fd();
     let shown = String::from_utf8_lossy(target);
@@ -340,7 +343,8 @@ pub(crate) fn make_place(root: impl AsFd, target: &[u8], is_dir: bool, owner: Op
     Ok(parent)
 }
 
-/// Writes files of `/etc`. What is there is often a link into a directory that is not: it is replaced.
+/// Writes files in `/etc`. An existing file is often a symlink into a directory that does not exist inside; it is
+/// replaced.
 pub(crate) fn write_etc(root: impl AsFd, files: &[EtcFile], owner: Option<&Ids>) -> Result<(), String> {
     if files.is_empty() {
         return Ok(());
@@ -365,7 +369,7 @@ pub(crate) fn write_etc(root: impl AsFd, files: &[EtcFile], owner: Option<&Ids>)
 }
 
 impl Mounts {
-    /// The descriptors as numbers, for the process that shares our table of them.
+    /// The numbers of the descriptors, for the process that shares the descriptor table.
     pub(crate) fn numbers(&self) -> Vec<i32> {
         let binds = self.binds.iter().flat_map(|(mount, place)| [mount, place]);
         [&self.root, &self.dev].into_iter().chain(binds).map(AsRawFd::as_raw_fd).collect()

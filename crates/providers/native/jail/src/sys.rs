@@ -1,4 +1,4 @@
-//! The calls that rustix has no words for. All `unsafe` of the jail is here.
+//! System calls for which rustix has no wrapper. All `unsafe` code of the jail is here.
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -12,8 +12,8 @@ fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     }
 }
 
-/// Forks into new namespaces. The child shares the table of descriptors with its parent: what one opens, both have.
-/// Answers the child's pid, or `None` in the child. Only for single-threaded programs.
+/// Forks into new namespaces. The child shares the descriptor table with its parent. Returns the child's process id, or
+/// `None` in the child. Only for single-threaded programs.
 pub(crate) fn fork_into(namespaces: libc::c_int) -> Result<Option<i32>, Errno> {
     let flags = libc::c_long::from(namespaces | libc::CLONE_FILES | libc::SIGCHLD);
     // SAFETY: without CLONE_VM and a stack this is a fork; the program has one thread, so the child is a whole copy.
@@ -21,12 +21,13 @@ pub(crate) fn fork_into(namespaces: libc::c_int) -> Result<Option<i32>, Errno> {
     Ok((pid != 0).then_some(pid as i32))
 }
 
-/// Makes this process another user's in the eyes of the kernel's counts while it lives. Namespaces that are made meanwhile,
-/// and what is counted in them, are charged to that user and not to the host's root. Only for the host's root.
+/// Changes the user to whom the kernel charges resources, while this value lives. New namespaces, and what is counted
+/// in them, are charged to that user and not to the host's root. Only for the host's root.
 pub(crate) struct ChargedTo;
 
 impl ChargedTo {
-    /// The capabilities stay: some systems let nobody else make user namespaces.
+    /// Switches to this user. The capabilities are kept, because some systems let only privileged users create user
+    /// namespaces.
     pub(crate) fn user(id: u32) -> Result<Self, Errno> {
         use rustix::thread::{capabilities, set_capabilities};
         effective_user(id)?;
@@ -39,7 +40,7 @@ impl ChargedTo {
 
 impl Drop for ChargedTo {
     fn drop(&mut self) {
-        // The real user is still root, who may go back.
+        // The real user is still root, who may switch back.
         let _ = effective_user(0);
     }
 }
@@ -87,7 +88,7 @@ pub(crate) fn move_into(namespaces: libc::c_int) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_unshare, namespaces) }).map(drop)
 }
 
-/// Shows the ids of the files below a mount that is nowhere attached yet as `user_namespace` maps them.
+/// Maps the ids of the files below a detached mount through `user_namespace`.
 pub(crate) fn shift_ids(mount: &OwnedFd, user_namespace: &OwnedFd, recursive: bool) -> Result<(), Errno> {
     let attributes = MountAttributes {
         set: libc::MOUNT_ATTR_IDMAP,
@@ -103,7 +104,7 @@ pub(crate) fn set_mount_flags(mount: impl AsFd, flags: u64, recursive: bool) -> 
     set_attributes(mount, &MountAttributes { set: flags, clear: 0, propagation: 0, user_namespace: 0 }, recursive)
 }
 
-/// `struct mount_attr` of the kernel.
+/// The kernel's `struct mount_attr`.
 #[repr(C)]
 struct MountAttributes {
     set: u64,
@@ -128,7 +129,7 @@ fn set_attributes(mount: impl AsFd, attributes: &MountAttributes, recursive: boo
     .map(drop)
 }
 
-/// Puts `mount` below whatever descriptor setting of an overlay `key` names.
+/// Passes the descriptor of a layer to an overlay, for the option `key`.
 pub(crate) fn overlay_fd(filesystem: &OwnedFd, key: &std::ffi::CStr, fd: &OwnedFd) -> Result<(), Errno> {
     const FSCONFIG_SET_FD: libc::c_uint = 5;
     // SAFETY: the key is a C string, the value must be null for this command.
@@ -145,7 +146,7 @@ pub(crate) fn overlay_fd(filesystem: &OwnedFd, key: &std::ffi::CStr, fd: &OwnedF
     .map(drop)
 }
 
-/// Closes all descriptors but these, in a table of its own from here on.
+/// Gives this process its own descriptor table, and closes all descriptors but these.
 pub(crate) fn own_descriptors(keep: &[i32]) -> Result<(), Errno> {
     // SAFETY: gives this process its own copy of the table; nothing is closed by it.
     check(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_FILES) })?;
@@ -153,7 +154,7 @@ pub(crate) fn own_descriptors(keep: &[i32]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Loads the system call filter for this process and all it starts. Needs no-new-privileges.
+/// Loads the system call filter for this process and all its descendants. Requires no-new-privileges.
 pub(crate) fn load_filter(nesting: bool) -> Result<(), Errno> {
     static FILTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/filter.bpf"));
     static NESTING: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/nesting.bpf"));
@@ -175,14 +176,14 @@ pub(crate) fn load_filter(nesting: bool) -> Result<(), Errno> {
         .map(drop)
 }
 
-/// The number of a loop device that nobody uses.
+/// Returns the number of a free loop device.
 pub(crate) fn free_loop_device(control: &OwnedFd) -> Result<libc::c_long, Errno> {
     const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
     // SAFETY: this request has no argument.
     check(libc::c_long::from(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) }))
 }
 
-/// `struct loop_config` of the kernel, with the parts of `struct loop_info64` that are not used left out.
+/// The kernel's `struct loop_config`, without the unused parts of `struct loop_info64`.
 #[repr(C)]
 struct LoopConfig {
     file: u32,
@@ -193,7 +194,7 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// Makes the device show that file, until nobody has it open.
+/// Attaches the file to the loop device, until no process has the device open.
 pub(crate) fn configure_loop_device(device: &OwnedFd, file: i32) -> Result<(), Errno> {
     const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
     const AUTOCLEAR: u32 = 4;
@@ -212,7 +213,7 @@ pub(crate) fn configure_loop_device(device: &OwnedFd, file: i32) -> Result<(), E
 
 const _: () = assert!(size_of::<LoopConfig>() == 304 && std::mem::offset_of!(LoopConfig, flags) == 60);
 
-/// Files made while it lives belong to someone else, who must be able to make them there.
+/// Changes the owner of new files while this value lives. That owner must have permission to create them.
 pub(crate) struct FilesOf;
 
 impl FilesOf {
@@ -221,7 +222,7 @@ impl FilesOf {
         Self
     }
 
-    /// A user without any rights, who is in no group. The groups are given up for good.
+    /// Switches to a user without any rights and without groups. The groups are dropped permanently.
     pub(crate) fn become_nobody() -> Result<Self, Errno> {
         const NOBODY: u32 = 65534;
         // SAFETY: no groups, so nothing is read; the program has one thread.
@@ -244,13 +245,13 @@ fn set_file_ids(user: u32, group: u32) {
     }
 }
 
-/// Ends this process with its parent.
+/// Makes the kernel kill this process when its parent ends.
 pub(crate) fn die_with_parent() {
     // SAFETY: plain numbers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
-/// Turns the loopback interface of this network namespace on.
+/// Turns on the loopback interface of this network namespace.
 pub(crate) fn loopback_up() -> Result<(), Errno> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;

@@ -1,22 +1,22 @@
-//! What the kernel grants: tried by the jail, told to who asks what works here.
+//! The kernel features that the jail tries out, for `kennel doctor`.
 
 use minicbor::{Decode, Encode};
 
-/// The argument that makes the jail try the kernel, and do nothing else.
+/// The argument that makes the jail only try kernel features.
 pub const TRY: &str = "try";
 
-/// What came of it. What was refused says why.
+/// The results. A refused feature has the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Trial {
-    /// A user namespace was made, and something done in it that only its root may do.
+    /// Whether a user namespace could be created, and an operation in it that requires root.
     #[n(0)]
     pub user_namespace: Result<(), String>,
-    /// The version of Landlock's interface.
+    /// The version of Landlock.
     #[n(1)]
     pub landlock: Result<u32, String>,
 }
 
-/// The version of Landlock's interface that the kernel speaks.
+/// Returns the Landlock version of the kernel.
 pub fn landlock_version() -> std::io::Result<u32> {
     const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
     let nothing = std::ptr::null::<u8>();

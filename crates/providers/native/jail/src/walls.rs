@@ -1,8 +1,8 @@
-//! The process inside: puts up the walls around itself, then is the keeper.
+//! The process inside: isolates itself, and then becomes the keeper.
 //!
-//! It starts in new namespaces, with every capability in them and none outside, and shares the table of descriptors with
-//! its parent, who hands over the mounts that need the host's root. When the walls stand it has the few capabilities of
-//! the plan, a filter on system calls, and no descriptor but the keeper's own.
+//! It starts in new namespaces, with all capabilities in them and none outside. It shares the descriptor table with its
+//! parent, which passes on the mounts that need the host's root. In the end it has only the capabilities of the plan, a
+//! system call filter, and no descriptors but the keeper's.
 
 use crate::handover::{Handover, Root};
 use crate::rootfs::{self, filesystem};
@@ -22,20 +22,20 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 const NO_EFFECTS: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV).union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
-/// Files of the kernel that nobody inside has a use for.
+/// Files of the kernel that are masked inside.
 const MASKED: [&str; 4] = ["proc/kcore", "proc/keys", "proc/sysrq-trigger", "proc/timer_list"];
-/// Parts of it that can be read, not changed.
+/// Directories of the kernel that are read-only inside.
 const READ_ONLY: [&str; 4] = ["proc/sys", "proc/irq", "proc/bus", "proc/fs"];
 
-/// Is the process inside. Never returns. With `firewall`, the parent gets a socket for the firewall of this network
-/// namespace: one that is opened here, where every capability in it still holds.
+/// The main function of the process inside. Never returns. With `firewall`, the parent gets a socket for the firewall
+/// of this network namespace, opened here while all capabilities are still available.
 pub(crate) fn raise(network: Network, firewall: bool, hand: &OwnedFd, up: &OwnedFd) -> ! {
     sys::die_with_parent();
-    // It is closed with the parent's other descriptors, in whose table it is.
+    // It is closed with the parent's other descriptors, because it is in the parent's table.
     let socket =
         firewall.then(FirewallSocket::open).and_then(Result::ok).map(|socket| OwnedFd::from(socket).into_raw_fd());
     tell(up, &socket.unwrap_or(-1).to_ne_bytes());
-    // While the parent waits for the plan.
+    // Done while the parent waits for the plan.
     let own = Own::make(network);
     let Some(told) = Handover::receive(hand) else { kennel_keeper::sys::exit_now(125) };
     let Handover { hostname, capabilities, keeper, listener, landlock, nesting, .. } = told;
@@ -63,7 +63,7 @@ fn tell(pipe: &OwnedFd, message: &[u8]) {
     let _ = rustix::io::write(pipe, message);
 }
 
-/// The file systems that belong to the sandbox's own namespaces, attached nowhere yet.
+/// Filesystems that belong to the sandbox's own namespaces, not attached yet.
 struct Own {
     proc: OwnedFd,
     sysfs: Option<OwnedFd>,
@@ -72,12 +72,12 @@ struct Own {
 }
 
 impl Own {
-    /// Made while the host's own are still in sight: the kernel gives new ones only to those who can see these.
+    /// Creates them while the host's own ones are still visible, because the kernel requires that.
     fn make(network: Network) -> Result<Self, String> {
         let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
         let sysfs = match network {
             Network::None | Network::Joined => {
-                // Of all namespaces the one that takes longest to make: while the one outside makes the mounts.
+                // This namespace takes longest to create, so it is done while the process outside creates the mounts.
                 if network == Network::None {
                     sys::move_into(libc::CLONE_NEWNET).map_err(step("make a network namespace"))?;
                 }
@@ -85,7 +85,7 @@ impl Own {
                 let flags = NO_EFFECTS | MountAttrFlags::MOUNT_ATTR_RDONLY;
                 Some(filesystem("sysfs", &[], flags).map_err(step("mount /sys"))?)
             }
-            // It shows the network it belongs to, and that is not ours.
+            // It would show the network that it belongs to, which is not the sandbox's.
             Network::Host => None,
         };
         let terminals = [("ptmxmode", "0666"), ("mode", "0620")];
@@ -98,9 +98,9 @@ impl Own {
         Ok(Self { proc, sysfs, pts, shm })
     }
 
-    /// Puts them in their places, and shuts what of the kernel is not for a sandbox. Where there are sandboxes inside,
-    /// nothing is shut: the kernel gives a new `/proc` only to those who see all of the one that is there. What is in
-    /// these files belongs to the host's root, who is not inside.
+    /// Attaches them, and masks parts of the kernel's interface. With `nesting` nothing is masked, because the kernel
+    /// allows a new `/proc` only where the existing one is fully visible. The unmasked files belong to the host's root,
+    /// who is not mapped inside.
     fn attach(&self, root: BorrowedFd<'_>, nesting: bool) -> Result<(), String> {
         attach(self.pts.as_fd(), root, "dev/pts")?;
         attach(self.shm.as_fd(), root, "dev/shm")?;
@@ -137,7 +137,7 @@ impl Own {
 }
 
 impl Own {
-    /// No user namespace can be made in this one from here on: the filter on system calls says so too.
+    /// Prevents new user namespaces in this one. The system call filter prevents them, too.
     fn refuse_user_namespaces(&self) -> Result<(), String> {
         const SETTING: &str = "sys/user/max_user_namespaces";
         let write = |file: OwnedFd| rustix::io::write(&file, b"0");
@@ -157,7 +157,7 @@ fn mount_all(dir: &str, root: &Root, read_only: bool, nesting: bool, own: &Own) 
         Root::Made(numbers) => {
             let [root, dev, binds @ ..] = &numbers[..] else { return Err("too few mounts".into()) };
             let (root, dev) = (kennel_keeper::sys::borrow(*root), kennel_keeper::sys::borrow(*dev));
-            // Any place would do that this user, who is nobody to the host's files, can get to.
+            // Any directory would do that this user, who has no rights to the host's files, can access.
             attach(root, CWD, "/proc")?;
             attach(dev, root, "dev")?;
             own.attach(root, nesting)?;
@@ -175,7 +175,7 @@ fn mount_all(dir: &str, root: &Root, read_only: bool, nesting: bool, own: &Own) 
             made = parts::root(base)?;
             attach(made.as_fd(), CWD, dir)?;
             parts::fill(made.as_fd(), base, etc)?;
-            // The user is the same, inside and outside.
+            // The user is the same inside and outside.
             let mut binds = rootfs::show_all(made.as_fd(), Vec::new(), binds, None, |_, _, _| Ok(()))?;
             if read_only {
                 binds.push((rootfs::scratch(false, None)?, rootfs::make_place(&made, b"tmp", true, None)?));
@@ -189,19 +189,19 @@ fn mount_all(dir: &str, root: &Root, read_only: bool, nesting: bool, own: &Own) 
         }
     };
     rustix::process::fchdir(root).map_err(step("enter the root"))?;
-    // The new root on top of the old one, then the old one away: no directory inside is needed for it.
+    // The new root is mounted on top of the old one, which is then unmounted. This needs no directory inside.
     rustix::process::pivot_root(".", ".").map_err(step("make it the root"))?;
     unmount(".", UnmountFlags::DETACH).map_err(step("let go of the host's root"))?;
     rustix::process::chdir("/").map_err(step("enter the root"))
 }
 
-/// Puts a mount in its place.
+/// Attaches a mount at a path.
 pub(crate) fn attach(mount: BorrowedFd<'_>, dir: BorrowedFd<'_>, at: &str) -> Result<(), String> {
     move_mount(mount, "", dir, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .map_err(|error| format!("mount /{at}: {error}"))
 }
 
-/// The same, where the place is held already.
+/// Attaches a mount at a mount point that is already open.
 pub(crate) fn attach_at(mount: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), String> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(mount, "", place, "", flags).map_err(|error| format!("attach a mount: {error}"))
@@ -216,7 +216,7 @@ fn name(hostname: &str) -> Result<(), String> {
     rustix::system::sethostname(hostname.as_bytes()).map_err(|error| format!("set the host name: {error}"))
 }
 
-/// A table of descriptors of its own, with the keeper's in it and nothing else.
+/// Gives this process its own descriptor table, with only the keeper's descriptors.
 fn keep_only(listener: i32, keeper: &KeeperConfig, up: &OwnedFd) -> Result<OwnedFd, String> {
     let mut keep = vec![listener, up.as_raw_fd()];
     if let LogSink::Files { first, second, .. } = keeper.log {
@@ -228,11 +228,12 @@ fn keep_only(listener: i32, keeper: &KeeperConfig, up: &OwnedFd) -> Result<Owned
     kennel_keeper::sys::inherited(listener).ok_or_else(|| "the keeper's socket is not there".to_owned())
 }
 
-/// Root inside with the plan's capabilities, and with the system calls of the list, from here on for ever.
+/// Becomes root inside with the capabilities of the plan, and loads the system call filter. This is permanent.
 fn give_up_rights(capabilities: u64, landlock: bool, nesting: bool) -> Result<(), String> {
     let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
     match kennel_keeper::sys::become_user(0, 0, &[]) {
-        // The only user of its namespace is root already, and may not change its groups: they are those of who started us.
+        // The only user of this namespace is already root, and cannot change its groups: they are those of the calling
+        // user.
         Err(Errno::PERM) if rustix::process::geteuid().is_root() && rustix::process::getegid().is_root() => {}
         done => done.map_err(step("become root inside"))?,
     }
@@ -241,7 +242,7 @@ fn give_up_rights(capabilities: u64, landlock: bool, nesting: bool) -> Result<()
     let sets = CapabilitySets { effective: set, permitted: set, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets).map_err(step("give up capabilities"))?;
     kennel_keeper::sys::no_new_privileges().map_err(step("set no-new-privileges"))?;
-    // Becoming another user took it away.
+    // Switching the user has reset this.
     sys::die_with_parent();
     if landlock {
         fence::put_up()?;

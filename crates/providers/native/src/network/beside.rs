@@ -1,19 +1,19 @@
-//! Beside Docker: it lets nothing pass between networks but what is its own. One chain is left to others, and there we
-//! say that sandboxes may.
+//! Coexistence with Docker, which drops all forwarded traffic but its own. Docker reserves one chain for others, in
+//! which Kennel allows the traffic of sandboxes.
 
 use super::nfnetlink::{INET, IPV4, Nftables};
 use kennel_core::{Error, Result};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// How it stands with Docker's rules.
+/// The state of Docker's firewall rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Docker {
-    /// It has none here.
+    /// Docker has no rules here.
     NotHere,
-    /// They do not know of sandboxes yet.
+    /// Docker's rules do not allow sandboxes yet.
     Shut,
-    /// They let sandboxes pass.
+    /// Docker's rules allow sandboxes.
     Open,
 }
 
@@ -21,7 +21,7 @@ const TABLE: &str = "filter";
 const USERS: &str = "DOCKER-USER";
 const OURS: &str = "KENNEL";
 
-/// What follows is carried out whole or not at all. Where Docker's own containers are concerned, its rules decide.
+/// These rules are applied completely or not at all. For Docker's own containers, its rules decide.
 const RULES: &str = "*filter
 :KENNEL - [0:0]
 -A KENNEL -i kennel+ -o docker0 -j RETURN
@@ -33,7 +33,7 @@ COMMIT
 ";
 
 impl Docker {
-    /// Looks. What cannot be seen is not there.
+    /// Returns the current state. Rules that cannot be read count as absent.
     pub(super) fn look() -> Self {
         look().unwrap_or(Self::NotHere)
     }
@@ -44,12 +44,12 @@ fn look() -> Result<Docker, Errno> {
     if kernel.chain(IPV4, TABLE, USERS)?.is_none() {
         return Ok(Docker::NotHere);
     }
-    // The name of the chain that a rule leads to is in it.
+    // A rule contains the name of the chain that it jumps to.
     let leads_to_us = kernel.rules(IPV4, TABLE, USERS)?.iter().any(|rule| rule.mentions(OURS.as_bytes()));
     Ok(if leads_to_us { Docker::Open } else { Docker::Shut })
 }
 
-/// Whether the chain `FORWARD` drops what none of its rules accepts.
+/// Whether the chain `FORWARD` drops by default.
 pub(super) fn drops() -> Result<bool, Errno> {
     const POLICY: u16 = 5;
     let chain = Nftables::open()?.chain(IPV4, TABLE, "FORWARD")?;
@@ -62,16 +62,17 @@ pub(super) fn has_firewalld() -> Result<bool, Errno> {
     Nftables::open()?.table(INET, "firewalld").map(|table| table.is_some())
 }
 
-/// Whether there are rules of the old kind.
+/// Whether there are rules of `iptables-legacy`.
 pub(super) fn has_old_rules() -> bool {
     std::fs::read_to_string("/proc/net/ip_tables_names").is_ok_and(|names| names.lines().any(|name| name == TABLE))
 }
 
-/// Lets sandboxes pass.
+/// Allows the traffic of sandboxes.
 pub(super) fn pass() -> Result<()> {
     let what = "let sandboxes pass beside Docker";
     let name = "iptables-restore";
-    // Whoever does the same has to wait, and will find it done. The lock is on the program, so that no file is left.
+    // Another process that does the same waits, and finds it done. The lock is on the program, so that no lock file is
+    // left.
     let lock = super::program(name).and_then(|path| std::fs::File::open(path).ok());
     if let Some(lock) = &lock {
         rustix::io::retry_on_intr(|| rustix::fs::flock(lock, FlockOperation::LockExclusive))

@@ -1,11 +1,11 @@
-//! The network `bridge`: what the host has to have for it, once for all sandboxes.
+//! The network `bridge`: what the host needs for it, once for all sandboxes.
 //!
-//! Each sandbox gets a pair of interfaces of its own from its jail. Here is what they have in common: rules of the
-//! firewall that go by the interfaces' names, so that nothing has to be changed for a sandbox and nothing is left of it;
-//! leave to pass where Docker lets nothing pass; and whom to ask for names.
+//! The jail creates a pair of interfaces for each sandbox. This module manages what all sandboxes have in common:
+//! firewall rules that match the interfaces' names, so that nothing changes per sandbox and nothing is left behind;
+//! permission to pass where Docker drops everything else; and the DNS configuration.
 //!
-//! Whether all is there is asked of the kernel each time a sandbox starts, which takes microseconds. Programs (`nft`,
-//! `iptables-restore`) are run only if something is not.
+//! Each start asks the kernel whether everything is in place, which takes microseconds. Programs (`nft`,
+//! `iptables-restore`) run only if something is missing.
 
 mod beside;
 mod names;
@@ -21,27 +21,27 @@ use std::path::{Path, PathBuf};
 
 pub use beside::Docker;
 
-/// What the network `bridge` finds on this machine.
+/// What network `bridge` finds on this machine.
 #[derive(Clone, Debug)]
 pub struct Bridge {
-    /// What makes rules, where it is.
+    /// The path of the program `nft`, if it is installed.
     pub nft: Option<PathBuf>,
-    /// The range of addresses, if the rules are there.
+    /// The address range, if the rules exist.
     pub range: Option<String>,
-    /// Whether this machine passes packets on between its networks.
+    /// Whether this machine forwards packets.
     pub forwarding: bool,
-    /// How it stands with Docker's rules.
+    /// The state of Docker's rules.
     pub docker: Docker,
-    /// Whether something else lets nothing pass: the policy of the chain `FORWARD`, without Docker.
+    /// Whether the policy of the chain `FORWARD` drops packets, without Docker.
     pub closed: bool,
-    /// Whether firewalld runs: it lets pass only what it knows.
+    /// Whether firewalld runs, which drops traffic it does not know.
     pub firewalld: bool,
-    /// Whether there are rules of the old kind (`iptables-legacy`), which cannot be seen this way.
+    /// Whether there are rules of `iptables-legacy`, which cannot be read here.
     pub legacy: bool,
 }
 
 impl Bridge {
-    /// Makes the rules if they are not there: whether that can be done shows in no other way.
+    /// Creates the rules if they do not exist. There is no other way to find out whether this works.
     pub fn make() -> Result<()> {
         match rules::in_force()? {
             Some(_) => Ok(()),
@@ -49,7 +49,7 @@ impl Bridge {
         }
     }
 
-    /// Looks, and changes nothing. Root sees it all; others see programs only.
+    /// Returns the state without changing anything. Root sees everything; others see only programs.
     pub fn look() -> Self {
         let rules = rules::present().ok().flatten();
         let docker = Docker::look();
@@ -65,7 +65,7 @@ impl Bridge {
     }
 }
 
-/// Sees to it that sandboxes can have it; answers the range of their addresses. If they cannot, why, and what to do.
+/// Prepares `bridge` and returns the address range. If it is not available, the error contains the reason and a hint.
 pub(crate) async fn ready(rights: Rights) -> Result<Ipv4Addr> {
     if rights == Rights::User {
         return pasta().map(|_| Ipv4Addr::UNSPECIFIED);
@@ -80,7 +80,7 @@ pub(crate) async fn ready(rights: Rights) -> Result<Ipv4Addr> {
     Ok(range)
 }
 
-/// A sandbox's way out.
+/// Returns the connection of a sandbox to the outside.
 pub(crate) async fn link(id: &SandboxId, spec: &SandboxSpec, rights: Rights) -> Result<(Link, names::Names)> {
     let range = ready(rights).await?;
     for port in &spec.ports {
@@ -112,7 +112,7 @@ pub(crate) async fn link(id: &SandboxId, spec: &SandboxSpec, rights: Rights) -> 
     Ok((link, names))
 }
 
-/// The program that is the way out of an ordinary user's sandboxes.
+/// Returns the path of `pasta`, which connects the sandboxes of an ordinary user.
 fn pasta() -> Result<String> {
     let unavailable = |what: &str, fix: &str| Error::new(ErrorCode::NotAvailable, what).hint(fix);
     let path = program("pasta").ok_or_else(|| {
@@ -130,19 +130,19 @@ fn pasta() -> Result<String> {
         .map_err(|path| unavailable(&format!("{} is not valid UTF-8", path.display()), "install pasta elsewhere"))
 }
 
-/// Where the ports of a sandbox that runs are published: its jail has written it down.
+/// Returns the published ports of a running sandbox, which its jail has written to a file.
 pub(crate) fn published(dir: &Path) -> Vec<Published> {
     let text = std::fs::read_to_string(dir.join(PORTS)).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// Does what runs other programs where nobody else has to wait for it.
+/// Runs work that starts other programs on a blocking thread.
 async fn apart<T: Send + 'static>(work: fn() -> Result<T>) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| Error::new(ErrorCode::Internal, format!("prepare the network: {error}")))?
 }
 
-/// Says early, and with a way out, that a port is taken. The jail would notice, too.
+/// Reports early, with a hint, that a port is in use. The jail would notice it, too.
 fn check_free(port: kennel_types::Port) -> Result<()> {
     let Some(number) = port.host else { return Ok(()) };
     let place = (Ipv4Addr::LOCALHOST, number);
@@ -162,7 +162,7 @@ fn check_free(port: kennel_types::Port) -> Result<()> {
     }
 }
 
-/// A program of root's, where those are. The library looks at no `PATH`.
+/// Finds a program of root in the usual directories. The library does not use `PATH`.
 fn program(name: &str) -> Option<PathBuf> {
     const PLACES: [&str; 6] =
         ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin", "/run/current-system/sw/bin"];
@@ -170,7 +170,7 @@ fn program(name: &str) -> Option<PathBuf> {
     PLACES.iter().map(|place| Path::new(place).join(name)).find(runs)
 }
 
-/// Runs a program with this input. What it says is the reason if it fails.
+/// Runs a program with this input. If it fails, its output is the reason.
 fn run(what: &str, name: &str, arguments: &[&str], input: &str) -> Result<()> {
     use std::io::Write;
     use std::process::{Command, Stdio};
@@ -185,7 +185,7 @@ fn run(what: &str, name: &str, arguments: &[&str], input: &str) -> Result<()> {
     command.args(arguments).env_clear().stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // One that does not read says why.
+        // If the program does not read its input, its output contains the reason.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(failed)?;

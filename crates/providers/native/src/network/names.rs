@@ -1,35 +1,36 @@
-//! Whom a sandbox asks for names: those that the host asks, where they can be reached from inside.
+//! The DNS configuration of a sandbox: the host's resolvers, if they can be reached from inside.
 //!
-//! Who answers on the host's own loopback (systemd-resolved, dnsmasq) cannot. If it is systemd-resolved, those whom it asks
-//! in turn are asked; else questions are passed on by a program of the sandbox's own.
+//! Resolvers on the host's own loopback (systemd-resolved, dnsmasq) cannot be reached. For systemd-resolved, its
+//! upstream resolvers are used. Otherwise a program that belongs to the sandbox forwards the queries.
 
 use kennel_jail::{NAMES, NAMES_BY_PASTA};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
-/// What is in `/etc/resolv.conf` inside, and what it takes.
+/// The content of `/etc/resolv.conf` inside, and what it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Names {
-    /// The file.
+    /// The content of the file.
     pub(crate) text: String,
-    /// Who only the host can ask: the first is asked inside at [`NAMES`], the others at the following.
+    /// Resolvers that only the host can reach: the first appears inside at [`NAMES`], the others at the following
+    /// addresses.
     pub(crate) forwarded: Vec<SocketAddr>,
 }
 
-/// More than that no program asks.
+/// The number of resolvers that programs use at most.
 const SERVERS: usize = 3;
-/// Where systemd-resolved listens.
+/// The addresses of systemd-resolved.
 const STUBS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53)), IpAddr::V4(Ipv4Addr::new(127, 0, 0, 54))];
 
 impl Names {
-    /// As this machine is set up now.
+    /// Creates the configuration from the current state of this machine.
     pub(crate) fn of_this_machine() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let own = |address: Ipv4Addr| UdpSocket::bind((address, 0)).is_ok();
         Self::of(&read("/etc/resolv.conf"), || read("/run/systemd/resolve/resolv.conf"), own)
     }
 
-    /// The same where `pasta` passes on what only the host can ask. It asks the first whom the host asks.
+    /// Changes the configuration for `pasta`, which forwards queries to the host's first resolver.
     pub(crate) fn by_pasta(mut self) -> Self {
         if !self.forwarded.is_empty() {
             let rest = self.text.lines().filter(|line| !line.starts_with("nameserver "));
@@ -40,16 +41,17 @@ impl Names {
         self
     }
 
-    /// The addresses that are asked inside.
+    /// The addresses of the resolvers inside.
     pub(crate) fn servers(&self) -> Vec<String> {
         servers(&self.text).iter().map(ToString::to_string).collect()
     }
 
-    /// From the host's own file, the one of those whom systemd-resolved asks, and whether an address is the host's own.
+    /// Creates the configuration from the host's file, the file with the upstream resolvers of systemd-resolved, and a
+    /// function that tells whether an address is the host's own.
     fn of(text: &str, upstream: impl FnOnce() -> String, own: impl Fn(Ipv4Addr) -> bool) -> Self {
         let mut servers = servers(text);
         if servers.is_empty() {
-            // What the C library takes it to mean.
+            // The C library's default if there is no resolver.
             servers.push(Ipv4Addr::LOCALHOST.into());
         }
         let direct = |servers: &[IpAddr]| -> Vec<Ipv4Addr> {
@@ -73,7 +75,7 @@ impl Names {
         }
         let mut inside = String::new();
         for server in asked.iter().take(SERVERS) {
-            let _ = writeln!(inside, "nameserver {server}"); // a String takes everything
+            let _ = writeln!(inside, "nameserver {server}"); // Writing to a String cannot fail.
         }
         for line in text.lines().filter(|line| is_kept(line)) {
             inside.extend([line, "\n"]);

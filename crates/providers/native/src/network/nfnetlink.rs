@@ -1,28 +1,28 @@
-//! Asks the kernel which firewall rules there are: a few questions, without running a program.
+//! Reads firewall rules from the kernel over netlink, without running a program.
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-/// Messages of nftables.
+/// Message types of nftables.
 const SUBSYSTEM: u16 = 10 << 8;
 const GET_TABLE: u16 = SUBSYSTEM | 1;
 const GET_CHAIN: u16 = SUBSYSTEM | 4;
 const GET_RULE: u16 = SUBSYSTEM | 7;
 const REQUEST: u16 = 1;
 const DUMP: u16 = 0x300;
-/// Of the answers.
+/// Message types of replies.
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
-/// Families of tables.
+/// Address families of tables.
 pub(super) const INET: u8 = 1;
 pub(super) const IPV4: u8 = 2;
 
-/// A line to the kernel.
+/// A netlink socket.
 pub(super) struct Nftables(OwnedFd);
 
-/// The attributes of one answer.
+/// The attributes of one reply.
 pub(super) struct Found(Vec<u8>);
 
 impl Nftables {
@@ -31,20 +31,20 @@ impl Nftables {
         rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol).map(Self)
     }
 
-    /// A table, if it is there.
+    /// Returns a table, if it exists.
     pub(super) fn table(&self, family: u8, name: &str) -> Result<Option<Found>, Errno> {
         const NAME: u16 = 1;
         self.one(GET_TABLE, family, &[(NAME, name)])
     }
 
-    /// A chain, if it is there.
+    /// Returns a chain, if it exists.
     pub(super) fn chain(&self, family: u8, table: &str, name: &str) -> Result<Option<Found>, Errno> {
         const TABLE: u16 = 1;
         const NAME: u16 = 3;
         self.one(GET_CHAIN, family, &[(TABLE, table), (NAME, name)])
     }
 
-    /// The rules of a chain.
+    /// Returns the rules of a chain.
     pub(super) fn rules(&self, family: u8, table: &str, chain: &str) -> Result<Vec<Found>, Errno> {
         const TABLE: u16 = 1;
         const CHAIN: u16 = 2;
@@ -59,7 +59,7 @@ impl Nftables {
         }
     }
 
-    /// Sends a question and collects the answers.
+    /// Sends a request and collects the replies.
     fn ask(&self, kind: u16, flags: u16, family: u8, attributes: &[(u16, &str)]) -> Result<Vec<Found>, Errno> {
         let question = question(kind, flags, family, attributes);
         rustix::io::retry_on_intr(|| rustix::net::send(&self.0, &question, SendFlags::empty()))?;
@@ -77,7 +77,7 @@ impl Nftables {
                         let code = message.get(..4).and_then(|code| code.try_into().ok()).map_or(0, i32::from_ne_bytes);
                         return Err(Errno::from_raw_os_error(code.saturating_neg()));
                     }
-                    // After `struct nfgenmsg`.
+                    // The attributes follow `struct nfgenmsg`.
                     _ => found.push(Found(message.get(4..).unwrap_or_default().to_vec())),
                 }
                 if flags & DUMP == 0 {
@@ -91,7 +91,7 @@ impl Nftables {
     }
 }
 
-/// A message at the beginning: its kind, what is in it, and what follows.
+/// Splits off the first message: its type, its content, and the rest.
 fn split(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
     let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
@@ -118,7 +118,7 @@ fn question(kind: u16, flags: u16, family: u8, attributes: &[(u16, &str)]) -> Ve
 }
 
 impl Found {
-    /// One of the attributes.
+    /// Returns one of the attributes.
     pub(super) fn attribute(&self, wanted: u16) -> Option<&[u8]> {
         const KIND: u16 = 0x3fff;
         let mut rest = &self.0[..];
@@ -133,7 +133,7 @@ impl Found {
         }
     }
 
-    /// Whether these bytes are anywhere in it.
+    /// Whether the reply contains these bytes.
     pub(super) fn mentions(&self, bytes: &[u8]) -> bool {
         self.0.windows(bytes.len()).any(|window| window == bytes)
     }

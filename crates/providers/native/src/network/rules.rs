@@ -1,7 +1,8 @@
-//! The rules of the firewall, in a table of our own: made once for all sandboxes of the machine, whoever they belong to.
+//! The firewall rules, in Kennel's own table. They are created once for all sandboxes of the machine, whoever owns
+//! them.
 //!
-//! The table's comment says which rules it has and which range of addresses sandboxes have, so that all who come later
-//! agree. Whoever comes when it is not there, or is of another version, puts it there whole, in one step.
+//! The table's comment contains its version and the address range of sandboxes, so that later processes agree. If the
+//! table is missing or has another version, it is replaced in one step.
 
 use super::nfnetlink::{INET, Nftables};
 use kennel_core::{Error, Result};
@@ -9,9 +10,9 @@ use kennel_types::ErrorCode;
 use rustix::io::Errno;
 use std::net::Ipv4Addr;
 
-/// Changes with the rules.
+/// Must change when the rules change.
 const VERSION: &str = "kennel rules 1";
-/// Where sandboxes have their addresses: the first of these that leads nowhere else.
+/// Candidates for the address range. The first that has no route is used.
 const RANGES: [Ipv4Addr; 4] = [
     Ipv4Addr::new(10, 207, 0, 0),
     Ipv4Addr::new(10, 231, 0, 0),
@@ -20,7 +21,7 @@ const RANGES: [Ipv4Addr; 4] = [
 ];
 const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
 
-/// Rules that are there.
+/// Existing rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
     /// The first of 65536 addresses.
@@ -33,19 +34,19 @@ impl Rules {
     }
 }
 
-/// The rules, if they are there as they should be.
+/// Returns the rules, if they exist and are complete.
 pub(super) fn present() -> Result<Option<Rules>, Errno> {
-    /// Chains and what else is in it; and its comment.
+    /// Attributes of a table: its number of chains and other objects, and its comment.
     const USE: u16 = 3;
     const USERDATA: u16 = 6;
     let Some(table) = Nftables::open()?.table(INET, "kennel")? else { return Ok(None) };
     let chains = table.attribute(USE).and_then(|count| count.try_into().ok()).map_or(0, u32::from_be_bytes);
     let comment = table.attribute(USERDATA).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-    // Someone may have emptied it.
+    // Someone may have flushed the table.
     Ok(comment.filter(|_| chains as usize >= chains_of(TEXT)).and_then(|comment| read(&comment)))
 }
 
-/// The rules, if there is nothing left to be done.
+/// Returns the rules, if nothing is left to do.
 pub(super) fn in_force() -> Result<Option<Rules>> {
     let failed = |error: Errno| {
         Error::new(ErrorCode::NotAvailable, format!("network bridge: the kernel tells of no firewall rules: {error}"))
@@ -66,12 +67,12 @@ fn read(comment: &str) -> Option<Rules> {
     RANGES.contains(&range).then_some(Rules { range })
 }
 
-/// Whether this machine passes packets on.
+/// Whether this machine forwards packets.
 pub(super) fn is_forwarding() -> bool {
     std::fs::read_to_string(FORWARDING).is_ok_and(|text| text.trim() != "0")
 }
 
-/// Puts them there; answers the range.
+/// Creates the rules, and returns the address range.
 pub(super) fn install() -> Result<Ipv4Addr> {
     let routes = std::fs::read_to_string("/proc/net/route").unwrap_or_default();
     let range = RANGES.into_iter().find(|range| !is_taken(*range, &routes)).unwrap_or(RANGES[0]);
@@ -85,13 +86,14 @@ pub(super) fn install() -> Result<Ipv4Addr> {
     Ok(range)
 }
 
-/// As `nft` reads them. `guarded`: this machine passed nothing on before us, and passes on nothing else now.
+/// Returns the rules as input for `nft`. `guarded`: forwarding was off before, so all other forwarded traffic is
+/// dropped.
 fn text(range: Ipv4Addr, guarded: bool) -> String {
     let guard = if guarded { "iifname != \"kennel*\" oifname != \"kennel*\" drop" } else { "" };
     TEXT.replace("MARK", &format!("{VERSION} {range}/16")).replace("GUARD", guard)
 }
 
-/// Whether addresses of a range lead somewhere already, by the kernel's table of routes. Our own do not count.
+/// Whether there is already a route to addresses of a range, other than Kennel's own.
 fn is_taken(range: Ipv4Addr, routes: &str) -> bool {
     routes.lines().skip(1).any(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

@@ -190,7 +190,7 @@ impl Native {
         let gone = |error: Error| Error::new(ErrorCode::StartFailed, format!("start the sandbox: {error}"));
         let screens = self.guard().screens(&record.spec).await.map_err(gone)?;
         let masks = Masks { hidden: self.guard().masked().map(Path::to_owned).collect(), screens };
-        let mut plan = plan::of(record, &self.maker, &dir, &masks, base, &self.volumes, &self.claims)?;
+        let mut plan = plan::of(record, &self.maker, &dir, &masks, base, &self.volumes)?;
         if record.network == NetworkMode::Bridge {
             let (link, names) = network::link(&record.id, &record.spec, self.maker.rights).await?;
             plan.etc.push(EtcFile {

@@ -1,7 +1,6 @@
 //! Computes the plan for the jail from the spec. It only reads from the system.
 
 use crate::groups::MOUNT;
-use crate::range::Claims;
 use crate::rights::Maker;
 use crate::volumes::Volumes;
 use crate::{cover, image, toolchains};
@@ -149,7 +148,6 @@ pub(crate) fn of(
     masks: &Masks,
     mut base: Base,
     volumes: &Volumes,
-    claims: &Claims,
 ) -> Result<Plan> {
     let spec = &record.spec;
     // The owner may have changed since the sandbox was created.
@@ -211,7 +209,6 @@ pub(crate) fn of(
         landlock: record.enforcement.layers.contains(&Layer::Landlock),
         nesting: spec.nesting,
         remove_dir: spec.tied,
-        claim: record.first_id.filter(|_| spec.tied).map(|first| claims.path(first).to_string_lossy().into_owned()),
         etc: etc(record),
         link: None,
     })

@@ -82,8 +82,6 @@ struct Heard {
     goes_on: bool,
     /// The directory, if it is removed with the sandbox, with the rights and ids for removing it.
     dir: Option<(String, Rights, Ids)>,
-    /// The claim on its host ids.
-    claim: Option<String>,
 }
 
 impl Heard {
@@ -95,7 +93,6 @@ impl Heard {
         {
             overlay::let_go(dir);
             let _ = clear::remove(dir, *rights, ids);
-            self.claim.iter().for_each(|claim| ids::give_back(claim, dir));
         }
     }
 }
@@ -166,7 +163,7 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     }
     let mut plan: Plan = minicbor::decode(&place::hear()?).map_err(|error| format!("read the plan: {error}"))?;
     let dir = plan.remove_dir.then(|| (plan.dir.clone(), plan.rights, plan.ids.clone()));
-    *heard = Heard { goes_on: plan.keeper.host_fd.is_some(), dir, claim: plan.claim.clone() };
+    *heard = Heard { goes_on: plan.keeper.host_fd.is_some(), dir };
     place::keep_host(&mut plan.keeper)?;
     let place = Place::take(&plan.dir, &mut plan.keeper)?;
     let group = plan.cgroup.as_ref().map(cgroup::Group::make).transpose()?;
@@ -278,7 +275,6 @@ impl Watch {
         if self.plan.remove_dir {
             let _ = rustix::process::chdir("/");
             let _ = clear::remove(&self.plan.dir, self.plan.rights, &self.plan.ids);
-            self.plan.claim.iter().for_each(|claim| ids::give_back(claim, &self.plan.dir));
         }
         // Descriptors that were closed by number must not be closed again by their owners.
         kennel_keeper::sys::exit_now(0)

@@ -54,10 +54,6 @@ pub struct Plan {
     /// Whether sandboxes can be created inside.
     #[n(14)]
     pub nesting: bool,
-    /// The file that claims its host ids, if it is removed with the sandbox. It contains the path of the sandbox's
-    /// directory.
-    #[n(30)]
-    pub claim: Option<String>,
     /// The connection of its network to the outside, if it has its own network.
     #[n(20)]
     pub link: Option<Link>,

@@ -74,7 +74,7 @@ pub fn start() -> PathBuf {
 
 /// Waits for an engine that was started just now to answer. If it does not, the end of its log says why.
 pub(crate) fn comes_up(child: &mut Child, socket: &Path, log: &Path, what: &str) {
-    let up = within_blocking(Duration::from_mins(1), || {
+    let up = within_blocking(Duration::from_mins(3), || {
         answers(socket) || child.try_wait().is_ok_and(|ended| ended.is_some())
     });
     if !up || !answers(socket) {
@@ -101,7 +101,7 @@ pub fn stop() -> bool {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         // One that has ended runs no program, also while nobody has asked for its status.
         let raw = pid.as_raw_nonzero().get() as u32;
-        let gone = within_blocking(Duration::from_mins(1), || host::program(raw).is_none());
+        let gone = within_blocking(Duration::from_mins(3), || host::program(raw).is_none());
         assert!(gone, "dockerd ({}) does not end", pid.as_raw_nonzero());
     }
     // It leaves the network namespace that it was in.
@@ -183,7 +183,7 @@ impl Private {
             .args(self.arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         self.program = Some(command.spawn().unwrap_or_else(|error| panic!("start dockerd: {error}")));
-        let up = within_blocking(Duration::from_mins(1), || answers(&self.socket()));
+        let up = within_blocking(Duration::from_mins(3), || answers(&self.socket()));
         assert!(up, "{}", std::fs::read_to_string(dir.join("log")).unwrap_or_default());
     }
 }
@@ -300,7 +300,7 @@ pub(crate) fn lock_file(what: &str) -> File {
 pub fn answers(socket: &Path) -> bool {
     let ping = || -> std::io::Result<Vec<u8>> {
         let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         stream.write_all(b"GET /_ping HTTP/1.0\r\n\r\n")?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer)?;

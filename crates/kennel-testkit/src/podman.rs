@@ -114,14 +114,14 @@ impl Service {
         if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             let raw = pid.as_raw_nonzero().get() as u32;
-            let gone = within_blocking(Duration::from_mins(1), || host::program(raw).is_none());
+            let gone = within_blocking(Duration::from_mins(3), || host::program(raw).is_none());
             assert!(gone, "podman ({raw}) does not end");
         }
         if self == Self::User {
             Self::end_pause_process(&dir);
             // It goes on in a namespace of its own, as another process, whatever became of the one that was started.
             let mark = format!("CONTAINERS_CONF={}", dir.join("containers.conf").display());
-            let gone = within_blocking(Duration::from_mins(1), || {
+            let gone = within_blocking(Duration::from_mins(3), || {
                 let left = host::marked(&mark);
                 for pid in left.iter().filter_map(|pid| rustix::process::Pid::from_raw(*pid as i32)) {
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Longest time one call may take; one that hangs fails instead.
-const CALL: Duration = Duration::from_mins(1);
+pub(crate) const CALL: Duration = Duration::from_mins(2);
 
 /// Makes a test of each case for each provider.
 macro_rules! on_every_provider {
@@ -136,7 +136,7 @@ impl Kennel {
     /// Whether nothing of this home is left on the machine, a moment from now: what a tied sandbox leaves is cleared
     /// away off the path of who waits for the command.
     pub(crate) fn is_gone(&self) -> bool {
-        within_blocking(Duration::from_secs(1), || self.left().is_empty())
+        within_blocking(CALL, || self.left().is_empty())
     }
 
     pub(crate) fn left(&self) -> Vec<String> {
@@ -161,8 +161,7 @@ impl Drop for Kennel {
             assert!(fine || std::thread::panicking(), "{removed:?}");
         }
         if !std::thread::panicking() {
-            let gone = within_blocking(Duration::from_secs(5), || self.left().is_empty());
-            assert!(gone, "left behind:\n{}", self.left().join("\n"));
+            assert!(self.is_gone(), "left behind:\n{}", self.left().join("\n"));
         }
     }
 }

@@ -87,6 +87,6 @@ fn a_new_users_walk() {
 
     let mark = user.home.path().display().to_string();
     let state = user.home.path().join(".local/state/kennel/native");
-    let gone = within_blocking(Duration::from_secs(5), || host::leftovers(&mark, &[], &state).is_empty());
+    let gone = within_blocking(Duration::from_secs(90), || host::leftovers(&mark, &[], &state).is_empty());
     assert!(gone, "{:?}", host::leftovers(&mark, &[], &state));
 }

@@ -125,7 +125,7 @@ pub(crate) const SERVICES: [Service; 3] = [
         name: "podman of an ordinary user",
         variable: podman::Service::User.variable(),
         program: "podman",
-        tests: "podman",
+        tests: "podman_rootless",
         start: || podman::Service::User.start(),
         stop: || podman::Service::User.stop(),
     },

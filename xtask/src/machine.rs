@@ -1,5 +1,6 @@
 //! The machine this runs on: who we are on it, what is missing, and getting it where that is ours to do.
 
+use crate::stage::cargo;
 use anyhow::{Context, Result, bail};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -181,6 +182,18 @@ pub(crate) fn works(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
+}
+
+/// Builds and installs a subcommand of cargo that is missing. It takes minutes, once.
+pub(crate) fn install_tool(subcommand: &str, package: &str) -> Result<()> {
+    if works("cargo", &[subcommand, "--version"]) {
+        return Ok(());
+    }
+    eprintln!("== installing {package}");
+    if !cargo(&["install", "--locked", package]).status().context("run cargo")?.success() {
+        bail!("cargo could not install {package}");
+    }
+    Ok(())
 }
 
 fn apt(packages: &[&str]) -> Result<bool> {

@@ -1,16 +1,19 @@
-//! Chores of the project. `cargo xtask test` does all set-up and runs all tests; `cargo xtask bench` measures Kennel
-//! beside its peers; `cargo xtask fuzz` feeds garbage to what reads from inside a sandbox; `cargo xtask guest` tests native in
-//! a virtual machine with another kernel.
+//! Chores of the project. `cargo xtask test` does all set-up, checks the code and runs most tests; `cargo xtask extended` runs the
+//! rest. `cargo xtask bench` measures Kennel beside its peers; `cargo xtask fuzz` feeds garbage to what reads from inside a
+//! sandbox; `cargo xtask guest` tests native in a virtual machine with another kernel.
 //!
 //! Nothing is left out quietly: what cannot be done here is said loudly, and in CI it is a failure.
 
 #[cfg(feature = "bench")]
 mod bench;
 mod engine;
+mod extended;
 mod fuzz;
+mod ground;
 mod guest;
 mod launch;
 mod machine;
+mod runner;
 mod stage;
 mod tally;
 mod test;
@@ -22,8 +25,10 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "cargo xtask", disable_help_subcommand = true)]
 enum Chore {
-    /// Set up what is needed and run all checks and tests
+    /// Set up what is needed, check formatting and lints, and run the tests
     Test(test::Test),
+    /// Run what `test` leaves out: rare engines, documentation, another kernel, fuzzing
+    Extended,
     /// Measure Kennel beside its peers, in one run
     Bench(Bench),
     /// The part of it that is built for speed
@@ -56,6 +61,7 @@ struct Bench {
 fn main() -> ExitCode {
     let done = match Chore::parse() {
         Chore::Test(chore) => chore.run(),
+        Chore::Extended => extended::run(),
         Chore::Bench(options) => launch::bench(&options),
         #[cfg(feature = "bench")]
         Chore::Measure(options) => bench::run(&options),

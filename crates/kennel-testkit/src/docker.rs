@@ -50,7 +50,7 @@ pub fn start() -> PathBuf {
         return socket;
     }
     let log = File::create(dir.join("dockerd.log")).expect("make a log for dockerd");
-    let mut command = Command::new("dockerd");
+    let mut command = outliving("dockerd");
     command
         .arg("--data-root")
         .arg(dir.join("data"))
@@ -70,6 +70,16 @@ pub fn start() -> PathBuf {
     });
     comes_up(&mut child, &socket, &dir.join("dockerd.log"), "dockerd");
     socket
+}
+
+/// A program that outlives this one. It gets none of the descriptors that this one was given, beside the usual three: whoever waits for a
+/// pipe to be closed, or for a lock, must not wait for it.
+pub(crate) fn outliving(program: &str) -> Command {
+    const CLOSE: &str =
+        r#"for fd in /proc/self/fd/*; do fd=${fd##*/}; [ "$fd" -lt 3 ] || eval "exec $fd>&-"; done; exec "$@""#;
+    let mut command = Command::new("busybox");
+    command.args(["sh", "-c", CLOSE, "sh", program]);
+    command
 }
 
 /// Waits for an engine that was started just now to answer. If it does not, the end of its log says why.
@@ -300,7 +310,7 @@ pub(crate) fn lock_file(what: &str) -> File {
 pub fn answers(socket: &Path) -> bool {
     let ping = || -> std::io::Result<Vec<u8>> {
         let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_read_timeout(Some(Duration::from_mins(1)))?;
         stream.write_all(b"GET /_ping HTTP/1.0\r\n\r\n")?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer)?;
@@ -322,4 +332,23 @@ fn make_image(socket: &Path, name: &str) {
         .stdout(Stdio::null())
         .status();
     assert!(import.is_ok_and(|status| status.success()), "the image {name} could not be made");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_outlives_us_gets_no_descriptor_of_ours() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        // Others than those that Rust opens are inherited.
+        let _inherited = rustix::io::dup(&file).unwrap();
+        let has = |mut command: Command| {
+            let output = command.args(["-l", "/proc/self/fd"]).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8_lossy(&output.stdout).contains(file.path().to_str().unwrap())
+        };
+        assert!(has(Command::new("ls")), "it can be seen");
+        assert!(!has(outliving("ls")));
+    }
 }

@@ -4,7 +4,7 @@
 //! Blocking, and fit to be called by programs that prepare a test run as well as by tests. Podman speaks Docker's language, so
 //! [`crate::docker`] makes images on it and looks behind our back.
 
-use crate::docker::{self, InUse, answers, comes_up, lock, lock_file};
+use crate::docker::{self, InUse, answers, comes_up, lock, lock_file, outliving};
 use crate::{host, testers_ids, within_blocking};
 use std::fs::File;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -78,7 +78,7 @@ impl Service {
         }
         self.make_place(&dir);
         let log = File::create(dir.join("service.log")).expect("make a log for podman");
-        let mut command = self.podman();
+        let mut command = self.podman(outliving("podman"));
         command
             .args(["system", "service", "--time", "0"])
             .arg(format!("unix://{}", socket.display()))
@@ -108,7 +108,7 @@ impl Service {
         }
         if dir.join("containers.conf").exists() {
             // Whatever a test that was killed has left.
-            let _ = self.podman().args(["rm", "--force", "--all", "--time", "0"]).output();
+            let _ = self.podman(Command::new("podman")).args(["rm", "--force", "--all", "--time", "0"]).output();
         }
         let pid = std::fs::read_to_string(dir.join("service.pid")).ok().and_then(|pid| pid.trim().parse().ok());
         if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
@@ -153,9 +153,8 @@ impl Service {
     }
 
     /// Podman's own command line, on the same storage.
-    fn podman(self) -> Command {
+    fn podman(self, mut command: Command) -> Command {
         let dir = self.dir();
-        let mut command = Command::new("podman");
         for (flag, place) in
             [("--root", "root"), ("--runroot", "run"), ("--tmpdir", "tmp"), ("--network-config-dir", "networks")]
         {

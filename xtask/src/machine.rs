@@ -59,7 +59,8 @@ impl Machine {
         Self {
             root: rustix::process::geteuid().is_root(),
             debian: Path::new("/etc/debian_version").exists(),
-            ci: std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false" && value != "0"),
+            ci: kennel_testkit::environment::variable("CI")
+                .is_some_and(|value| !value.is_empty() && value != "false" && value != "0"),
             left_out: Vec::new(),
         }
     }
@@ -171,7 +172,7 @@ impl Machine {
 
 /// The program of that name on PATH, or where root's programs are.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = kennel_testkit::environment::variable("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     let mut places = std::env::split_paths(&path).chain(usual);
     places.find_map(|dir| Some(dir.join(program)).filter(|path| path.is_file()))

@@ -82,7 +82,7 @@ fn minutes(time: Duration) -> String {
 
 /// The cargo that runs us.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = Command::new(kennel_testkit::environment::variable("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
     command
 }

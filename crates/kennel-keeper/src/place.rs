@@ -37,6 +37,7 @@ fn failed(what: &str, name: &str, error: Errno) -> String {
 
 impl Place {
     /// Takes the directory: makes it the working directory, locks it and listens in it.
+    #[expect(clippy::disallowed_methods, reason = "the program keeps its directory as its working directory")]
     pub fn take(dir: &str, config: &mut KeeperConfig) -> Result<Self, String> {
         rustix::process::chdir(dir).map_err(|error| failed("enter", dir, error))?;
         let lock = open("lock", OFlags::RDWR)?;
@@ -63,6 +64,7 @@ fn open_log() -> Result<LogSink, String> {
 }
 
 /// Whoever looks whether it runs holds the lock for a moment: try again. Whoever keeps it running holds it for long.
+#[expect(clippy::disallowed_methods, reason = "a backoff: a lock tells nobody when it is free")]
 fn lock_soon(lock: &OwnedFd) -> Result<(), Errno> {
     let mut tries = 0;
     loop {

@@ -21,7 +21,7 @@ const USUAL_SOCKET: &str = "/var/run/docker.sock";
 
 /// The socket of an engine that answers: the one named by [`SOCKET_VARIABLE`], the usual one, or one started here.
 pub fn socket() -> PathBuf {
-    if let Some(named) = std::env::var_os(SOCKET_VARIABLE) {
+    if let Some(named) = crate::environment::variable(SOCKET_VARIABLE) {
         let named = PathBuf::from(named);
         assert!(answers(&named), "{SOCKET_VARIABLE} names {}, and no Docker engine answers there", named.display());
         return named;
@@ -287,7 +287,7 @@ fn command(socket: &Path) -> Command {
 }
 
 fn engine_dir() -> PathBuf {
-    let dir = std::env::temp_dir().join("kennel-test-docker");
+    let dir = crate::environment::temp_dir().join("kennel-test-docker");
     std::fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("make {}: {error}", dir.display()));
     dir
 }
@@ -302,7 +302,7 @@ pub(crate) fn lock(what: &str) -> File {
 }
 
 pub(crate) fn lock_file(what: &str) -> File {
-    let path = std::env::temp_dir().join(format!("kennel-test-{what}.lock"));
+    let path = crate::environment::temp_dir().join(format!("kennel-test-{what}.lock"));
     File::create(&path).unwrap_or_else(|error| panic!("make {}: {error}", path.display()))
 }
 

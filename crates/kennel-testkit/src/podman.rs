@@ -51,7 +51,7 @@ impl Service {
     /// The socket of one that answers: the one named by [`Self::variable`], or one started here.
     pub fn socket(self) -> PathBuf {
         let variable = self.variable();
-        if let Some(named) = std::env::var_os(variable) {
+        if let Some(named) = crate::environment::variable(variable) {
             let named = PathBuf::from(named);
             assert!(answers(&named), "{variable} names {}, and no Podman answers there", named.display());
             return named;
@@ -190,7 +190,7 @@ impl Service {
     }
 
     fn dir(self) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("kennel-test-{}", self.word()));
+        let dir = crate::environment::temp_dir().join(format!("kennel-test-{}", self.word()));
         std::fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("make {}: {error}", dir.display()));
         dir
     }

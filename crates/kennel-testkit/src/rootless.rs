@@ -24,7 +24,7 @@ static USERS: InUse = InUse::new("docker-rootless-users");
 
 /// The socket of one that answers: the one named by [`SOCKET_VARIABLE`], or one started here.
 pub fn socket() -> PathBuf {
-    if let Some(named) = std::env::var_os(SOCKET_VARIABLE) {
+    if let Some(named) = crate::environment::variable(SOCKET_VARIABLE) {
         let named = PathBuf::from(named);
         assert!(answers(&named), "{SOCKET_VARIABLE} names {}, and no Docker engine answers there", named.display());
         return named;
@@ -113,7 +113,7 @@ pub fn stop() -> bool {
 }
 
 fn dir() -> PathBuf {
-    let dir = std::env::temp_dir().join(format!("kennel-test-{WORD}"));
+    let dir = crate::environment::temp_dir().join(format!("kennel-test-{WORD}"));
     std::fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("make {}: {error}", dir.display()));
     dir
 }

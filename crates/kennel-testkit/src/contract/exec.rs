@@ -224,7 +224,7 @@ pub async fn much_output_takes_little_memory(stage: &Stage) {
     };
     assert_eq!((read, status.code), (BYTES, Some(0)));
     // Where cases share a process, what this one took cannot be told apart.
-    if std::env::var_os("NEXTEST").is_some() {
+    if crate::environment::variable("NEXTEST").is_some() {
         let own = host::memory_kib(std::process::id(), "VmHWM").unwrap() - own_before;
         assert!(own < 64 << 10, "this side took {own} KiB");
     }

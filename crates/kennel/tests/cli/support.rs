@@ -102,7 +102,9 @@ impl Kennel {
     pub(crate) fn call(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
         command.current_dir(self.here()).env_clear().stdin(Stdio::null());
-        command.env("PATH", std::env::var_os("PATH").expect("PATH is set")).env("KENNEL_HOME", self.home.path());
+        command
+            .env("PATH", kennel_testkit::environment::variable("PATH").expect("PATH is set"))
+            .env("KENNEL_HOME", self.home.path());
         command.env("HOME", self.home.path());
         if let Some(host) = &self.docker_host {
             command.env("DOCKER_HOST", host);

@@ -3,6 +3,8 @@
 //! The kernel runs a new filter once for every system call there is, to remember those that are always allowed. A list
 //! that is searched from its start, as `seccompiler` makes it, is run through for each; this searches ranges by halves.
 
+#![expect(clippy::disallowed_methods, reason = "cargo speaks to build scripts by variables")]
+
 use std::collections::BTreeMap;
 use std::path::Path;
 

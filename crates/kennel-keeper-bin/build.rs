@@ -1,5 +1,7 @@
 //! Builds the static programs, and checks that they are static.
 
+#![expect(clippy::disallowed_methods, reason = "cargo speaks to build scripts by variables")]
+
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -8,18 +10,35 @@ use std::process::Command;
 /// The programs, and the variables for their hashes.
 const PROGRAMS: [(&str, &str); 2] = [("kennel-keeper", "KENNEL_KEEPER_HASH"), ("kennel-jail", "KENNEL_JAIL_HASH")];
 
+/// The crates of this workspace that they are made of.
+const SOURCES: [&str; 5] =
+    ["kennel-proto", "kennel-syscalls", "kennel-netlink", "kennel-keeper", "providers/native/jail"];
+
+/// How they are built, whatever Kennel itself is built with: size before speed, they are mapped into every sandbox. It is said here
+/// and not in the workspace's manifest, so that other changes of that do not build them again.
+const PROFILE: [&str; 6] = [
+    "profile.keeper.inherits = 'release'",
+    "profile.keeper.opt-level = 's'",
+    "profile.keeper.lto = 'fat'",
+    "profile.keeper.codegen-units = 1",
+    "profile.keeper.panic = 'abort'",
+    "profile.keeper.strip = 'symbols'",
+];
+
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is in crates/").to_owned();
+    println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=KENNEL_KEEPER_PREBUILT");
-    for source in ["kennel-proto", "kennel-syscalls", "kennel-netlink", "kennel-keeper", "providers/native/jail"] {
-        println!("cargo::rerun-if-changed={}", crates.join(source).join("src").display());
-        println!("cargo::rerun-if-changed={}", crates.join(source).join("Cargo.toml").display());
+    // Not the lock file, nor the workspace's manifest: most of both is about other crates. What the programs depend on is among this
+    // script's own dependencies, so cargo runs it again when a version or a feature of that changes. tests/inputs.rs checks both.
+    for source in SOURCES {
+        for input in ["src", "Cargo.toml", "build.rs"].map(|input| crates.join(source).join(input)) {
+            if input.exists() {
+                println!("cargo::rerun-if-changed={}", input.display());
+            }
+        }
     }
-    println!("cargo::rerun-if-changed={}", crates.join("providers/native/jail/build.rs").display());
-    // The features of dependencies that they are built with.
-    println!("cargo::rerun-if-changed={}", crates.join("../Cargo.toml").display());
-    println!("cargo::rerun-if-changed={}", crates.join("../Cargo.lock").display());
     let built = match std::env::var_os("KENNEL_KEEPER_PREBUILT") {
         Some(dir) => PathBuf::from(dir),
         None => build(&crates, &out),
@@ -44,6 +63,7 @@ fn build(crates: &Path, out: &Path) -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").expect("cargo sets CARGO"));
     cargo
         .current_dir(crates)
+        .args(PROFILE.iter().flat_map(|setting| ["--config", setting]))
         .args(["build", "--locked", "--quiet", "--profile", "keeper", "--package", "kennel-keeper"])
         .args(["--package", "kennel-jail", "--bins", "--target", &target, "--target-dir"])
         .arg(out.join("target"))

@@ -62,7 +62,7 @@ impl Effort {
 /// Measures everything; answers whether it is content.
 pub(crate) fn run(options: &Bench) -> Result<bool> {
     if cfg!(debug_assertions) {
-        bail!("what is built without --release is not worth measuring: use cargo xtask bench");
+        bail!("what is built without optimization is not worth measuring: use cargo xtask bench");
     }
     let arena = Arena::set_up()?;
     let usual = Effort { factor: if options.quick { 0.25 } else { 1.0 } };

@@ -53,7 +53,7 @@ impl Engine {
     /// Finds or starts one, with the test image on it. Where that is not possible it is said, and in CI it is a failure.
     pub(crate) fn get(machine: &mut Machine) -> Result<Option<Self>> {
         const USUAL: &str = "/var/run/docker.sock";
-        let named = std::env::var_os(docker::SOCKET_VARIABLE).map(PathBuf::from);
+        let named = kennel_testkit::environment::variable(docker::SOCKET_VARIABLE).map(PathBuf::from);
         let usual = named.unwrap_or_else(|| USUAL.into());
         let (socket, ours) = if docker::answers(&usual) {
             (usual, false)
@@ -125,7 +125,7 @@ pub(crate) const SERVICES: [Service; 3] = [
         name: "podman of an ordinary user",
         variable: podman::Service::User.variable(),
         program: "podman",
-        tests: "podman",
+        tests: "podman_rootless",
         start: || podman::Service::User.start(),
         stop: || podman::Service::User.stop(),
     },
@@ -159,7 +159,7 @@ impl Services {
     pub(crate) fn get(machine: &mut Machine, wanted: impl IntoIterator<Item = Service>) -> Result<Self> {
         let mut services = Self::default();
         for service in wanted {
-            let named = std::env::var_os(service.variable).map(PathBuf::from);
+            let named = kennel_testkit::environment::variable(service.variable).map(PathBuf::from);
             let (socket, ours) = match named {
                 Some(named) => (named, false),
                 None if machine.root && find(service.program).is_some() => {

@@ -1,6 +1,6 @@
 //! `cargo xtask fuzz`: garbage for what reads bytes from inside a sandbox, from the seeds on.
 
-use crate::machine::{Machine, works};
+use crate::machine::{Machine, install_tool, works};
 use crate::stage::{Stages, root};
 use anyhow::{Context, Result};
 use std::process::Command;
@@ -54,9 +54,7 @@ impl Fuzz {
         if !works("cargo", &["+nightly", "--version"]) {
             return machine.leave_out("fuzzing", "there is no nightly compiler (rustup toolchain install nightly)");
         }
-        if !works("cargo", &["+nightly", "fuzz", "--version"]) {
-            return machine.leave_out("fuzzing", "cargo-fuzz is not there (cargo install --locked cargo-fuzz)");
-        }
+        install_tool("fuzz", "cargo-fuzz")?;
         for target in TARGETS.iter().filter(|target| self.target.as_deref().is_none_or(|name| name == target.name)) {
             let until = self.runs.map_or(target.until, Until::Inputs);
             stages.run(&format!("fuzz {}", target.name), &mut command(target, until)?)?;

@@ -6,7 +6,7 @@ use crate::machine::{FOR_BENCH, FOR_TESTS, Machine};
 use crate::stage::cargo;
 use anyhow::{Context, Result, bail};
 
-/// Builds everything with --release and measures; answers whether all promises are held.
+/// Builds everything as it is installed (the profile `dist`) and measures; returns whether all promises are held.
 pub(crate) fn bench(options: &Bench) -> Result<bool> {
     let mut machine = Machine::here();
     if !machine.root {
@@ -15,8 +15,8 @@ pub(crate) fn bench(options: &Bench) -> Result<bool> {
     machine.install(FOR_TESTS)?;
     machine.install(FOR_BENCH)?;
     // The program as people build it, by itself: what is built beside it would change its libraries.
-    build(&["build", "--release", "--package", "kennel"])?;
-    let measure = ["--release", "--package", "xtask", "--features", "bench"];
+    build(&["build", "--profile", "dist", "--package", "kennel"])?;
+    let measure = ["--profile", "dist", "--package", "xtask", "--features", "bench"];
     build(&[&["build"], &measure[..]].concat())?;
     let engine = Engine::get(&mut machine)?;
     let services = Services::get(&mut machine, [PODMAN])?;

@@ -1,5 +1,6 @@
 //! The machine this runs on: who we are on it, what is missing, and getting it where that is ours to do.
 
+use crate::stage::cargo;
 use anyhow::{Context, Result, bail};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -58,7 +59,8 @@ impl Machine {
         Self {
             root: rustix::process::geteuid().is_root(),
             debian: Path::new("/etc/debian_version").exists(),
-            ci: std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false" && value != "0"),
+            ci: kennel_testkit::environment::variable("CI")
+                .is_some_and(|value| !value.is_empty() && value != "false" && value != "0"),
             left_out: Vec::new(),
         }
     }
@@ -170,7 +172,7 @@ impl Machine {
 
 /// The program of that name on PATH, or where root's programs are.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = kennel_testkit::environment::variable("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     let mut places = std::env::split_paths(&path).chain(usual);
     places.find_map(|dir| Some(dir.join(program)).filter(|path| path.is_file()))
@@ -181,6 +183,18 @@ pub(crate) fn works(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
+}
+
+/// Builds and installs a subcommand of cargo that is missing. It takes minutes, once.
+pub(crate) fn install_tool(subcommand: &str, package: &str) -> Result<()> {
+    if works("cargo", &[subcommand, "--version"]) {
+        return Ok(());
+    }
+    eprintln!("== installing {package}");
+    if !cargo(&["install", "--locked", package]).status().context("run cargo")?.success() {
+        bail!("cargo could not install {package}");
+    }
+    Ok(())
 }
 
 fn apt(packages: &[&str]) -> Result<bool> {

@@ -4,12 +4,18 @@
 use anyhow::{Context, Result};
 use std::ffi::OsStr;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What has run so far.
 #[derive(Default)]
 pub(crate) struct Stages {
-    done: Vec<(String, bool, f64)>,
+    done: Vec<Stage>,
+}
+
+struct Stage {
+    name: String,
+    passed: bool,
+    took: Duration,
 }
 
 impl Stages {
@@ -29,28 +35,54 @@ impl Stages {
         self.check(name, &what, || how(command).with_context(|| format!("run {what}")))
     }
 
-    /// Looks at something, which is a stage as well.
+    /// Checks something, which is a stage as well.
     pub(crate) fn check(&mut self, name: &str, what: &str, how: impl FnOnce() -> Result<bool>) -> Result<()> {
-        eprintln!("\n== {name}: {what}");
-        let start = Instant::now();
-        let passed = how()?;
-        self.done.push((name.to_owned(), passed, start.elapsed().as_secs_f64()));
+        let (passed, took) = timed(name, what, how)?;
+        self.done.push(Stage { name: name.to_owned(), passed, took });
         Ok(())
     }
 
-    /// Prints what took how long; answers whether all passed.
-    pub(crate) fn conclude(&self) -> bool {
-        eprintln!();
-        for (name, passed, seconds) in &self.done {
-            eprintln!("{} {name} ({seconds:.0} s)", if *passed { "passed" } else { "FAILED" });
-        }
-        self.done.iter().all(|(_, passed, _)| *passed)
+    /// Does something that succeeds, or ends the chore, and returns what it made.
+    pub(crate) fn time<T>(&mut self, name: &str, what: &str, how: impl FnOnce() -> Result<T>) -> Result<T> {
+        let (made, took) = timed(name, what, how)?;
+        self.done.push(Stage { name: name.to_owned(), passed: true, took });
+        Ok(made)
     }
+
+    /// Prints what took how long; returns whether all passed.
+    pub(crate) fn conclude(&self) -> bool {
+        eprint!("\n{}", self.table());
+        self.done.iter().all(|stage| stage.passed)
+    }
+
+    fn table(&self) -> String {
+        let width = self.done.iter().map(|stage| stage.name.len()).max().unwrap_or_default().max("stage".len());
+        let line = |name: &str, result: &str, time: &str| format!("{name:width$}  {result:6}  {time:>5}\n");
+        let mut lines = vec![line("stage", "result", "min:s")];
+        for Stage { name, passed, took } in &self.done {
+            lines.push(line(name, if *passed { "passed" } else { "FAILED" }, &minutes(*took)));
+        }
+        let all = self.done.iter().map(|stage| stage.took).sum();
+        lines.push(line("all", "", &minutes(all)));
+        lines.concat()
+    }
+}
+
+fn timed<T>(name: &str, what: &str, how: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
+    eprintln!("\n== {name}: {what}");
+    let start = Instant::now();
+    let made = how()?;
+    Ok((made, start.elapsed()))
+}
+
+fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{}:{:02}", seconds / 60, seconds % 60)
 }
 
 /// The cargo that runs us.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = Command::new(kennel_testkit::environment::variable("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
     command
 }
@@ -64,4 +96,20 @@ fn shown(command: &Command) -> String {
     let program = std::path::Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     let words: Vec<_> = std::iter::once(program).chain(command.get_args()).map(OsStr::to_string_lossy).collect();
     words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_each_stage_and_the_sum() {
+        let mut stages = Stages::default();
+        for (name, passed, seconds) in [("format", true, 1), ("tests", false, 725)] {
+            stages.done.push(Stage { name: name.into(), passed, took: Duration::from_secs(seconds) });
+        }
+        let table = "stage   result  min:s\nformat  passed   0:01\ntests   FAILED  12:05\nall             12:06\n";
+        assert_eq!(stages.table(), table);
+        assert!(!stages.conclude());
+    }
 }

@@ -31,6 +31,7 @@ pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio, status: &
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "in a forked child: a command begins in its working directory")]
 fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio, status: &OwnedFd) -> Result<Program, Failure> {
     let step = |what: &'static str| move |error: Errno| other(format!("{what}: {}", reason(error)));
     // Undo everything that the keeper changed for itself.
@@ -95,6 +96,7 @@ pub(crate) fn become_user(user: &User) -> Result<(), Failure> {
 
 type Environment = BTreeMap<Vec<u8>, Vec<u8>>;
 
+#[expect(clippy::disallowed_methods, reason = "commands inherit what the engine set, where the host asks for it")]
 fn environment(config: &KeeperConfig, spawn: &Spawn, user: Option<&User>, tty: bool) -> Environment {
     let mut env = Environment::new();
     env.insert(b"PATH".to_vec(), PATH.to_vec());

@@ -14,6 +14,7 @@ const USAGE: &str = "usage: kennel-keeper serve --socket PATH --config HEX
        kennel-keeper dial --socket PATH, beside the one that listens there
        kennel-keeper --version";
 
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the program itself tells its version and its errors")]
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();

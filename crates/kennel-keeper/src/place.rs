@@ -38,6 +38,7 @@ fn failed(what: &str, name: &str, error: Errno) -> String {
 
 impl Place {
     /// Makes the directory the working directory, locks it and listens in it.
+    #[expect(clippy::disallowed_methods, reason = "the program keeps its directory as its working directory")]
     pub fn take(dir: &str, config: &mut KeeperConfig) -> Result<Self, String> {
         rustix::process::chdir(dir).map_err(|error| failed("enter", dir, error))?;
         let lock = open("lock", OFlags::RDWR)?;
@@ -65,6 +66,7 @@ fn open_log() -> Result<LogSink, String> {
 
 /// Takes the lock. A process that checks whether the sandbox runs holds it for a moment, so this retries. A process
 /// that keeps the sandbox running holds it for long.
+#[expect(clippy::disallowed_methods, reason = "a backoff: a lock tells nobody when it is free")]
 fn lock_soon(lock: &OwnedFd) -> Result<(), Errno> {
     let mut tries = 0;
     loop {

@@ -75,6 +75,7 @@ pub(crate) fn has_no_children() -> bool {
 }
 
 /// Reaps children for at most this long, and returns whether none is left.
+#[expect(clippy::disallowed_methods, reason = "a backoff: there is no wait with a deadline for all children")]
 fn reap_until_none(most: Duration) -> bool {
     let until = Instant::now() + most;
     loop {

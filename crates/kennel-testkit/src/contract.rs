@@ -178,7 +178,7 @@ macro_rules! contract_of_keepers {
                 a_timeout_keeps_what_was_printed,
                 two_hundred_at_once,
                 an_unread_stream_stops_no_other,
-                a_gibibyte_takes_little_memory,
+                much_output_takes_little_memory,
                 collected_output_is_capped,
                 large_arguments_pass_and_huge_ones_are_refused,
                 thousands_of_requests_on_one_connection,

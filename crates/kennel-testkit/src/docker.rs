@@ -21,7 +21,7 @@ const USUAL_SOCKET: &str = "/var/run/docker.sock";
 
 /// The socket of an engine that answers: the one named by [`SOCKET_VARIABLE`], the usual one, or one started here.
 pub fn socket() -> PathBuf {
-    if let Some(named) = std::env::var_os(SOCKET_VARIABLE) {
+    if let Some(named) = crate::environment::variable(SOCKET_VARIABLE) {
         let named = PathBuf::from(named);
         assert!(answers(&named), "{SOCKET_VARIABLE} names {}, and no Docker engine answers there", named.display());
         return named;
@@ -50,7 +50,7 @@ pub fn start() -> PathBuf {
         return socket;
     }
     let log = File::create(dir.join("dockerd.log")).expect("make a log for dockerd");
-    let mut command = Command::new("dockerd");
+    let mut command = outliving("dockerd");
     command
         .arg("--data-root")
         .arg(dir.join("data"))
@@ -72,9 +72,19 @@ pub fn start() -> PathBuf {
     socket
 }
 
+/// A program that outlives this one. It gets none of the descriptors that this one was given, beside the usual three: whoever waits for a
+/// pipe to be closed, or for a lock, must not wait for it.
+pub(crate) fn outliving(program: &str) -> Command {
+    const CLOSE: &str =
+        r#"for fd in /proc/self/fd/*; do fd=${fd##*/}; [ "$fd" -lt 3 ] || eval "exec $fd>&-"; done; exec "$@""#;
+    let mut command = Command::new("busybox");
+    command.args(["sh", "-c", CLOSE, "sh", program]);
+    command
+}
+
 /// Waits for an engine that was started just now to answer. If it does not, the end of its log says why.
 pub(crate) fn comes_up(child: &mut Child, socket: &Path, log: &Path, what: &str) {
-    let up = within_blocking(Duration::from_mins(1), || {
+    let up = within_blocking(Duration::from_mins(3), || {
         answers(socket) || child.try_wait().is_ok_and(|ended| ended.is_some())
     });
     if !up || !answers(socket) {
@@ -101,7 +111,7 @@ pub fn stop() -> bool {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         // One that has ended runs no program, also while nobody has asked for its status.
         let raw = pid.as_raw_nonzero().get() as u32;
-        let gone = within_blocking(Duration::from_mins(1), || host::program(raw).is_none());
+        let gone = within_blocking(Duration::from_mins(3), || host::program(raw).is_none());
         assert!(gone, "dockerd ({}) does not end", pid.as_raw_nonzero());
     }
     // It leaves the network namespace that it was in.
@@ -183,7 +193,7 @@ impl Private {
             .args(self.arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         self.program = Some(command.spawn().unwrap_or_else(|error| panic!("start dockerd: {error}")));
-        let up = within_blocking(Duration::from_mins(1), || answers(&self.socket()));
+        let up = within_blocking(Duration::from_mins(3), || answers(&self.socket()));
         assert!(up, "{}", std::fs::read_to_string(dir.join("log")).unwrap_or_default());
     }
 }
@@ -277,7 +287,7 @@ fn command(socket: &Path) -> Command {
 }
 
 fn engine_dir() -> PathBuf {
-    let dir = std::env::temp_dir().join("kennel-test-docker");
+    let dir = crate::environment::temp_dir().join("kennel-test-docker");
     std::fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("make {}: {error}", dir.display()));
     dir
 }
@@ -292,7 +302,7 @@ pub(crate) fn lock(what: &str) -> File {
 }
 
 pub(crate) fn lock_file(what: &str) -> File {
-    let path = std::env::temp_dir().join(format!("kennel-test-{what}.lock"));
+    let path = crate::environment::temp_dir().join(format!("kennel-test-{what}.lock"));
     File::create(&path).unwrap_or_else(|error| panic!("make {}: {error}", path.display()))
 }
 
@@ -300,7 +310,7 @@ pub(crate) fn lock_file(what: &str) -> File {
 pub fn answers(socket: &Path) -> bool {
     let ping = || -> std::io::Result<Vec<u8>> {
         let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_read_timeout(Some(Duration::from_mins(1)))?;
         stream.write_all(b"GET /_ping HTTP/1.0\r\n\r\n")?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer)?;
@@ -322,4 +332,23 @@ fn make_image(socket: &Path, name: &str) {
         .stdout(Stdio::null())
         .status();
     assert!(import.is_ok_and(|status| status.success()), "the image {name} could not be made");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_outlives_us_gets_no_descriptor_of_ours() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        // Others than those that Rust opens are inherited.
+        let _inherited = rustix::io::dup(&file).unwrap();
+        let has = |mut command: Command| {
+            let output = command.args(["-l", "/proc/self/fd"]).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8_lossy(&output.stdout).contains(file.path().to_str().unwrap())
+        };
+        assert!(has(Command::new("ls")), "it can be seen");
+        assert!(!has(outliving("ls")));
+    }
 }

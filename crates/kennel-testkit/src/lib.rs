@@ -7,6 +7,7 @@
 pub mod busybox;
 pub mod contract;
 pub mod docker;
+pub mod environment;
 mod eventually;
 pub mod front;
 mod home;

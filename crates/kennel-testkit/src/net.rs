@@ -66,7 +66,7 @@ impl Net {
         self.internet = Some(child);
         let network = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).ok();
         let moved = || network(&pid.to_string()) != network("thread-self");
-        assert!(within_blocking(Duration::from_secs(10), moved), "a process moves into a network of its own");
+        assert!(within_blocking(Duration::from_mins(1), moved), "a process moves into a network of its own");
         self.connect(interface, "wan", Self::HOST, Self::NEAR);
         ip(&["route", "add", "198.51.100.0/24", "via", Self::NEAR, "dev", interface]);
         self.there(|| {
@@ -197,15 +197,15 @@ pub fn answer_at(place: SocketAddr) -> SocketAddr {
 
 /// Whether this place answers whoever is on this thread's host, by connections and by datagrams.
 pub fn answers(place: SocketAddr) -> bool {
-    let patience = Some(Duration::from_secs(5));
+    const PATIENCE: Duration = Duration::from_mins(1);
     let ask = || {
-        let mut stream = TcpStream::connect_timeout(&place, Duration::from_secs(5))?;
-        stream.set_read_timeout(patience)?;
+        let mut stream = TcpStream::connect_timeout(&place, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(b"hello")?;
         stream.read_exact(&mut [0; 5])?;
         let any = if place.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let datagrams = UdpSocket::bind(any)?;
-        datagrams.set_read_timeout(patience)?;
+        datagrams.set_read_timeout(Some(PATIENCE))?;
         datagrams.connect(place)?;
         datagrams.send(b"hello")?;
         datagrams.recv(&mut [0; 5]).map(drop)

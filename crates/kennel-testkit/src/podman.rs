@@ -4,7 +4,7 @@
 //! Blocking, and fit to be called by programs that prepare a test run as well as by tests. Podman speaks Docker's language, so
 //! [`crate::docker`] makes images on it and looks behind our back.
 
-use crate::docker::{self, InUse, answers, comes_up, lock, lock_file};
+use crate::docker::{self, InUse, answers, comes_up, lock, lock_file, outliving};
 use crate::{host, testers_ids, within_blocking};
 use std::fs::File;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -51,7 +51,7 @@ impl Service {
     /// The socket of one that answers: the one named by [`Self::variable`], or one started here.
     pub fn socket(self) -> PathBuf {
         let variable = self.variable();
-        if let Some(named) = std::env::var_os(variable) {
+        if let Some(named) = crate::environment::variable(variable) {
             let named = PathBuf::from(named);
             assert!(answers(&named), "{variable} names {}, and no Podman answers there", named.display());
             return named;
@@ -78,7 +78,7 @@ impl Service {
         }
         self.make_place(&dir);
         let log = File::create(dir.join("service.log")).expect("make a log for podman");
-        let mut command = self.podman();
+        let mut command = self.podman(outliving("podman"));
         command
             .args(["system", "service", "--time", "0"])
             .arg(format!("unix://{}", socket.display()))
@@ -108,20 +108,20 @@ impl Service {
         }
         if dir.join("containers.conf").exists() {
             // Whatever a test that was killed has left.
-            let _ = self.podman().args(["rm", "--force", "--all", "--time", "0"]).output();
+            let _ = self.podman(Command::new("podman")).args(["rm", "--force", "--all", "--time", "0"]).output();
         }
         let pid = std::fs::read_to_string(dir.join("service.pid")).ok().and_then(|pid| pid.trim().parse().ok());
         if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             let raw = pid.as_raw_nonzero().get() as u32;
-            let gone = within_blocking(Duration::from_mins(1), || host::program(raw).is_none());
+            let gone = within_blocking(Duration::from_mins(3), || host::program(raw).is_none());
             assert!(gone, "podman ({raw}) does not end");
         }
         if self == Self::User {
             Self::end_pause_process(&dir);
             // It goes on in a namespace of its own, as another process, whatever became of the one that was started.
             let mark = format!("CONTAINERS_CONF={}", dir.join("containers.conf").display());
-            let gone = within_blocking(Duration::from_mins(1), || {
+            let gone = within_blocking(Duration::from_mins(3), || {
                 let left = host::marked(&mark);
                 for pid in left.iter().filter_map(|pid| rustix::process::Pid::from_raw(*pid as i32)) {
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -153,9 +153,8 @@ impl Service {
     }
 
     /// Podman's own command line, on the same storage.
-    fn podman(self) -> Command {
+    fn podman(self, mut command: Command) -> Command {
         let dir = self.dir();
-        let mut command = Command::new("podman");
         for (flag, place) in
             [("--root", "root"), ("--runroot", "run"), ("--tmpdir", "tmp"), ("--network-config-dir", "networks")]
         {
@@ -191,7 +190,7 @@ impl Service {
     }
 
     fn dir(self) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("kennel-test-{}", self.word()));
+        let dir = crate::environment::temp_dir().join(format!("kennel-test-{}", self.word()));
         std::fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("make {}: {error}", dir.display()));
         dir
     }

@@ -60,7 +60,7 @@ fn compiled(source: &str) -> PathBuf {
     let dir = tempfile::tempdir_in(crate::home::build()).expect("make a directory for a program");
     let (file, made) = (dir.path().join("program.rs"), dir.path().join("program"));
     std::fs::write(&file, source).expect("write the program");
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let rustc = crate::environment::variable("RUSTC").unwrap_or_else(|| "rustc".into());
     let status = Command::new(rustc)
         .args(["--edition=2024", "-Copt-level=s", "-Cstrip=symbols", "-Cpanic=abort", "-Ctarget-feature=+crt-static"])
         .arg("-o")

@@ -50,7 +50,7 @@ impl Registry {
             panic!("start docker-registry: {error}; install it: apt-get install docker-registry")
         });
         let registry = Self { program, port, storage };
-        let up = within_blocking(Duration::from_secs(30), || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        let up = within_blocking(Duration::from_secs(90), || TcpStream::connect(("127.0.0.1", port)).is_ok());
         assert!(up, "the registry does not come up");
         registry
     }

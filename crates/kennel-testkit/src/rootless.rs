@@ -3,13 +3,13 @@
 //!
 //! Blocking, and fit to be called by programs that prepare a test run as well as by tests.
 
-use crate::docker::{InUse, answers, comes_up, lock, lock_file};
+use crate::docker::{InUse, answers, comes_up, lock, lock_file, outliving};
 use crate::{host, testers_ids, within_blocking};
 use std::fs::File;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 /// The variable that names the socket of one to use.
@@ -24,7 +24,7 @@ static USERS: InUse = InUse::new("docker-rootless-users");
 
 /// The socket of one that answers: the one named by [`SOCKET_VARIABLE`], or one started here.
 pub fn socket() -> PathBuf {
-    if let Some(named) = std::env::var_os(SOCKET_VARIABLE) {
+    if let Some(named) = crate::environment::variable(SOCKET_VARIABLE) {
         let named = PathBuf::from(named);
         assert!(answers(&named), "{SOCKET_VARIABLE} names {}, and no Docker engine answers there", named.display());
         return named;
@@ -56,7 +56,7 @@ pub fn start() -> PathBuf {
     std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).expect("open the place of dockerd");
     chown(&dir, Some(user), Some(group)).expect("give it to its user");
     let log = File::create(dir.join("dockerd.log")).expect("make a log for dockerd");
-    let mut command = Command::new("sh");
+    let mut command = outliving("sh");
     command
         .arg(SCRIPT)
         .arg("--data-root")
@@ -113,7 +113,7 @@ pub fn stop() -> bool {
 }
 
 fn dir() -> PathBuf {
-    let dir = std::env::temp_dir().join(format!("kennel-test-{WORD}"));
+    let dir = crate::environment::temp_dir().join(format!("kennel-test-{WORD}"));
     std::fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("make {}: {error}", dir.display()));
     dir
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest time a case may take; a provider that hangs fails instead.
-const CASE: Duration = Duration::from_mins(2);
+const CASE: Duration = Duration::from_mins(5);
 
 /// A provider under test, in a home of its own.
 pub trait Subject: Send + Sync {
@@ -108,6 +108,8 @@ impl Stage {
         // An engine of another machine has none of our files.
         spec.workspace = Some(self.home().workspace()).filter(|_| self.mode().workspace == Support::Given);
         spec.env.insert("KENNEL_TEST_HOME".into(), self.home().mark());
+        // Other tests may keep the machine busy.
+        spec.startup_ms = Some(60_000);
         spec
     }
 

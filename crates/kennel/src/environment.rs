@@ -2,6 +2,8 @@
 //!
 //! `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` are read by the library that writes colours.
 
+#![expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
+
 use kennel_types::Owner;
 use std::ffi::OsString;
 use std::path::PathBuf;

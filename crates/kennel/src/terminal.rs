@@ -82,6 +82,7 @@ mod tests {
     const INSIDE: &str = "KENNEL_TEST_PANICS_ON_A_TERMINAL";
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test runs itself a second time")]
     fn a_panic_gives_the_terminal_back() {
         if std::env::var_os(INSIDE).is_some() {
             // A release build aborts: nothing is dropped there.

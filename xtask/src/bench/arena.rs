@@ -53,7 +53,7 @@ impl Arena {
         let installation = format!("{:016x}", std::process::id());
         std::fs::write(state.join("installation"), &installation).context("write the installation's id")?;
         let containers = |variable: &str, kind: Kind, word: &str| {
-            let socket = std::env::var_os(variable).map(PathBuf::from)?;
+            let socket = kennel_testkit::environment::variable(variable).map(PathBuf::from)?;
             let options = DockerOptions {
                 state_dir: state.join(word),
                 program_dir: programs.clone(),

@@ -135,6 +135,7 @@ pub fn act_as(user: u32, group: u32, groups: &[u32]) -> Result<(), Errno> {
 }
 
 /// Makes a directory this process's root.
+#[expect(clippy::disallowed_methods, reason = "in a forked child: the root is the working directory")]
 pub fn make_root(dir: &OwnedFd) -> Result<(), Errno> {
     rustix::process::fchdir(dir)?;
     // SAFETY: the path is a string that ends in zero.

@@ -2,9 +2,10 @@
 
 use crate::inside::{SOON, code, ok, run, sh};
 use crate::{Stage, host, within};
+use futures_util::StreamExt;
 use kennel_core::{Dialed, Keeper, RemoveOptions, Sandbox};
 use kennel_proto::{Body, Decoder, Frame, GENERATION, Hello, Request, Spawn, caps, encode};
-use kennel_types::{ErrorCode, ExecSpec, Layer, Support};
+use kennel_types::{ErrorCode, ExecSpec, Layer, SandboxSpec, Support};
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -111,11 +112,12 @@ pub async fn garbage_ends_its_own_connection_only(stage: &Stage) {
 pub async fn too_many_connections_are_refused(stage: &Stage) {
     let sandbox = stage.running().await;
     assert_eq!(ok(&sandbox, "echo first").await, "first");
-    let mut held = Vec::new();
-    for _ in 0..caps::CONNECTIONS + 10 {
+    let connections = (0..caps::CONNECTIONS + 10).map(async |_| {
         let connected = async { Keeper::connect(stage.provider().dial(sandbox.id()).await?).await };
-        held.push(tokio::time::timeout(SOON, connected).await.expect("no hang"));
-    }
+        tokio::time::timeout(SOON, connected).await.expect("no hang")
+    });
+    // A few at a time: where an engine has to start a program for each, that takes its time.
+    let held: Vec<_> = futures_util::stream::iter(connections).buffer_unordered(8).collect().await;
     let let_in = held.iter().filter(|connection| connection.is_ok()).count();
     assert!((caps::CONNECTIONS / 2..caps::CONNECTIONS).contains(&let_in), "{let_in} connections beside the first");
     assert_eq!(ok(&sandbox, "echo still").await, "still");
@@ -125,6 +127,11 @@ pub async fn too_many_connections_are_refused(stage: &Stage) {
         Err(_) => false,
     });
     assert!(again.await, "there is room again");
+}
+
+/// A sandbox whose socket is going to be swapped. A later process waits for a socket as long as for a start.
+async fn to_be_swapped(stage: &Stage) -> Sandbox {
+    stage.started(&SandboxSpec { startup_ms: None, ..stage.spec() }).await
 }
 
 /// A later process is not led astray by what is in the socket's place.
@@ -144,11 +151,14 @@ pub async fn a_swapped_socket_is_refused(stage: &Stage) {
     }
     let elsewhere = stage.home().path().join("elsewhere.sock");
     let listener = tokio::net::UnixListener::bind(&elsewhere).unwrap();
-    for swap in ["link", "file", "nothing"] {
-        let sandbox = stage.running().await;
+    // Side by side: a later process waits a while for a socket that is not there.
+    let swaps = ["link", "file", "nothing"].map(async |swap| {
+        let sandbox = to_be_swapped(stage).await;
         assert_eq!(ok(&sandbox, "echo up").await, "up");
         let is_socket = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
-        let sockets: Vec<PathBuf> = host::walk(&stage.home().state(), false).into_iter().filter(is_socket).collect();
+        let own = |path: &PathBuf| path.components().any(|part| part.as_os_str() == sandbox.id().as_str());
+        let all = host::walk(&stage.home().state(), false).into_iter();
+        let sockets: Vec<PathBuf> = all.filter(own).filter(is_socket).collect();
         assert!(!sockets.is_empty(), "the keeper listens somewhere in the state directory");
         for socket in sockets {
             std::fs::remove_file(&socket).unwrap();
@@ -159,7 +169,8 @@ pub async fn a_swapped_socket_is_refused(stage: &Stage) {
             }
         }
         is_refused(stage, &sandbox, swap).await;
-    }
+    });
+    futures_util::future::join_all(swaps).await;
     let knocked = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
     assert!(knocked.is_err(), "someone was led to another socket");
 }
@@ -175,16 +186,18 @@ pub async fn a_socket_swapped_from_inside_is_refused(stage: &Stage) {
         }
         return;
     };
-    for swap in [
+    let swaps = [
         format!("rm {socket}; ln -s /run/elsewhere.sock {socket}"),
         format!("rm {socket}; mkdir {socket}"),
         format!("rm {socket}; knock listen {socket} >/dev/null 2>&1 & while ! test -S {socket}; do :; done"),
-    ] {
-        let sandbox = stage.running().await;
+    ];
+    let swaps = swaps.map(async |swap| {
+        let sandbox = to_be_swapped(stage).await;
         let root = ExecSpec { user: Some("0".into()), ..ExecSpec::shell(swap.as_str()) };
         assert!(run(&sandbox, &root).await.status.success(), "{swap}");
         is_refused(stage, &sandbox, &swap).await;
-    }
+    });
+    futures_util::future::join_all(swaps).await;
 }
 
 /// Root inside kills all it can see.

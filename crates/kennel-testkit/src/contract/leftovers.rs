@@ -1,7 +1,7 @@
 //! What is there after a life: nothing.
 
 use crate::inside::{SOON, ok};
-use crate::{Stage, host, within};
+use crate::{Stage, eventually, host, within};
 use kennel_core::{RemoveOptions, WriteOptions};
 use kennel_types::{ExecSpec, SandboxSpec, Support};
 
@@ -26,7 +26,7 @@ async fn live(stage: &Stage, name: &str) {
     if stage.mode().processes == Support::Given {
         ok(&sandbox, "(setsid sleep 1000 >/dev/null 2>&1 &)").await;
         // What is counted afterwards can be counted.
-        assert!(host::processes(&stage.home().mark()).len() >= 3, "the living are seen");
+        eventually("the living are seen", async || host::processes(&stage.home().mark()).len() >= 3).await;
     }
     let files = sandbox.files(None).await.unwrap();
     let mode = WriteOptions::default();

@@ -115,7 +115,7 @@ impl Listening {
     fn start(program: &Path, socket: &Path) -> Self {
         programs::compile(programs::KNOCK, program);
         let listening = Self(Command::new(program).arg("listen").arg(socket).spawn().unwrap());
-        assert!(within_blocking(Duration::from_secs(10), || UnixStream::connect(socket).is_ok()));
+        assert!(within_blocking(crate::inside::SOON, || UnixStream::connect(socket).is_ok()));
         fs::set_permissions(socket, PermissionsExt::from_mode(0o777)).unwrap();
         listening
     }

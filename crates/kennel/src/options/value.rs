@@ -150,6 +150,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test compares with the environment")]
     fn environment_entries() {
         let read = |env: &[&str], env_files: Vec<PathBuf>| {
             EnvironmentOptions { env: env.iter().map(ToString::to_string).collect(), env_files }.read()

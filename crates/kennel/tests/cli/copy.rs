@@ -176,7 +176,7 @@ fn what_is_swapped_during_a_copy_leads_nowhere(kennel: &Kennel) {
     );
     let mut swapping = kennel.call(&["exec", &id, "-c", &swap]).spawn().unwrap();
     let told = kennel.here().join("told");
-    assert!(kennel_testkit::within_blocking(std::time::Duration::from_secs(20), || told.exists()), "it swaps");
+    assert!(kennel_testkit::within_blocking(std::time::Duration::from_secs(90), || told.exists()), "it swaps");
     let source = kennel.home.path().join("source");
     std::fs::write(&source, "from outside").unwrap();
     let source = source.display().to_string();

@@ -31,7 +31,8 @@ impl<'a> Shelf<'a> {
     fn call(&self, words: &[&str]) -> Command {
         let mut call = Command::new(env!("CARGO_BIN_EXE_kennel"));
         call.args(words).current_dir(self.kennel.here()).env_clear().stdin(Stdio::null());
-        call.env("PATH", std::env::var_os("PATH").unwrap()).env("KENNEL_HOME", self.kennel.home.path());
+        call.env("PATH", kennel_testkit::environment::variable("PATH").unwrap())
+            .env("KENNEL_HOME", self.kennel.home.path());
         call.env("HOME", self.kennel.home.path()).env("DOCKER_HOST", "unix:///nowhere/docker.sock");
         call.envs(self.coloured.then_some(("CLICOLOR_FORCE", "1")));
         call

@@ -186,7 +186,7 @@ fn a_pull_that_is_ended_leaves_what_has_come() {
     let mut child = kennel.call(&["image", "pull", &format!("127.0.0.1:{port}/app")]).spawn().unwrap();
     let half = kennel.home.path().join("data/images/blobs").join(digest.hex());
     let size = || std::fs::metadata(&half).map_or(0, |meta| meta.len());
-    assert!(within_blocking(Duration::from_secs(30), || size() == 50_000), "{}", size());
+    assert!(within_blocking(Duration::from_secs(90), || size() == 50_000), "{}", size());
     crate::support::signal(&child, rustix::process::Signal::INT);
     assert_eq!(crate::support::wait(&mut child, "the pull"), 130);
     assert_eq!(size(), 50_000, "the next one goes on from there");

@@ -55,7 +55,7 @@ fn the_main_process_and_its_log(kennel: &Kennel) {
     std::fs::write(kennel.here().join("go"), "").unwrap();
     hear(&mut out, "last\n");
     assert_eq!(wait(&mut follow, "logs -f of a process that ended"), 0);
-    assert!(kennel_testkit::within_blocking(std::time::Duration::from_secs(10), || {
+    assert!(kennel_testkit::within_blocking(std::time::Duration::from_secs(90), || {
         kennel.kennel(&["inspect", "main"]).json()[0]["exitCode"] == 3
     }));
     assert!(kennel.kennel(&["ls", "--all"]).ok().contains("stopped (3)"));

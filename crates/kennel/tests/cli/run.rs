@@ -1,6 +1,6 @@
 //! `kennel run`: streams, exit codes, signals, the JSON object, and nothing left whatever happens.
 
-use crate::support::{Kennel, finish, hear, on_every_provider, signal, wait};
+use crate::support::{CALL, Kennel, finish, hear, on_every_provider, signal, wait};
 use kennel_testkit::{host, within_blocking};
 use rustix::process::Signal;
 use std::os::unix::fs::MetadataExt;
@@ -318,7 +318,7 @@ fn at_any_moment(kennel: &Kennel, end: rustix::process::Signal) -> Vec<Option<i3
         }
         signal(&child, end);
         let mut status = None;
-        let ended = within_blocking(Duration::from_secs(20), || {
+        let ended = within_blocking(CALL, || {
             status = child.try_wait().unwrap();
             status.is_some()
         });
@@ -328,8 +328,7 @@ fn at_any_moment(kennel: &Kennel, end: rustix::process::Signal) -> Vec<Option<i3
         }
         // What is left of a sandbox that was never started goes with the next listing.
         // A keeper whose owner was killed before it said hello waits ten seconds for it.
-        let gone = within_blocking(Duration::from_secs(30), || kennel.is_gone());
-        assert!(gone, "moment {moment}: something is left: {:?}", kennel.left());
+        assert!(kennel.is_gone(), "moment {moment}: something is left: {:?}", kennel.left());
         statuses.push(status.unwrap().code());
     }
     statuses
@@ -356,10 +355,11 @@ fn killing_kennel_leaves_nothing(kennel: &Kennel) {
     assert!(!host::marked(&mark).is_empty(), "the command can be seen from outside");
     child.kill().unwrap();
     child.wait().unwrap();
-    let gone = within_blocking(Duration::from_secs(1), || host::marked(&mark).is_empty());
-    assert!(gone, "still there a second later: {:?}", host::marked(&mark));
+    // Sooner than with the grace of a stop, which is eight seconds.
+    let gone = within_blocking(Duration::from_secs(6), || host::marked(&mark).is_empty());
+    assert!(gone, "still there: {:?}", host::marked(&mark));
     // Engines may take a moment longer to forget the container.
-    assert!(within_blocking(Duration::from_secs(10), || kennel.is_gone()));
+    assert!(kennel.is_gone());
 }
 
 fn what_was_begun_ends_with_a_refusal(kennel: &Kennel) {
@@ -390,7 +390,7 @@ fn a_slow_reader_does_not_make_it_deaf(kennel: &Kennel) {
     let mut out = child.stdout.take().unwrap();
     // `yes` never rests, so what does not grow is full.
     let (mut before, mut same) = (0, 0);
-    let stuck = within_blocking(Duration::from_secs(30), || {
+    let stuck = within_blocking(CALL, || {
         let waiting = rustix::io::ioctl_fionread(&out).unwrap_or(0);
         same = if waiting > 0 && waiting == before { same + 1 } else { 0 };
         before = waiting;
@@ -399,7 +399,7 @@ fn a_slow_reader_does_not_make_it_deaf(kennel: &Kennel) {
     assert!(stuck, "the pipe fills up while nobody reads");
     assert!(runs(), "the command can be seen from outside");
     signal(&child, Signal::TERM);
-    let ended = within_blocking(Duration::from_secs(10), || !runs());
+    let ended = within_blocking(CALL, || !runs());
     assert!(ended, "the signal is passed on while output is stuck");
     // What was printed before is still owed to us.
     let drained = std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()).unwrap());

@@ -14,7 +14,7 @@ pub(crate) fn kennel() -> Kennel {
 pub(crate) fn call(kennel: &Kennel, words: &[&str], env: &[(&str, &str)]) -> Finished {
     let mut call = Command::new(env!("CARGO_BIN_EXE_kennel"));
     call.args(words).current_dir(kennel.here()).env_clear().stdin(Stdio::null());
-    call.env("PATH", std::env::var_os("PATH").unwrap()).env("KENNEL_HOME", kennel.home.path());
+    call.env("PATH", kennel_testkit::environment::variable("PATH").unwrap()).env("KENNEL_HOME", kennel.home.path());
     call.env("DOCKER_HOST", "unix:///nowhere/docker.sock").envs(env.iter().copied());
     finish(call, None)
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Longest time one call may take; one that hangs fails instead.
-const CALL: Duration = Duration::from_mins(1);
+pub(crate) const CALL: Duration = Duration::from_mins(2);
 
 /// Makes a test of each case for each provider.
 macro_rules! on_every_provider {
@@ -102,7 +102,9 @@ impl Kennel {
     pub(crate) fn call(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
         command.current_dir(self.here()).env_clear().stdin(Stdio::null());
-        command.env("PATH", std::env::var_os("PATH").expect("PATH is set")).env("KENNEL_HOME", self.home.path());
+        command
+            .env("PATH", kennel_testkit::environment::variable("PATH").expect("PATH is set"))
+            .env("KENNEL_HOME", self.home.path());
         command.env("HOME", self.home.path());
         if let Some(host) = &self.docker_host {
             command.env("DOCKER_HOST", host);
@@ -136,7 +138,7 @@ impl Kennel {
     /// Whether nothing of this home is left on the machine, a moment from now: what a tied sandbox leaves is cleared
     /// away off the path of who waits for the command.
     pub(crate) fn is_gone(&self) -> bool {
-        within_blocking(Duration::from_secs(1), || self.left().is_empty())
+        within_blocking(CALL, || self.left().is_empty())
     }
 
     pub(crate) fn left(&self) -> Vec<String> {
@@ -161,8 +163,7 @@ impl Drop for Kennel {
             assert!(fine || std::thread::panicking(), "{removed:?}");
         }
         if !std::thread::panicking() {
-            let gone = within_blocking(Duration::from_secs(5), || self.left().is_empty());
-            assert!(gone, "left behind:\n{}", self.left().join("\n"));
+            assert!(self.is_gone(), "left behind:\n{}", self.left().join("\n"));
         }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn terminal(mut call: std::process::Command) -> OsSession {
     }
     let mut session = Session::spawn(call).expect("start kennel on a terminal");
     session.get_process_mut().set_window_size(100, 30).expect("set the size of the terminal");
-    session.set_expect_timeout(Some(Duration::from_secs(20)));
+    session.set_expect_timeout(Some(Duration::from_secs(90)));
     session
 }
 
@@ -144,7 +144,7 @@ fn an_attach_that_was_killed_can_be_renewed(kennel: &Kennel) {
     assert!(matches!(session.get_process().wait().unwrap(), WaitStatus::Signaled(..)));
     drop(session);
     std::fs::write(kennel.here().join("go"), "").unwrap();
-    let printed = within_blocking(Duration::from_secs(20), || kennel.here().join("done").exists());
+    let printed = within_blocking(Duration::from_secs(90), || kennel.here().join("done").exists());
     assert!(printed, "it goes on without us");
     let mut session = on_a_terminal(kennel, &["attach", &id]);
     for line in ["1\r\n2\r\n3\r\n", "\r\n4999\r\n5000\r\n", "all-of-5000"] {

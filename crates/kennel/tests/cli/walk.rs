@@ -17,7 +17,7 @@ impl NewUser {
     fn types(&self, words: &[&str]) -> Finished {
         let mut call = Command::new(env!("CARGO_BIN_EXE_kennel"));
         call.args(words).current_dir(self.home.path().join("project")).env_clear().stdin(Stdio::null());
-        call.env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", self.home.path());
+        call.env("PATH", kennel_testkit::environment::variable("PATH").unwrap()).env("HOME", self.home.path());
         call.env("DOCKER_HOST", &self.docker_host);
         finish(call, None)
     }
@@ -87,6 +87,6 @@ fn a_new_users_walk() {
 
     let mark = user.home.path().display().to_string();
     let state = user.home.path().join(".local/state/kennel/native");
-    let gone = within_blocking(Duration::from_secs(5), || host::leftovers(&mark, &[], &state).is_empty());
+    let gone = within_blocking(Duration::from_secs(90), || host::leftovers(&mark, &[], &state).is_empty());
     assert!(gone, "{:?}", host::leftovers(&mark, &[], &state));
 }

@@ -50,7 +50,7 @@ fn what_happens_is_told(kennel: &Kennel) {
             hear(&mut out, &format!("\"event\":\"{event}\""));
         }
     });
-    kennel_testkit::within_blocking(std::time::Duration::from_secs(30), || {
+    kennel_testkit::within_blocking(std::time::Duration::from_secs(90), || {
         let id = kennel.sandbox();
         kennel.kennel(&["stop", "-t", "0", &id]).ok();
         kennel.kennel(&["rm", &id]).ok();

@@ -19,14 +19,16 @@ use kennel_netlink::{Prefix, Ranges};
 use kennel_types::{Availability, ErrorCode, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec, Status, Support};
 use std::path::Path;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long it may take to reach a keeper that must stop. After that, the engine stops the container without it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// How much longer than the grace period an end may take before the engine is asked to force it.
 const SLACK: Duration = Duration::from_secs(3);
-/// How long Podman gets for its cleanup.
-const AFTER_BUSY: Duration = Duration::from_millis(100);
+/// How long an engine may take to remove a container that it still cleans up. A busy machine needs seconds.
+const REMOVED_WITHIN: Duration = Duration::from_secs(15);
+/// The longest pause between two attempts to remove it.
+const AFTER_BUSY: Duration = Duration::from_millis(500);
 /// The number of last log lines in the error for an early end.
 const LAST_LINES: usize = 50;
 /// The number of containers that are inspected at the same time.
@@ -115,7 +117,7 @@ impl Provider for Docker {
             }
         };
         let asked = tokio::time::timeout(grace + SLACK, by_keeper).await;
-        if asked == Ok(true) && self.ended(&container).await? {
+        if asked == Ok(true) && self.ended(&container, SLACK).await? {
             return Ok(());
         }
         // A keeper that had its grace period gets no more. One that could not be asked gets it from the engine.
@@ -127,7 +129,7 @@ impl Provider for Docker {
             Err(error) if status(&error) != Some(404) => {
                 Err(self.engine.error(format!("stop sandbox {}", container.info.name), error))
             }
-            _ => self.ended(&container).await.map(drop),
+            _ => self.ended(&container, SLACK).await.map(drop),
         }
     }
 
@@ -299,7 +301,7 @@ impl Docker {
             Ok((stream, _)) => match greet_starting(stream, container.startup).await {
                 Ok(_) => return Ok(()),
                 // It closed the connection. The engine knows whether it has ended.
-                Err(_) if self.ended(container).await? => {
+                Err(_) if self.ended(container, container.startup).await? => {
                     Missed::Ended(self.inspect(&container.engine_id).await?.map(Box::new))
                 }
                 Err(error) => Missed::Failed(error),
@@ -324,9 +326,9 @@ impl Docker {
     /// Lets the engine remove a container.
     async fn take_away(&self, container: &Container, force: bool) -> Result<()> {
         let api = self.engine.api().await?;
-        let mut attempts = 0;
+        let until = Instant::now() + REMOVED_WITHIN;
+        let mut pause = Duration::from_millis(20);
         loop {
-            attempts += 1;
             // `v` removes only anonymous volumes, which nobody could find again.
             let query = RemoveContainerOptionsBuilder::default().force(force).v(true).build();
             let error = match api.remove_container(&container.engine_id, Some(query)).await {
@@ -337,15 +339,14 @@ impl Docker {
             // own cleanup after an `exec`.
             let busy = status(&error) == Some(500) && error.to_string().contains("resource busy");
             let crossed = busy || status(&error) == Some(409) || (status(&error) == Some(500) && force);
-            if !crossed || attempts > 3 {
+            if !crossed || Instant::now() >= until {
                 return Err(self.engine.error(format!("remove sandbox {}", container.info.name), error));
             }
-            if container.tied && self.wait(container, "removed").await? {
+            if container.tied && self.wait(container, "removed", SLACK).await? {
                 return Ok(());
             }
-            if busy {
-                back_off(AFTER_BUSY).await;
-            }
+            back_off(pause).await;
+            pause = (pause * 2).min(AFTER_BUSY);
         }
     }
 
@@ -373,17 +374,17 @@ impl Docker {
         container.tied && never_ran && !made_here && !self.run_dirs.is_held(container.id())
     }
 
-    /// Waits briefly for the container to end, and for a tied one also to be removed.
-    async fn ended(&self, container: &Container) -> Result<bool> {
-        self.wait(container, if container.tied { "removed" } else { "not-running" }).await
+    /// Waits at most that long for the container to end, and for a tied one also to be removed.
+    async fn ended(&self, container: &Container, within: Duration) -> Result<bool> {
+        self.wait(container, if container.tied { "removed" } else { "not-running" }, within).await
     }
 
-    /// Waits briefly until the engine reports that the condition holds.
-    async fn wait(&self, container: &Container, condition: &str) -> Result<bool> {
+    /// Waits at most that long until the engine reports that the condition holds.
+    async fn wait(&self, container: &Container, condition: &str, within: Duration) -> Result<bool> {
         let query = WaitContainerOptionsBuilder::default().condition(condition).build();
         let mut answers = Box::pin(self.engine.api().await?.wait_container(&container.engine_id, Some(query)));
         use bollard::errors::Error::DockerContainerWaitError;
-        match tokio::time::timeout(SLACK, answers.next()).await {
+        match tokio::time::timeout(within, answers.next()).await {
             Err(_) => Ok(false),
             // An exit code other than 0 is an error for the client library, but a normal end here.
             Ok(None | Some(Ok(_) | Err(DockerContainerWaitError { .. }))) => Ok(true),

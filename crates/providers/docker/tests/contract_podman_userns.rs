@@ -5,7 +5,7 @@ mod subject;
 use kennel_docker::{Kind, UnixDialer};
 use kennel_testkit::Home;
 use kennel_testkit::podman::{Service, image_on};
-use kennel_types::SandboxSpec;
+use kennel_types::{NetworkMode, SandboxSpec};
 use std::sync::Arc;
 use subject::Containers;
 
@@ -19,7 +19,13 @@ fn containers() -> Containers {
         dialer: Arc::new(UnixDialer::new(&socket)),
         socket,
         kind: Kind::Podman,
-        spec: SandboxSpec { image: Some(image), userns: Some("auto".into()), ..SandboxSpec::default() },
+        // A network for each takes its time, and only the cases about networks are about that.
+        spec: SandboxSpec {
+            image: Some(image),
+            network: Some(NetworkMode::None),
+            userns: Some("auto".into()),
+            ..SandboxSpec::default()
+        },
     }
 }
 

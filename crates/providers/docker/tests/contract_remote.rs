@@ -1,4 +1,4 @@
-//! The contract, on a Docker engine that is reached by TCP and TLS, as one of another machine: nothing of this one's is mounted,
+//! What the contract says of sandboxes, on a Docker engine that is reached by TCP and TLS, as one of another machine: nothing of this one's is mounted,
 //! and keepers are spoken to through the engine.
 
 mod subject;
@@ -27,4 +27,4 @@ fn containers() -> Containers {
     }
 }
 
-kennel_testkit::contract_suite!(containers());
+kennel_testkit::contract_of_walls!(containers());

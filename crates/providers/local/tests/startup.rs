@@ -22,7 +22,7 @@ async fn a_keeper_that_never_says_a_word_is_given_up() {
     assert_eq!(error.code(), ErrorCode::StartFailed, "{error}");
     assert_eq!(error.to_string(), format!("start sandbox {}: it took longer than 200ms", sandbox.id()));
     assert!(error.next_step().unwrap().contains("sandbox.startupTimeout"), "{error:?}");
-    let gone = within(Duration::from_secs(10), async || host::processes(&home.mark()).is_empty()).await;
+    let gone = within(Duration::from_secs(90), async || host::processes(&home.mark()).is_empty()).await;
     assert!(gone, "{:?}", host::leftovers(&home.mark(), &[], &home.state()));
     assert_ne!(sandbox.inspect().await.unwrap().status, Status::Running);
     // It was not the sandbox's fault: with more time, or a better day, it starts.
@@ -51,6 +51,6 @@ async fn its_maker_waits_no_longer_either() {
     assert!(error.next_step().unwrap().contains("sandbox.startupTimeout"), "{error:?}");
     drop(keeper);
     sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
-    let gone = within(Duration::from_secs(10), async || host::processes(&home.mark()).is_empty()).await;
+    let gone = within(Duration::from_secs(90), async || host::processes(&home.mark()).is_empty()).await;
     assert!(gone, "{:?}", host::leftovers(&home.mark(), &[], &home.state()));
 }

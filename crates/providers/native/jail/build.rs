@@ -4,6 +4,8 @@
 //! filter, as `seccompiler` generates it, would compare all entries each time. This one uses a binary search over
 //! ranges.
 
+#![expect(clippy::disallowed_methods, reason = "cargo speaks to build scripts by variables")]
+
 use std::collections::BTreeMap;
 use std::path::Path;
 

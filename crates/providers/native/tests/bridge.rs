@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(90);
 const REMOVE: RemoveOptions = RemoveOptions { volumes: true, force: true };
 
 /// A home with the program that reaches, and a provider.
@@ -120,8 +120,8 @@ fn sockets(address: &str) -> (TcpListener, UdpSocket) {
 
 /// What comes back from a place on this host.
 fn echo(to: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(5))?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(10))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     stream.write_all(b"hello")?;
     let mut back = [0; 5];
     stream.read_exact(&mut back)?;

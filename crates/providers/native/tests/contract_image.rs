@@ -1,4 +1,4 @@
-//! The contract, on the kernel's own namespaces, with an image as the root. It needs root.
+//! What the contract says of sandboxes, on the kernel's own namespaces, with an image as the root. It needs root.
 
 use kennel_core::Provider;
 use kennel_image::{LoadOptions, PullOptions, Store};
@@ -56,4 +56,4 @@ impl Subject for Images {
     }
 }
 
-kennel_testkit::contract_suite!(Images::new());
+kennel_testkit::contract_of_walls!(Images::new());

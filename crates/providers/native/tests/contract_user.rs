@@ -1,4 +1,4 @@
-//! The contract, on the kernel's own namespaces, made by an ordinary user who has one id to give: its own.
+//! What the contract says of sandboxes, on the kernel's own namespaces, made by an ordinary user who has one id to give: its own.
 
 use kennel_core::Provider;
 use kennel_native::Native;
@@ -30,4 +30,4 @@ impl Subject for Rootless {
     }
 }
 
-kennel_testkit::contract_suite!(Rootless::new());
+kennel_testkit::contract_of_walls!(Rootless::new());

@@ -1,4 +1,4 @@
-//! The contract, on the kernel's own namespaces, with an image as the root. As an ordinary user who was
+//! What the contract says of sandboxes, on the kernel's own namespaces, with an image as the root. As an ordinary user who was
 //! given ids to give to others.
 
 use kennel_core::Provider;
@@ -60,4 +60,4 @@ impl Subject for Images {
     }
 }
 
-kennel_testkit::contract_suite!(Images::new());
+kennel_testkit::contract_of_walls!(Images::new());

@@ -48,7 +48,7 @@ async fn killed_at_any_moment(home: &Home, limits: Limits) {
                 later.remove(&left.id, RemoveOptions { force: true, volumes: true }).await.unwrap();
             }
             let dir = home.state().join(id.as_str());
-            let gone = within(Duration::from_secs(20), async || {
+            let gone = within(Duration::from_secs(90), async || {
                 kill_all(home);
                 later.sweep().await.unwrap();
                 !dir.exists()

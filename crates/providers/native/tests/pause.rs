@@ -22,11 +22,11 @@ async fn nothing_stays_frozen_when_its_jail_is_killed() {
     let jail = std::fs::read_to_string(lock).unwrap().trim().parse().unwrap();
     rustix::process::kill_process(rustix::process::Pid::from_raw(jail).unwrap(), rustix::process::Signal::KILL)
         .unwrap();
-    let freed = within(Duration::from_secs(10), async || sandbox.start().await.is_ok()).await;
+    let freed = within(Duration::from_secs(90), async || sandbox.start().await.is_ok()).await;
     assert!(freed, "a new life can begin");
     sandbox.hang_up().await;
     sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
-    let gone = within(Duration::from_secs(10), async || host::marked(&home.mark()).is_empty()).await;
+    let gone = within(Duration::from_secs(90), async || host::marked(&home.mark()).is_empty()).await;
     assert!(gone, "{:?}", host::marked(&home.mark()));
     for group in ["freezer/kennel", "kennel"] {
         let group = Path::new("/sys/fs/cgroup").join(group).join(sandbox.id().as_str());

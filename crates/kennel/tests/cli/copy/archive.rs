@@ -287,7 +287,7 @@ fn what_is_no_whole_archive_is_refused(kennel: &Kennel) {
     ] {
         let stderr = unpack(bytes);
         assert!(stderr.contains(message), "{stderr}");
-        let gone = within_blocking(Duration::from_secs(10), || {
+        let gone = within_blocking(Duration::from_secs(90), || {
             kennel.kennel(&["exec", &id, "--", "ls", "-A", &dir]).ok() == "first"
         });
         assert!(gone, "{}", kennel.kennel(&["exec", &id, "--", "ls", "-A", &dir]).ok());
@@ -396,7 +396,7 @@ fn ctrl_c_leaves_nothing(kennel: &Kennel) {
     for archive in [&["--archive"][..], &[]] {
         let mut call = kennel.call(&[&["cp"], archive, &[&format!("{id}:{dir}/large"), "here"]].concat());
         let mut child = call.stderr(Stdio::piped()).spawn().unwrap();
-        assert!(within_blocking(Duration::from_secs(20), || names() == 1), "it begins");
+        assert!(within_blocking(Duration::from_secs(90), || names() == 1), "it begins");
         signal(&child, Signal::INT);
         assert_eq!(wait(&mut child, "cp"), 130);
         let mut said = String::new();
@@ -410,10 +410,10 @@ fn ctrl_c_leaves_nothing(kennel: &Kennel) {
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(half).unwrap();
     let list = ["exec", &id, "--", "ls", "-A", &format!("{dir}/new")];
-    let begun = within_blocking(Duration::from_secs(20), || kennel.kennel(&list).text().contains(".kennel-"));
+    let begun = within_blocking(Duration::from_secs(90), || kennel.kennel(&list).text().contains(".kennel-"));
     assert!(begun, "it begins");
     signal(&child, Signal::INT);
     assert_eq!(wait(&mut child, "cp"), 130);
-    assert!(within_blocking(Duration::from_secs(20), || kennel.kennel(&list).ok().is_empty()), "nothing is left");
+    assert!(within_blocking(Duration::from_secs(90), || kennel.kennel(&list).ok().is_empty()), "nothing is left");
     clean(kennel, &id);
 }

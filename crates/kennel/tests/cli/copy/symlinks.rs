@@ -144,7 +144,7 @@ fn what_is_swapped_on_the_way_leads_nowhere(kennel: &Kennel) {
     );
     let mut swapping = kennel.call(&["exec", &id, "-c", &swap]).spawn().unwrap();
     let told = kennel.here().join("told");
-    assert!(kennel_testkit::within_blocking(std::time::Duration::from_secs(20), || told.exists()), "it swaps");
+    assert!(kennel_testkit::within_blocking(std::time::Duration::from_secs(90), || told.exists()), "it swaps");
     kennel.kennel_with(&["cp", "-", &format!("{id}:{dir}/new")], b"new").ok();
     for round in 0..10 {
         let copy = format!("{id}:{dir}/copy{round}");

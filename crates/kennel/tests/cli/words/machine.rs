@@ -16,7 +16,7 @@ const OWN_WORDS: [&str; 2] = ["kernel", "control groups"];
 fn doctor(kennel: &Kennel, words: &[&str], coloured: bool) -> Finished {
     let mut call = Command::new(env!("CARGO_BIN_EXE_kennel"));
     call.args(words).current_dir(kennel.here()).env_clear().stdin(Stdio::null());
-    call.env("PATH", std::env::var_os("PATH").unwrap()).env("KENNEL_HOME", kennel.home.path());
+    call.env("PATH", kennel_testkit::environment::variable("PATH").unwrap()).env("KENNEL_HOME", kennel.home.path());
     call.env("DOCKER_HOST", "unix:///nowhere/docker.sock").envs(coloured.then_some(("CLICOLOR_FORCE", "1")));
     let done = finish(call, None);
     assert_eq!((done.status, done.stderr.as_str()), (0, ""), "{done:?}");

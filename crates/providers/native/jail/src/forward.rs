@@ -108,6 +108,7 @@ fn set_up() -> Result<(Vec<Listener>, Vec<SocketAddr>), String> {
     Ok((listeners, places.map_err(|error| format!("see where we listen: {error}"))?))
 }
 
+#[expect(clippy::disallowed_methods, reason = "a process of its own that holds on to no directory")]
 fn give_up_rights() -> Result<(), Errno> {
     const NOBODY: u32 = 65_534;
     rustix::process::chdir("/")?;

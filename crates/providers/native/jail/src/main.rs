@@ -252,6 +252,7 @@ impl Watch {
     }
 
     /// Waits for the sandbox to end, and cleans up.
+    #[expect(clippy::disallowed_methods, reason = "it leaves the directory that it removes")]
     fn until_the_end(mut self) {
         drop(self.namespaces);
         // Only what the lock, the exit code and the firewall need stays open. The jail holds no mount.

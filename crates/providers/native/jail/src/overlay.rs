@@ -209,6 +209,7 @@ fn clone(mount: impl AsFd, path: &str) -> Result<OwnedFd, Errno> {
 
 /// Creates the layer that masks host paths. It is in memory, because it is small and must not be within a layer below
 /// it.
+#[expect(clippy::disallowed_methods, reason = "fewer calls, and this program has one thread")]
 fn cover(cover: &[Cover], (user, group): (u32, u32)) -> Result<OwnedFd, String> {
     let (uid, gid) = (user.to_string(), group.to_string());
     let options = [("mode", "0755"), ("size", "4194304"), ("uid", &*uid), ("gid", &*gid)];

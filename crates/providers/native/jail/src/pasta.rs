@@ -73,6 +73,7 @@ impl Pasta {
     }
 
     /// Waits until the network of that process has a default route.
+    #[expect(clippy::disallowed_methods, reason = "a backoff: pasta tells nobody when it is ready")]
     pub(crate) fn wait(&self, program: &str, pid: i32) -> Result<(), String> {
         let failed = |why: &dyn std::fmt::Display| format!("start {program}: {why}");
         let began = Instant::now();

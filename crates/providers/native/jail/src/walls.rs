@@ -148,6 +148,7 @@ impl Own {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the process moves into its new root")]
 fn mount_all(dir: &str, root: &Root, read_only: bool, nesting: bool, own: &Own) -> Result<(), String> {
     let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)

@@ -16,6 +16,8 @@ pub(crate) struct Context<'a> {
     pub(crate) expand: bool,
     /// Whether a text may be a number or a truth value: there is only text in variables and flags.
     pub(crate) loose: bool,
+    /// Sections that are passed over.
+    pub(crate) unused: &'a [&'a str],
 }
 
 /// What was found wrong so far. A hostile file has no end of it, so there is one.
@@ -52,7 +54,8 @@ impl Context<'_> {
             return Tree::default();
         };
         // Editors find the schema by `$schema`; it is no setting.
-        let ours = |key: &Key| only.map_or(key.name != "$schema", |section| key.name == section);
+        let used = |key: &Key| key.name != "$schema" && !self.unused.contains(&key.name.as_str());
+        let ours = |key: &Key| only.map_or_else(|| used(key), |section| key.name == section);
         let entries: Vec<_> = entries.iter().filter(|(key, _)| ours(key)).collect();
         let Shape::Section(fields) = Shape::root() else { unreachable!("the whole is a section") };
         let tree = self.section(&entries, fields, &mut KeyPath::default(), problems);

@@ -85,6 +85,11 @@ impl Place {
     }
 }
 
+/// Whether any program may have a file of that name.
+pub(crate) fn has_common_name(file: &Path) -> bool {
+    file.file_stem().is_some_and(|stem| stem == "config")
+}
+
 /// Two files of ours in one directory: which one counts would be a guess.
 pub(crate) fn doubles(places: &[Place]) -> Vec<Problem> {
     let mut problems = Vec::new();

@@ -43,7 +43,7 @@ pub struct KeeperConfig {
     /// An open descriptor on the control group file that counts OOM kills.
     #[n(11)]
     pub oom_fd: Option<i32>,
-    /// Removed by the keeper when it ends, if it is tied and outside any sandbox: its run directory.
+    /// The run directory of a keeper outside any sandbox, if the keeper removes it when it ends.
     #[n(12)]
     pub sweep: Option<ByteVec>,
     /// Milliseconds within which the owner of a tied sandbox must have connected.

@@ -24,6 +24,12 @@ pub struct SandboxSpec {
     pub env: BTreeMap<String, String>,
     /// Labels, beside those Kennel sets itself.
     pub labels: BTreeMap<String, String>,
+    /// The session that it belongs to, by its id.
+    pub session: Option<String>,
+    /// The project that it belongs to: the directory of a repository, or whatever else the caller calls a project.
+    pub project: Option<String>,
+    /// The profile that it was made from, by its name.
+    pub profile: Option<String>,
     /// User of commands: `name`, `uid`, `name:group` or `uid:gid`.
     pub user: Option<String>,
     /// Host directory mounted at `/workspace`.
@@ -60,6 +66,9 @@ pub struct SandboxSpec {
     pub owner: Option<Owner>,
     /// The sandbox ends, and is removed, with the connection of the one who made it.
     pub tied: bool,
+    /// The sandbox is removed when it ends: when its main process ends, when it is stopped, or when it has been idle for too
+    /// long. Its volumes stay.
+    pub auto_remove: bool,
     /// Seconds without a command or connection after which it stops by itself.
     pub idle_seconds: Option<u64>,
     /// Milliseconds that a start may take; see [`Self::startup`].

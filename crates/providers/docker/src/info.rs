@@ -137,8 +137,10 @@ pub(crate) struct Container {
     pub(crate) engine_id: String,
     /// Its first process, as this machine numbers it, while it runs.
     pub(crate) pid: Option<i32>,
-    /// Whether the engine removes it when it ends.
+    /// Whether it lives as long as whoever made it is connected.
     pub(crate) tied: bool,
+    /// Whether the engine removes it when it ends.
+    pub(crate) auto_remove: bool,
     /// Whether a main process starts with it.
     pub(crate) main: bool,
     /// How long a start may take.
@@ -196,12 +198,13 @@ impl Container {
                 limits: limits(&host),
             },
             id,
-            labels: labels.clone().into_iter().collect(),
+            labels: labels::told(&labels),
         };
         Some(Self {
             engine_id,
             pid: i32::try_from(state.pid).ok().filter(|pid| *pid > 0),
-            tied: host.auto_remove,
+            tied: host.auto_remove && labels.get(labels::AUTO_REMOVE).is_none_or(|text| text != "true"),
+            auto_remove: host.auto_remove,
             main: labels.get(labels::MAIN).is_some_and(|text| text == "true"),
             startup: startup(&labels),
             prefix: NamePrefix::of(&labels),

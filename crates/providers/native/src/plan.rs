@@ -210,8 +210,11 @@ pub(crate) fn of(
         disk: limits.disk.is_some(),
         landlock: record.enforcement.layers.contains(&Layer::Landlock),
         nesting: spec.nesting,
-        remove_dir: spec.tied,
-        claim: record.first_id.filter(|_| spec.tied).map(|first| claims.path(first).to_string_lossy().into_owned()),
+        remove_dir: spec.tied || spec.auto_remove,
+        claim: record
+            .first_id
+            .filter(|_| spec.tied || spec.auto_remove)
+            .map(|first| claims.path(first).to_string_lossy().into_owned()),
         etc: etc(record),
         link: None,
     })

@@ -116,7 +116,7 @@ pub struct SandboxSection {
     #[schemars(extend("x-aliases" = {"timeoutMs": "ms"}))]
     pub timeout: Time,
     /// How long one command may take. The built-in limit is for commands of an agent's tools; `run` and `exec` have one only where
-    /// this is set, and their `--timeout` replaces it.
+    /// this is set, and their `--timeout` replaces it. It does not end what `exec --detach` leaves running.
     #[schemars(extend("x-aliases" = {"commandTimeoutMs": "ms"}))]
     pub command_timeout: Time,
     /// How long a sandbox may take to start; one that takes longer is ended.

@@ -121,7 +121,8 @@ impl Exec {
     /// The sandbox, its keeper on the line, and all of the command but what to run.
     async fn connect(&self, providers: &Providers, record: &mut Record) -> Result<(Sandbox, ExecSpec)> {
         let env = self.env.read()?;
-        let set = if self.timeout.is_none() { Settings::command_timeout()? } else { None };
+        // What is left running is nobody's to wait for.
+        let set = if self.timeout.is_none() && !self.detach { Settings::command_timeout()? } else { None };
         let sandbox = providers.find(&self.id).await?;
         record.provider = Some(sandbox.provider().name());
         record.sandbox = Some(sandbox.id().clone());

@@ -147,24 +147,26 @@ fn a_sandbox_pulls_as_the_settings_say() {
     registry.push(&socket, &docker::image_on(&socket), "library/app");
     let config = kennel.home.path().join("config");
     std::fs::create_dir_all(&config).unwrap();
-    let run = |words: &[&str], images: &str, env: &[(&str, &str)]| {
-        let mirrors =
-            format!("[images]\n{images}\n[images.mirrors]\n\"docker.io\" = [\"http://{}\"]\n", registry.address());
-        std::fs::write(config.join("config.toml"), format!("[sandbox]\nimage = \"app\"\n{mirrors}")).unwrap();
-        let mut call = kennel.call(&[&["run", "--json", "--network", "none"], words, &["-c", "echo hi"]].concat());
-        // No other way leads to a registry.
-        call.env("HTTPS_PROXY", "http://127.0.0.1:9").envs(env.iter().copied());
-        finish(call, None)
-    };
     let logins = registry.logins();
     let login = [("REGISTRY_AUTH_FILE", logins.to_str().unwrap())];
-    for words in [&[][..], &["--image", "app"]] {
-        let denied = run(words, "", &[]);
-        assert_ne!(denied.status, 0, "{words:?}: {denied:?}");
-        let large = run(words, "maxSize = \"1k\"", &login);
-        assert_eq!(large.json()["error"]["code"], "limit_exceeded", "{words:?}: {large:?}");
-        let done = run(words, "", &login);
-        assert_eq!((done.status, &done.json()["stdout"]), (0, &"hi\n".into()), "{words:?}: {done:?}");
+    // In the settings, and on the command line.
+    for typed in [false, true] {
+        let run = |image: &str, images: &str, env: &[(&str, &str)]| {
+            let set = if typed { String::new() } else { format!("[sandbox]\nimage = \"{image}\"\n") };
+            std::fs::write(config.join("config.toml"), format!("{set}{images}")).unwrap();
+            let words = if typed { &["--image", image][..] } else { &[] };
+            let mut call = kennel.call(&[&["run", "--json", "--network", "none"], words, &["-c", "echo hi"]].concat());
+            // No other way leads to a registry.
+            call.env("HTTPS_PROXY", "http://127.0.0.1:9").envs(env.iter().copied());
+            finish(call, None)
+        };
+        let mirrors = format!("[images.mirrors]\n\"docker.io\" = [\"http://{}\"]\n", registry.address());
+        let denied = run("app", &mirrors, &[]);
+        assert_ne!(denied.status, 0, "{typed}: {denied:?}");
+        let large = run(&registry.name("library/app"), "[images]\nmaxSize = \"1k\"\n", &login);
+        assert_eq!(large.json()["error"]["code"], "limit_exceeded", "{typed}: {}", large.text());
+        let done = run("app", &mirrors, &login);
+        assert_eq!((done.status, &done.json()["stdout"]), (0, &"hi\n".into()), "{typed}: {}", done.text());
         kennel.kennel(&["image", "rm", "app"]).ok();
     }
 }

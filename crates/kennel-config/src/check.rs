@@ -16,6 +16,8 @@ pub(crate) struct Context<'a> {
     pub(crate) expand: bool,
     /// Whether a text may stand for a number or a boolean. Variables and flags contain only text.
     pub(crate) loose: bool,
+    /// Sections that are passed over.
+    pub(crate) unused: &'a [&'a str],
 }
 
 /// The problems found so far. A hostile file can cause any number of them, so the list is bounded.
@@ -52,7 +54,8 @@ impl Context<'_> {
             return Tree::default();
         };
         // Editors find the schema through `$schema`. It is not a setting.
-        let ours = |key: &Key| only.map_or(key.name != "$schema", |section| key.name == section);
+        let used = |key: &Key| key.name != "$schema" && !self.unused.contains(&key.name.as_str());
+        let ours = |key: &Key| only.map_or_else(|| used(key), |section| key.name == section);
         let entries: Vec<_> = entries.iter().filter(|(key, _)| ours(key)).collect();
         let Shape::Section(fields) = Shape::root() else { unreachable!("the whole is a section") };
         let tree = self.section(&entries, fields, &mut KeyPath::default(), problems);

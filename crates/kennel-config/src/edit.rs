@@ -101,7 +101,7 @@ impl Edit<'_> {
             _ => Node { value: Value::Text(text.to_owned()), at },
         };
         let base = self.file.parent().unwrap_or(self.file);
-        let context = Context { layer: Layer::Flags, base, environment: &none, expand: true, loose: true };
+        let context = Context { layer: Layer::Flags, base, environment: &none, expand: true, loose: true, unused: &[] };
         let mut problems = Problems::default();
         let tree = context.check(&node, shape, &mut self.key.clone(), &mut problems);
         // Whether a variable is set matters only when the file is read.

@@ -1,8 +1,9 @@
 //! The layer of environment variables. There is one for each setting that is a single value.
 
 use crate::check::{Context, Problems};
+use crate::load::{Checked, sections};
 use crate::shape::{Shape, spelling};
-use crate::{Error, KeyPath, Layer, Location, Node, Problem, Source, Tree, Value, What};
+use crate::{Error, KeyPath, Layer, Location, Node, Problem, Source, Value, What};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -50,9 +51,9 @@ fn variable(key: &KeyPath) -> String {
 
 /// Reads the settings in the environment. Returns a warning for each variable that looks like a setting but is none.
 /// Paths are relative to `current`. An empty variable counts as not set.
-pub(crate) fn layer(environment: &Environment, current: &Path) -> Result<(Tree, Vec<Problem>), Error> {
+pub(crate) fn layer(environment: &Environment, current: &Path, unused: &[&str]) -> Result<Checked, Error> {
     if !environment.keys().any(|name| is_ours(name)) {
-        return Ok((Tree::default(), Vec::new()));
+        return Ok(Checked::default());
     }
     let nowhere = Location::whole(Source::Variable("KENNEL_*".to_owned()));
     let mut root = Node { value: Value::Map(Vec::new()), at: nowhere };
@@ -62,10 +63,11 @@ pub(crate) fn layer(environment: &Environment, current: &Path) -> Result<(Tree, 
             root.insert(variable.key.segments(), &at, Value::Text(value.clone()));
         }
     }
-    let context = Context { layer: Layer::Environment, base: current, environment, expand: false, loose: true };
+    let context = Context { layer: Layer::Environment, base: current, environment, expand: false, loose: true, unused };
     let mut problems = Problems::default();
     let tree = context.check_root(&root, None, &mut problems);
-    Error::unless_empty((tree, unknown(environment)), problems.0)
+    let checked = Checked { tree, warnings: unknown(environment), unused: sections(&root, unused) };
+    Error::unless_empty(checked, problems.0)
 }
 
 /// Whether a variable's name is that of a setting, or looks like one.

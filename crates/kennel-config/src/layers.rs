@@ -92,6 +92,19 @@ impl Layered {
         Ok(self.merged.at(&known(key)?))
     }
 
+    /// Takes out the settings whose keys are chosen, in all layers but the built-in one; returns their keys, in order.
+    pub fn forget(&mut self, chosen: impl Fn(&KeyPath) -> bool) -> Vec<KeyPath> {
+        let is_set = |(key, setting): &(KeyPath, &Setting)| setting.origin.layer != Layer::BuiltIn && chosen(key);
+        let forgotten: Vec<KeyPath> = self.merged.settings().into_iter().filter(is_set).map(|(key, _)| key).collect();
+        for layer in self.layers.iter_mut().skip(1) {
+            for key in &forgotten {
+                layer.remove(key.segments());
+            }
+        }
+        self.merged = self.layers.iter().cloned().fold(Tree::default(), Tree::merge);
+        forgotten
+    }
+
     /// Returns the settings of all layers at or under a key, strongest layer first. For each path, the first one
     /// applies.
     pub fn explain(&self, key: &str) -> Result<Vec<(KeyPath, &Setting)>, Error> {

@@ -2,10 +2,11 @@
 
 use crate::check::{Context, Problems};
 use crate::file::read;
-use crate::places::doubles;
+use crate::places::{doubles, has_common_name};
+use crate::shape::{Shape, find};
 use crate::{
-    Environment, Error, Format, Layer, Layered, Node, Owner, Place, Problem, Source, Tree, Value, environment, parse,
-    paths,
+    Environment, Error, Format, Layer, Layered, Location, Node, Owner, Place, Problem, Source, Tree, Value,
+    environment, parse, paths,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,8 @@ pub struct Sources<'a> {
     pub environment: &'a Environment,
     /// The flags; see [`Node::from_flags`].
     pub flags: Option<Node>,
+    /// Sections that the caller does not use. They are not checked, and need none of their `${VAR}`.
+    pub unused: &'a [&'a str],
 }
 
 /// The result of loading.
@@ -38,6 +41,8 @@ pub struct Loaded {
     pub places: Vec<Place>,
     /// The files that were read, with the content they had.
     pub texts: BTreeMap<PathBuf, String>,
+    /// The sections that were found although the caller does not use them, and where each begins.
+    pub unused: Vec<(String, Location)>,
 }
 
 /// Loads and checks all layers. The error contains all problems of all layers.
@@ -47,35 +52,38 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Error> {
     let mut warnings = Vec::new();
     let mut trees = Vec::new();
     let mut texts = BTreeMap::new();
+    let mut unused = Vec::new();
     for place in places.iter().filter(|place| place.exists) {
         let text = read(place).map_err(Error::from);
         if let Ok(text) = &text {
             texts.insert(place.path.clone(), text.clone());
         }
-        match check_place(text, place, sources.environment) {
-            Ok((tree, strange)) => {
-                trees.push(tree);
-                warnings.extend(strange);
+        match check_place(text, place, sources.environment, sources.unused) {
+            Ok(checked) => {
+                trees.push(checked.tree);
+                warnings.extend(checked.warnings);
+                unused.extend(checked.unused);
             }
             Err(error) => problems.extend_from_slice(error.problems()),
         }
     }
-    match environment::layer(sources.environment, sources.current) {
-        Ok((tree, strange)) => {
-            trees.push(tree);
-            warnings.extend(strange);
+    match environment::layer(sources.environment, sources.current, sources.unused) {
+        Ok(checked) => {
+            trees.push(checked.tree);
+            warnings.extend(checked.warnings);
+            unused.extend(checked.unused);
         }
         Err(error) => problems.extend_from_slice(error.problems()),
     }
     if let Some(flags) = &sources.flags {
         let (base, environment) = (sources.current, sources.environment);
-        let context = Context { layer: Layer::Flags, base, environment, expand: false, loose: true };
+        let context = Context { layer: Layer::Flags, base, environment, expand: false, loose: true, unused: &[] };
         let mut wrong = Problems::default();
         trees.push(context.check_root(flags, None, &mut wrong));
         problems.extend(wrong.0);
     }
     Error::unless_empty((), problems)?;
-    Ok(Loaded { layered: Layered::new(trees), warnings, places, texts })
+    Ok(Loaded { layered: Layered::new(trees), warnings, places, texts, unused })
 }
 
 /// Checks files individually, as they would be read, and returns warnings. A missing file is an error: pass those of
@@ -84,8 +92,8 @@ pub fn validate(files: &[Place], environment: &Environment) -> Result<Vec<Proble
     let mut problems = Vec::new();
     let mut warnings = Vec::new();
     for file in files {
-        match check_place(read(file).map_err(Error::from), file, environment) {
-            Ok((_, strange)) => warnings.extend(strange),
+        match check_place(read(file).map_err(Error::from), file, environment, &[]) {
+            Ok(checked) => warnings.extend(checked.warnings),
             Err(error) => problems.extend_from_slice(error.problems()),
         }
     }
@@ -101,7 +109,16 @@ pub fn check_text(
     environment: &Environment,
 ) -> Result<Tree, Error> {
     let node = parse(text, format, Source::File(file.to_owned()))?;
-    check_node(&node, None, file, layer, environment)
+    check_node(&node, None, file, layer, environment, &[])
+}
+
+/// What one file or the environment came to.
+#[derive(Default)]
+pub(crate) struct Checked {
+    pub(crate) tree: Tree,
+    pub(crate) warnings: Vec<Problem>,
+    /// See [`Loaded::unused`].
+    pub(crate) unused: Vec<(String, Location)>,
 }
 
 fn check_node(
@@ -110,9 +127,10 @@ fn check_node(
     file: &Path,
     layer: Layer,
     environment: &Environment,
+    unused: &[&str],
 ) -> Result<Tree, Error> {
     let base = file.parent().unwrap_or(file);
-    let context = Context { layer, base, environment, expand: true, loose: false };
+    let context = Context { layer, base, environment, expand: true, loose: false, unused };
     let mut problems = Problems::default();
     let tree = context.check_root(node, only, &mut problems);
     Error::unless_empty(tree, problems.0)
@@ -122,22 +140,72 @@ fn check_place(
     text: Result<String, Error>,
     place: &Place,
     environment: &Environment,
-) -> Result<(Tree, Vec<Problem>), Error> {
+    unused: &[&str],
+) -> Result<Checked, Error> {
     let Place { path: file, layer, owner, .. } = place;
     let layer = *layer;
+    let mentioned = match (&text, owner) {
+        (Ok(text), Owner::Other { section }) => mentions(text, section),
+        _ => false,
+    };
     let parsed = text.and_then(|text| {
         let format = Format::of_path(file).unwrap_or_else(|| Format::of_content(&text));
         parse(&text, format, Source::File(file.to_owned()))
     });
-    match (*owner, parsed) {
-        (Owner::Kennel, parsed) => Ok((check_node(&parsed?, None, file, layer, environment)?, Vec::new())),
-        // Another program's file matters only if it contains a section for Kennel.
-        (Owner::Other { .. }, Err(error)) => Ok((Tree::default(), error.problems().to_vec())),
-        (Owner::Other { .. }, Ok(Node { value, .. })) if !matches!(value, Value::Map(_)) => {
-            Ok((Tree::default(), Vec::new()))
+    let section = match owner {
+        Owner::Kennel => {
+            let node = parsed?;
+            let tree = check_node(&node, None, file, layer, environment, unused)?;
+            return Ok(Checked { tree, unused: sections(&node, unused), ..Checked::default() });
         }
-        (Owner::Other { section }, Ok(node)) => {
-            Ok((check_node(&node, Some(section), file, layer, environment)?, Vec::new()))
-        }
+        Owner::Other { section } => *section,
+    };
+    let node = match parsed {
+        Ok(node) => node,
+        // A sandbox must not be weaker than its file says, so a file that holds our section has to be readable.
+        Err(error) if mentioned || section == "sandbox" => return Err(error),
+        Err(error) => return Ok(Checked { warnings: error.problems().to_vec(), ..Checked::default() }),
+    };
+    let entry = section_of(&node, section);
+    // The same word may mean something else in a file that is not ours.
+    let others = entry.is_none_or(|(_, value)| has_common_name(file) && !has_known_key(section, value));
+    if others {
+        return Ok(Checked::default());
     }
+    if unused.contains(&section) {
+        // What is wrong in it is told to those who use it.
+        let mut problems = Problems::default();
+        let context = Context { layer, base: file, environment, expand: false, loose: false, unused: &[] };
+        context.check_root(&node, Some(section), &mut problems);
+        let found = if problems.0.is_empty() { sections(&node, &[section]) } else { Vec::new() };
+        return Ok(Checked { unused: found, ..Checked::default() });
+    }
+    let tree = check_node(&node, Some(section), file, layer, environment, unused)?;
+    Ok(Checked { tree, ..Checked::default() })
+}
+
+/// Whether a text that cannot be parsed has a section of this name.
+fn mentions(text: &str, section: &str) -> bool {
+    let bare = |line: &str| line.strip_prefix(section).is_some_and(|rest| rest.trim_start().starts_with(':'));
+    text.contains(&format!("\"{section}\"")) || text.lines().any(bare)
+}
+
+/// A section of a file: where it begins, and what is in it.
+fn section_of<'a>(node: &'a Node, name: &str) -> Option<(&'a Location, &'a Node)> {
+    let Value::Map(entries) = &node.value else { return None };
+    let (key, node) = entries.iter().find(|(key, _)| key.name == name)?;
+    Some((&key.at, node))
+}
+
+/// The sections of these names that a file has, and where each begins.
+pub(crate) fn sections(node: &Node, names: &[&str]) -> Vec<(String, Location)> {
+    let place = |name: &&str| section_of(node, name).map(|(at, _)| ((*name).to_owned(), at.clone()));
+    names.iter().filter_map(place).collect()
+}
+
+/// Whether any key of a section is one of ours.
+fn has_known_key(section: &str, node: &Node) -> bool {
+    let Some((_, Shape::Section(fields))) = Shape::root().under(section) else { return false };
+    let Value::Map(entries) = &node.value else { return false };
+    entries.iter().any(|(key, _)| find(fields, &key.name).is_some())
 }

@@ -115,13 +115,14 @@ pub struct SandboxSection {
     /// How long a whole `run` may take.
     #[schemars(extend("x-aliases" = {"timeoutMs": "ms"}))]
     pub timeout: Time,
-    /// How long one command of an agent's tool may take.
+    /// How long one command may take. The built-in limit is for commands of an agent's tools; `run` and `exec` have one only where
+    /// this is set, and their `--timeout` replaces it. It does not end what `exec --detach` leaves running.
     #[schemars(extend("x-aliases" = {"commandTimeoutMs": "ms"}))]
     pub command_timeout: Time,
     /// How long a sandbox may take to start; one that takes longer is ended.
     #[schemars(extend("x-aliases" = {"startupTimeoutSeconds": "s"}))]
     pub startup_timeout: Time,
-    /// Whether a sandbox is removed when its main process ends.
+    /// Whether a sandbox is removed when it ends. What `create` makes is removed only where this is set.
     pub auto_remove: bool,
     /// How long a sandbox may be without a command before it stops; for ever if not given.
     #[schemars(with = "Time", extend("x-aliases" = {"idleTimeoutMinutes": "m"}))]

@@ -86,6 +86,11 @@ impl Place {
     }
 }
 
+/// Whether any program may have a file of that name.
+pub(crate) fn has_common_name(file: &Path) -> bool {
+    file.file_stem().is_some_and(|stem| stem == "config")
+}
+
 /// Finds two files of Kennel in one directory, because it is ambiguous which one applies.
 pub(crate) fn doubles(places: &[Place]) -> Vec<Problem> {
     let mut problems = Vec::new();

@@ -59,6 +59,16 @@ impl Tree {
         })
     }
 
+    /// Takes out what is at a path.
+    pub(crate) fn remove(&mut self, path: &[String]) {
+        let (Self::Map(entries), Some((name, rest))) = (self, path.split_first()) else { return };
+        if rest.is_empty() {
+            entries.remove(name);
+        } else if let Some(below) = entries.get_mut(name) {
+            below.remove(rest);
+        }
+    }
+
     /// Returns all settings with their paths, in the order of their keys.
     pub fn settings(&self) -> Vec<(KeyPath, &Setting)> {
         let mut out = Vec::new();

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Home, tree, wrong};
-use kennel_config::What;
+use kennel_config::{Environment, What, validate};
 use kennel_types::ErrorCode;
 
 #[test]
@@ -126,6 +126,70 @@ fn a_foreign_file() {
         told.ends_with("opencode.json:1:16: container.enable: unknown key; did you mean container.enabled?"),
         "{told}"
     );
+}
+
+#[test]
+fn a_truncated_foreign_file_with_our_section() {
+    for (name, text) in [
+        (".openagents/project.json", include_str!("fixtures/openagents-project.json")),
+        ("opencode.json", include_str!("fixtures/opencode.json")),
+        ("config.yaml", include_str!("fixtures/relay-config.yaml")),
+    ] {
+        let home = Home::new();
+        // In the middle of a text, so that it is no file of its format.
+        let cut = text.rfind('"').unwrap();
+        let file = home.write(&format!("project/{name}"), &text[..cut]);
+        let told = home.try_load().expect_err(name).to_string();
+        assert!(told.contains(name), "{told}");
+        assert_eq!(home.try_load_without(&["container", "agent"], "project").expect_err(name).to_string(), told);
+        let place = home.load_places().into_iter().find(|place| place.path == file).unwrap();
+        let told = validate(&[place], &Environment::new()).expect_err(name).to_string();
+        assert!(told.contains(name), "{told}");
+    }
+    // Without the section, or before it, nobody can tell: only the one that exists for sandboxes is refused.
+    let home = Home::new();
+    home.write("project/opencode.json", "{\"theme\": ");
+    assert_eq!(home.load().warnings.len(), 1);
+    home.write("project/.openagents/project.json", "{\"name\": ");
+    home.try_load().unwrap_err();
+}
+
+#[test]
+fn sections_that_are_not_used_are_not_checked() {
+    let unused = |home: &Home| {
+        let loaded =
+            home.try_load_without(&["container", "agent"], "project").unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(loaded.warnings, []);
+        loaded.unused.into_iter().map(|(name, at)| format!("{name} {}", at.line)).collect::<Vec<_>>()
+    };
+    // A variable that only the agent needs, and a mistake that only profiles would run into.
+    let mut home = Home::new();
+    home.write("project/kennel.toml", "[agent]\nenv = { KEY = \"${API_KEY}\" }\n[container]\nprofile = 1\n");
+    assert_eq!(unused(&home), ["container 3", "agent 1"]);
+    home.try_load().unwrap_err();
+    home.variable("KENNEL_AGENT_MODE", "neither");
+    assert_eq!(unused(&home), ["container 3", "agent 1", "agent 0"]);
+    // What is used is checked as before.
+    home.write("project/kennel.toml", "[agent]\ncommand = \"${API_KEY}\"\n[sandbox]\nmemory = \"${SIZE}\"\n");
+    let told = home.try_load_without(&["container", "agent"], "project").unwrap_err().to_string();
+    assert!(told.contains("SIZE") && !told.contains("API_KEY"), "{told}");
+}
+
+#[test]
+fn a_file_that_merely_has_a_key_of_the_same_name() {
+    let home = Home::new();
+    for text in ["agent: buildkite\n", "agent:\n  host: localhost\n  port: 8126\n", "agent: [a, b]\n", "agent:\n"] {
+        home.write("project/config.yaml", text);
+        let loaded = home.try_load().unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!((loaded.warnings, loaded.unused), (Vec::new(), Vec::new()), "{text}");
+    }
+    // With a key of ours beside others it is ours for whoever uses the section, and for nobody else.
+    home.write("project/config.yaml", "agent:\n  command: run\n  port: 8126\n");
+    home.try_load().unwrap_err();
+    let loaded = home.try_load_without(&["agent"], "project").unwrap();
+    assert_eq!(loaded.unused, []);
+    home.write("project/config.yaml", "agent:\n  command: run\n  env: { KEY: \"${API_KEY}\" }\n");
+    assert_eq!(home.try_load_without(&["agent"], "project").unwrap().unused.len(), 1);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod files;
 mod guard;
 mod host_path;
 mod keeper;
+pub mod labels;
 mod logfile;
 mod provider;
 mod records;

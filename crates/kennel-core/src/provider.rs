@@ -282,6 +282,7 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
         return refuse("sandboxes inside".into(), "nesting");
     }
     check_git(mode, spec)?;
+    crate::labels::check_labels(&spec.labels)?;
     if let (Support::Refused, Some(mount)) = (mode.mounts, spec.mounts.first()) {
         return refuse(format!("a mount at {}", mount.target), "mounts");
     }
@@ -305,13 +306,14 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
         return refuse("a read-only root".into(), "read_only");
     }
     if mode.backing != Backing::Image {
+        let engine = "leave it out, or use --provider docker or podman";
         let asked = [
-            (spec.runtime.is_some(), "another runtime"),
-            (spec.userns.is_some(), "another user namespace"),
-            (spec.image_main, "an image's own command"),
+            (spec.runtime.is_some(), "another runtime", engine),
+            (spec.userns.is_some(), "another user namespace", "leave it out, or use --provider podman"),
+            (spec.image_main, "an image's own command", "name an image with --image, or leave it out"),
         ];
-        if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
-            return refuse(what.into(), "images");
+        if let Some((_, what, hint)) = asked.into_iter().find(|(asked, ..)| *asked) {
+            return Err(Error::unsupported(mode.provider, what).hint(hint));
         }
     }
     match (mode.backing, &spec.image) {

@@ -20,10 +20,10 @@ mod watch;
 pub use watch::watch_records;
 
 use crate::{Error, Result};
-use kennel_types::{Enforcement, ErrorCode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec, Status};
+use kennel_types::{Enforcement, ErrorCode, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec, Status};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -303,9 +303,7 @@ impl Records {
             Status::Created
         };
         let exit_code = match (status, &record.spec.command) {
-            (Status::Stopped, Some(_)) => {
-                std::fs::read_to_string(dir.join("exit")).ok().and_then(|text| text.trim().parse().ok())
-            }
+            (Status::Stopped, Some(_)) => self.exit_code(&record.id),
             _ => None,
         };
         SandboxInfo {
@@ -325,7 +323,7 @@ impl Records {
             workspace: record.spec.workspace.clone(),
             network: record.network,
             ports: Vec::new(),
-            labels: record.spec.labels.clone(),
+            labels: labels(&record.spec),
             enforcement: record.enforcement.clone(),
         }
     }
@@ -395,6 +393,15 @@ impl Records {
     pub fn root(&self) -> &Path {
         &self.root
     }
+}
+
+/// The user's labels, and Kennel's own.
+fn labels(spec: &SandboxSpec) -> BTreeMap<String, String> {
+    // Sandboxes on disk are the caller's: nobody else can read them.
+    let me = Owner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
+    let mut all = spec.labels.clone();
+    all.extend(crate::labels::own_labels(spec, spec.owner.unwrap_or(me)));
+    all
 }
 
 /// Whether the entry is so old that no process can still be creating it.

@@ -180,9 +180,19 @@ impl Sandbox {
 
     /// Returns the resource usage.
     pub async fn stats(&self) -> Result<Stats> {
-        if let Some(stats) = self.provider.stats(self.id()).await? {
-            return Ok(stats);
+        let seen = self.provider.stats(self.id()).await?;
+        match seen {
+            Some(seen) if seen.read_bytes.is_some() && seen.written_bytes.is_some() => Ok(seen),
+            // What the provider cannot see from outside is the keeper's to tell, if it can be asked.
+            Some(seen) => Ok(match self.stats_of_keeper().await {
+                Ok(stats) => Stats { read_bytes: stats.read_bytes, written_bytes: stats.written_bytes, ..seen },
+                Err(_) => seen,
+            }),
+            None => self.stats_of_keeper().await,
         }
+    }
+
+    async fn stats_of_keeper(&self) -> Result<Stats> {
         match self.keeper().await?.call(Request::Stats).await? {
             Outcome::Stats(stats) => Ok(Stats {
                 cpu_micros: stats.cpu_micros,

@@ -2,7 +2,7 @@
 
 use crate::holes;
 use crate::paths::{self, failure, refused};
-use crate::report::{Report, write_all};
+use crate::report::{Report, try_write_all, write_all};
 use crate::worker::Pipes;
 use kennel_proto::{Entry, Failure, FailureKind, FileKind, Outcome, Stat};
 use minicbor::Encode;
@@ -108,9 +108,7 @@ fn copy(path: &[u8], from: impl AsFd, to: impl AsFd, left: &mut u64) -> Result<(
         match rustix::io::read(&from, &mut buffer[..most]) {
             Ok(0) => break,
             Ok(count) => {
-                if !write_all(&to, &buffer[..count]) {
-                    return Err(failure(path, Errno::NOSPC));
-                }
+                try_write_all(&to, &buffer[..count]).map_err(|error| failure(path, error))?;
                 *left -= count as u64;
             }
             Err(Errno::INTR) => {}
@@ -306,4 +304,23 @@ fn remove_at(dir: &OwnedFd, name: &[u8], recursive: bool, depth: usize) -> Resul
         }
     }
     rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_proto::FailureKind;
+
+    #[test]
+    fn a_failed_write_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let from = dir.path().join("from");
+        std::fs::write(&from, "some bytes").unwrap();
+        let copied = |to: std::fs::File| copy(b"/x", std::fs::File::open(&from).unwrap(), to, &mut u64::MAX.clone());
+        let full = copied(std::fs::File::options().write(true).open("/dev/full").unwrap()).unwrap_err();
+        assert_eq!((full.kind, full.message.as_str()), (FailureKind::Limit, "/x: no space left on device"));
+        // Not open for writing.
+        let other = copied(std::fs::File::open(&from).unwrap()).unwrap_err();
+        assert_eq!((other.kind, other.message.as_str()), (FailureKind::Other, "/x: bad file descriptor"));
+    }
 }

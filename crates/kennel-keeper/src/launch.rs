@@ -178,9 +178,12 @@ impl Program {
     }
 }
 
-/// `$SHELL`, then bash, then sh.
+/// `$SHELL`, then bash, then sh. Programs that stand in the place of a shell to keep users out do not count.
 fn login_shell(env: &Environment) -> Vec<u8> {
-    let chosen = env.get(&b"SHELL"[..]).cloned();
+    const NO_SHELLS: [&[u8]; 3] = [b"false", b"nologin", b"true"];
+    let is_shell =
+        |path: &Vec<u8>| !path.rsplit(|byte| *byte == b'/').next().is_some_and(|name| NO_SHELLS.contains(&name));
+    let chosen = env.get(&b"SHELL"[..]).filter(|path| is_shell(path)).cloned();
     chosen
         .into_iter()
         .chain([b"/bin/bash".to_vec(), b"/usr/bin/bash".to_vec()])

@@ -53,16 +53,28 @@ pub fn keep(listener: OwnedFd, config: KeeperConfig) -> i32 {
         }
     }
     let (exit_fd, sweep) = (config.exit_fd.and_then(sys::inherited), config.sweep.clone());
-    let sweep = sweep.filter(|_| config.tied);
+    let tied = config.tied;
     let code = keeper::serve(listener, config);
     if let Some(fd) = exit_fd {
         report::write_all(&fd, code.to_string().as_bytes());
     }
     if let Some(path) = sweep {
         use std::os::unix::ffi::OsStrExt;
-        let _ = std::fs::remove_dir_all(std::ffi::OsStr::from_bytes(&path));
+        let dir = std::path::Path::new(std::ffi::OsStr::from_bytes(&path));
+        if !tied {
+            wait_for_starter(dir);
+        }
+        let _ = std::fs::remove_dir_all(dir);
     }
     code
+}
+
+/// Waits until nobody is starting the sandbox in this directory. Whoever is reads in it why the main process did not run,
+/// and holds a lock on the record until then. A tied sandbox is locked by its maker all the time: do not wait for that.
+pub fn wait_for_starter(dir: &std::path::Path) {
+    if let Ok(record) = std::fs::File::open(dir.join("sandbox.json")) {
+        let _ = rustix::io::retry_on_intr(|| rustix::fs::flock(&record, rustix::fs::FlockOperation::LockShared));
+    }
 }
 
 /// Gives a user a passwd entry and a home directory, if it has no entry.

@@ -78,7 +78,7 @@ pub(crate) fn failure(path: &[u8], error: Errno) -> Failure {
         Errno::EXIST | Errno::NOTEMPTY => FailureKind::Exists,
         Errno::LOOP | Errno::XDEV => FailureKind::Refused,
         Errno::NAMETOOLONG | Errno::INVAL | Errno::ISDIR | Errno::NXIO => FailureKind::Invalid,
-        Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::DQUOT | Errno::NOMEM => FailureKind::Limit,
+        Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::NOMEM => FailureKind::Limit,
         Errno::NOSYS => FailureKind::Unsupported,
         _ => FailureKind::Other,
     };

@@ -86,14 +86,19 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<(usize, Op
     Ok((received.bytes, fd))
 }
 
-/// Writes everything, or as much as the other side accepts.
-pub(crate) fn write_all(pipe: impl AsFd, mut bytes: &[u8]) -> bool {
+/// Writes everything, or as much as the other side takes.
+pub(crate) fn write_all(pipe: impl AsFd, bytes: &[u8]) -> bool {
+    try_write_all(pipe, bytes).is_ok()
+}
+
+/// Writes everything, or returns why not.
+pub(crate) fn try_write_all(to: impl AsFd, mut bytes: &[u8]) -> Result<(), rustix::io::Errno> {
     while !bytes.is_empty() {
-        match rustix::io::write(&pipe, bytes) {
+        match rustix::io::write(&to, bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return false,
+            Err(error) => return Err(error),
         }
     }
-    true
+    Ok(())
 }

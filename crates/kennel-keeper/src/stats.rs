@@ -42,25 +42,42 @@ fn from_cgroup() -> Option<StatsReport> {
             oom_kills: None,
         });
     }
-    let io = text("/sys/fs/cgroup/blkio/blkio.throttle.io_service_bytes").unwrap_or_default();
-    let sum = |key: &str| {
-        io.lines()
-            .filter_map(|line| {
-                let mut words = line.split_whitespace().skip(1);
-                (words.next()? == key).then(|| words.next()?.parse::<u64>().ok())?
-            })
-            .sum()
-    };
+    // Where the engine has no group for it, the processes are asked.
+    let io = text("/sys/fs/cgroup/blkio/blkio.throttle.io_service_bytes").filter(|io| io.lines().count() > 1);
+    let (read_bytes, written_bytes) =
+        io.map_or_else(io_of_processes, |io| (Some(sum(&io, "Read")), Some(sum(&io, "Write"))));
     let limit = number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
     Some(StatsReport {
         cpu_micros: number("/sys/fs/cgroup/cpuacct/cpuacct.usage")? / 1000,
         memory_bytes: number("/sys/fs/cgroup/memory/memory.usage_in_bytes")?,
         memory_limit_bytes: limit.filter(|limit| *limit < 1 << 60),
         pids: number("/sys/fs/cgroup/pids/pids.current")?,
-        read_bytes: Some(sum("Read")),
-        written_bytes: Some(sum("Write")),
+        read_bytes,
+        written_bytes,
         oom_kills: None,
     })
+}
+
+/// The sum of one kind of transfer over all devices.
+fn sum(io: &str, key: &str) -> u64 {
+    let of_device = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        (words.next()? == key).then(|| words.next()?.parse::<u64>().ok())?
+    };
+    io.lines().filter_map(of_device).sum()
+}
+
+/// Bytes that the keeper's own tree has had read from and written to disks. The kernel adds those of a process that has ended to
+/// the one that reaped it. The keeper cannot open its own file in `/proc`: it is not dumpable.
+fn io_of_processes() -> (Option<u64>, Option<u64>) {
+    let me = rustix::process::getpid().as_raw_nonzero().get();
+    let (mut read, mut written) = crate::sys::disk_use();
+    for pid in crate::tree::descendants(me) {
+        let Some(io) = text(&format!("/proc/{pid}/io")) else { continue };
+        read += field(&io, "read_bytes:").unwrap_or(0);
+        written += field(&io, "write_bytes:").unwrap_or(0);
+    }
+    (Some(read), Some(written))
 }
 
 /// Sums over all processes below the keeper. The CPU time of ended processes counts once they were reaped.
@@ -77,6 +94,7 @@ fn from_processes() -> StatsReport {
         stats.cpu_micros += fields.iter().skip(11).take(4).sum::<u64>() * tick;
         stats.memory_bytes += fields.get(21).copied().unwrap_or(0) * page;
     }
+    (stats.read_bytes, stats.written_bytes) = io_of_processes();
     stats
 }
 

@@ -277,6 +277,22 @@ pub fn close(fd: &OwnedFd) {
     unsafe { libc::close(fd.as_raw_fd()) };
 }
 
+/// Bytes that this process, and those that it has reaped, have had read from and written to disks.
+pub fn disk_use() -> (u64, u64) {
+    const BLOCK: u64 = 512;
+    let mut total = (0, 0);
+    for who in [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN] {
+        // SAFETY: all zeros is a valid value of this plain structure.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes to the structure, which outlives the call.
+        if unsafe { libc::getrusage(who, &raw mut usage) } == 0 {
+            total.0 += usage.ru_inblock.unsigned_abs() * BLOCK;
+            total.1 += usage.ru_oublock.unsigned_abs() * BLOCK;
+        }
+    }
+    total
+}
+
 /// Creates a mount namespace for this process.
 pub fn unshare_mounts() -> Result<(), Errno> {
     // SAFETY: the program has one thread; only its view of mounts changes.

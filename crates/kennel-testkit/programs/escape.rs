@@ -18,9 +18,72 @@ unsafe extern "C" {
 
 type Attack = Result<String, String>;
 
-/// A system call that must fail. `Ok` is an escape.
+/// System calls by their numbers on x86-64 and on ARM. From 424 on the numbers are the same everywhere.
+const NUMBERS: [(i64, i64); 42] = [
+    (3, 57),    // close
+    (16, 29),   // ioctl
+    (41, 198),  // socket
+    (44, 206),  // sendto
+    (45, 207),  // recvfrom
+    (54, 208),  // setsockopt
+    (56, 220),  // clone
+    (62, 129),  // kill
+    (81, 50),   // fchdir
+    (101, 117), // ptrace
+    (103, 116), // syslog
+    (155, 41),  // pivot_root
+    (159, 171), // adjtimex
+    (161, 51),  // chroot
+    (163, 89),  // acct
+    (164, 170), // settimeofday
+    (165, 40),  // mount
+    (166, 39),  // umount2
+    (167, 224), // swapon
+    (169, 142), // reboot
+    (172, NONE), // iopl
+    (173, NONE), // ioperm
+    (175, 105), // init_module
+    (176, 106), // delete_module
+    (179, 60),  // quotactl
+    (227, 112), // clock_settime
+    (246, 104), // kexec_load
+    (248, 217), // add_key
+    (249, 218), // request_key
+    (250, 219), // keyctl
+    (259, 33),  // mknodat
+    (272, 97),  // unshare
+    (298, 241), // perf_event_open
+    (304, 265), // open_by_handle_at
+    (308, 268), // setns
+    (310, 270), // process_vm_readv
+    (311, 271), // process_vm_writev
+    (313, 273), // finit_module
+    (320, 294), // kexec_file_load
+    (321, 280), // bpf
+    (323, 282), // userfaultfd
+    (X32 + 165, NONE),
+];
+/// A call that ARM does not have.
+const NONE: i64 = -1;
+/// Numbers of the x32 interface, which only x86-64 has.
+const X32: i64 = 0x4000_0000;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("the numbers of system calls on this architecture are not in NUMBERS");
+
+/// The number of a system call here, by that on x86-64. One that is not in the table is a mistake of this program.
+fn number_here(number: i64) -> Option<i64> {
+    if (424..X32).contains(&number) {
+        return Some(number);
+    }
+    let (intel, arm) = *NUMBERS.iter().find(|(intel, _)| *intel == number).unwrap_or_else(|| panic!("call {number} is not in NUMBERS"));
+    Some(if cfg!(target_arch = "x86_64") { intel } else { arm }).filter(|number| *number != NONE)
+}
+
+/// A system call, by its number on x86-64, that must fail. `Ok` is an escape.
 fn call(number: i64, arguments: [i64; 6]) -> Attack {
     let [a, b, c, d, e, f] = arguments;
+    let Some(number) = number_here(number) else { return Err("this architecture has no such call".into()) };
     // SAFETY: the arguments are numbers, or point to what outlives the call; what a call does to this process is the
     // point of it.
     let answer = unsafe { syscall(number, a, b, c, d, e, f) };
@@ -231,7 +294,7 @@ fn leaked_descriptors() -> Attack {
 fn other_numbers() -> Attack {
     let me = std::env::current_exe().map_err(|error| error.to_string())?;
     let status = std::process::Command::new(me).arg("--int80").status().map_err(|error| error.to_string())?;
-    let x32 = call(0x4000_0000 + 165, [0; 6]);
+    let x32 = call(X32 + 165, [0; 6]);
     match (status.code(), x32) {
         (Some(7), _) => Ok("a 32-bit call was answered".into()),
         (_, Ok(how)) => Ok(format!("x32: {how}")),
@@ -310,9 +373,9 @@ fn main() {
             answer
         }),
         ("make devices", any([
-            call(133, [p(&text("/tmp/mem")), 0o020_666, 0x101, 0, 0, 0]),
-            call(133, [p(&text("/tmp/disk")), 0o060_666, 0x800, 0, 0, 0]),
-            call(133, [p(&text("/tmp/null")), 0o020_666, 0x103, 0, 0, 0]),
+            call(259, [-100, p(&text("/tmp/mem")), 0o020_666, 0x101, 0, 0]),
+            call(259, [-100, p(&text("/tmp/disk")), 0o060_666, 0x800, 0, 0]),
+            call(259, [-100, p(&text("/tmp/null")), 0o020_666, 0x103, 0, 0]),
         ])),
         ("open devices of the host", any(
             ["/dev/mem", "/dev/kmem", "/dev/port", "/dev/sda", "/dev/vda", "/dev/nvme0n1", "/dev/kmsg", "/dev/fuse", "/dev/kvm", "/dev/net/tun", "/dev/loop-control"]

@@ -54,8 +54,10 @@ macro_rules! contract_of_walls {
                 stopping_ends_its_commands,
                 its_life_is_told,
                 labels_and_settings_come_back,
+                labels_of_kennels_own_are_refused,
                 many_at_once,
                 an_idle_one_stops_by_itself,
+                an_ended_one_is_removed_if_asked,
             }
             logs {
                 streams_are_kept_apart_and_the_code_is_told,
@@ -185,6 +187,7 @@ macro_rules! contract_of_keepers {
                 commands_run_as_a_user,
                 home_and_path_are_set,
                 use_is_counted,
+                writes_are_counted,
             }
             processes {
                 a_timeout_ends_the_whole_tree,

@@ -25,6 +25,12 @@ pub struct SandboxSpec {
     pub env: BTreeMap<String, String>,
     /// Labels, in addition to those that Kennel sets.
     pub labels: BTreeMap<String, String>,
+    /// The session that it belongs to, by its id.
+    pub session: Option<String>,
+    /// The project that it belongs to: the directory of a repository, or whatever else the caller calls a project.
+    pub project: Option<String>,
+    /// The profile that it was made from, by its name.
+    pub profile: Option<String>,
     /// User of commands: `name`, `uid`, `name:group` or `uid:gid`.
     pub user: Option<String>,
     /// Host directory mounted at `/workspace`.
@@ -61,6 +67,9 @@ pub struct SandboxSpec {
     pub owner: Option<Owner>,
     /// The sandbox ends, and is removed, when the connection of its creator closes.
     pub tied: bool,
+    /// The sandbox is removed when it ends: when its main process ends, when it is stopped, or when it has been idle for too
+    /// long. Its volumes stay.
+    pub auto_remove: bool,
     /// Stop the sandbox after this many seconds without a command or connection.
     pub idle_seconds: Option<u64>,
     /// The maximum time for a start, in milliseconds; see [`Self::startup`].

@@ -7,7 +7,7 @@ mod feed;
 mod renew;
 
 use crate::output::Stream;
-use crate::signals::{INTERRUPT, Signals, WINDOW, interrupted};
+use crate::signals::{ENDING, INTERRUPT, Signals, WINDOW, interrupted};
 use crate::terminal::{Raw, size};
 use feed::Feeder;
 use kennel_core::{Collector, Error, Exec, ExecEvent, Result, Sandbox};
@@ -47,6 +47,8 @@ pub(crate) enum Sink {
 pub(crate) enum Ending {
     /// The command ended.
     Exited(ExitStatus),
+    /// This process got a signal that asks to end, passed it on, and the command failed after that.
+    Aborted(ExitStatus, i32),
     /// The user left; the command goes on.
     Detached,
     /// Nobody reads our output any more.
@@ -64,7 +66,7 @@ pub(crate) async fn drive(
     // Before anything is read: what is typed from now on is for the command.
     let _raw = if wiring.raw { Some(Raw::enter()?) } else { None };
     let feeder = wiring.input.then(|| Feeder::start(exec.stdin(), wiring.visiting, wiring.visiting && wiring.raw));
-    let mut joint = Joint { sandbox, exec, wiring, pressed: None, hard: false };
+    let mut joint = Joint { sandbox, exec, wiring, pressed: None, hard: false, aborted: None };
     // What it was told when it was started may be of before, and nobody listened until now. If it is not, nothing happens.
     if let Some(size) = terminal_size(wiring) {
         joint.exec.resize(size);
@@ -86,7 +88,7 @@ pub(crate) async fn drive(
             () = &mut impatient => return Err(unresponsive()),
         };
         match event {
-            Ok(ExecEvent::Exited(status)) => return Ok(Ending::Exited(status)),
+            Ok(ExecEvent::Exited(status)) => return Ok(joint.ended(status)),
             Ok(ExecEvent::Output(channel, bytes)) => {
                 let mut writing = pin!(sink.take(channel, bytes));
                 loop {
@@ -142,6 +144,8 @@ struct Joint<'a> {
     pressed: Option<Instant>,
     /// Whether the command was killed.
     hard: bool,
+    /// The last signal that asked to end.
+    aborted: Option<i32>,
 }
 
 impl Joint<'_> {
@@ -151,6 +155,9 @@ impl Joint<'_> {
         if signal == WINDOW {
             self.exec.resize(size());
             return Ok(None);
+        }
+        if ENDING.contains(&signal) && !self.wiring.visiting {
+            self.aborted = Some(signal);
         }
         if signal == INTERRUPT {
             let again = self.pressed.replace(Instant::now()).is_some_and(|before| before.elapsed() < TWICE_WITHIN);
@@ -171,6 +178,15 @@ impl Joint<'_> {
         }
         self.exec.signal(signal);
         Ok(None)
+    }
+
+    /// How it came to an end, now that the command has ended. One that got a signal and succeeded all the same was not
+    /// aborted.
+    fn ended(&self, status: ExitStatus) -> Ending {
+        match self.aborted {
+            Some(signal) if status.shell_code() != 0 && !status.timed_out => Ending::Aborted(status, signal),
+            _ => Ending::Exited(status),
+        }
     }
 
     fn kill(&self) {

@@ -107,13 +107,30 @@ pub(crate) async fn remove(sandbox: &Sandbox) -> Result<()> {
     const WITHIN: Duration = Duration::from_secs(30);
     // A volume of its own outlives it: that is what it is for.
     let options = RemoveOptions { volumes: false, force: true };
-    let reason = match tokio::time::timeout(WITHIN, sandbox.remove(options)).await {
+    let (code, reason) = match tokio::time::timeout(WITHIN, sandbox.remove(options)).await {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) if error.code() == ErrorCode::NotFound => return Ok(()),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("it took more than {WITHIN:?}"),
+        Ok(Err(error)) => (error.code(), error.to_string()),
+        Err(_) => (ErrorCode::Timeout, format!("it took longer than {WITHIN:?}")),
     };
     let id = sandbox.id();
-    Err(Error::new(ErrorCode::Internal, format!("sandbox {id} could not be removed: {reason}"))
-        .hint(format!("kennel rm --force {id}")))
+    Err(Error::new(code, format!("remove sandbox {id}: {reason}")).hint(format!("kennel rm --force {id}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_mock::{Fault, Mock};
+
+    #[tokio::test]
+    async fn a_failed_removal_keeps_its_code() {
+        let mock = Mock::new();
+        let sandbox = Sandbox::create(Arc::new(mock.clone()), &SandboxSpec::default()).await.unwrap();
+        mock.fault(Fault::RemoveFails(ErrorCode::NotAvailable));
+        let error = remove(&sandbox).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotAvailable, "{error}");
+        assert_eq!(error.next_step(), Some(format!("kennel rm --force {}", sandbox.id()).as_str()));
+        remove(&sandbox).await.unwrap();
+        remove(&sandbox).await.unwrap();
+    }
 }

@@ -25,6 +25,9 @@ pub(crate) enum ProviderName {
     Docker,
     /// Plain processes, without any isolation
     Local,
+    /// Apple's containers
+    #[value(alias = "macos-container", hide = true)]
+    Apple,
 }
 
 impl ProviderName {
@@ -38,6 +41,7 @@ impl ProviderName {
             Self::Podman => "podman",
             Self::Docker => "docker",
             Self::Local => "local",
+            Self::Apple => "apple",
         }
     }
 
@@ -58,9 +62,10 @@ impl ProviderName {
         }
     }
 
-    /// The row of the mode table that it keeps to, or would.
+    /// The row of the mode table that it keeps to, or would; that of an engine if it has none yet.
     pub(crate) fn mode(self) -> &'static Mode {
-        MODES.iter().find(|mode| mode.provider == self.as_str()).expect("every provider has a row in the table")
+        let row = |name: &str| MODES.iter().find(|mode| mode.provider == name);
+        row(self.as_str()).or_else(|| row("docker")).expect("the table has a row for docker")
     }
 
     /// For what is there already: names of containers may begin with anything.
@@ -69,9 +74,14 @@ impl ProviderName {
     }
 
     fn make_with(self, name_prefix: NamePrefix) -> Result<Arc<dyn Provider>> {
+        if self == Self::Apple {
+            return Err(Error::new(ErrorCode::Unsupported, "--provider apple: there is no apple provider yet")
+                .hint("use --provider native, podman or docker"));
+        }
         let places = Places::find()?;
         let (state, programs) = (places.provider_state(self.as_str()), places.programs());
         Ok(match self {
+            Self::Apple => unreachable!("it was refused above"),
             Self::Native => Arc::new(make_native(&places, PullOptions::default())),
             Self::Local => Arc::new(kennel_local::Local::new(state, programs)),
             Self::Podman | Self::Docker => {
@@ -101,6 +111,7 @@ impl ProviderName {
     fn may_be_here(self) -> bool {
         match self {
             Self::Native | Self::Local => true,
+            Self::Apple => false,
             Self::Podman => self.endpoint().is_ok_and(|endpoint| endpoint.may_answer()),
             // One engine is asked once: it says itself what it is.
             Self::Docker => self.endpoint().is_ok_and(|endpoint| {
@@ -115,7 +126,7 @@ impl ProviderName {
 pub(crate) struct Providers {
     named: Option<ProviderName>,
     /// The native one, if it has begun already.
-    native: Option<Arc<dyn Provider>>,
+    native: Option<Arc<kennel_native::Native>>,
 }
 
 /// The sandboxes there are, and the providers that could not tell.
@@ -143,7 +154,10 @@ impl Providers {
     /// One of them for a new sandbox, made once if it has begun already.
     fn make(&self, name: ProviderName, settings: &Settings) -> Result<Arc<dyn Provider>> {
         match (&self.native, name) {
-            (Some(native), ProviderName::Native) => Ok(native.clone()),
+            (Some(native), ProviderName::Native) => {
+                native.pull_with(pull_options(settings.images.clone()));
+                Ok(native.clone())
+            }
             (None, ProviderName::Native) => {
                 Ok(Arc::new(make_native(&Places::find()?, pull_options(settings.images.clone()))))
             }
@@ -153,13 +167,14 @@ impl Providers {
 
     /// The one for a new sandbox: the one that was named, on the command line or in the settings; else native where it
     /// works, else Podman, else Docker. Never `local` by itself.
-    pub(crate) async fn for_new(&self, settings: &Settings, image: Option<&str>) -> Result<Arc<dyn Provider>> {
+    ///
+    /// Where the user has chosen to go without a sandbox, the settings that describe one are dropped, and named.
+    pub(crate) async fn for_new(&self, settings: &mut Settings, image: Option<&str>) -> Result<Arc<dyn Provider>> {
         if let Some(named) = self.named {
             return self.make(named, settings);
         }
         if !settings.sandbox.enabled {
-            report::warning("sandbox.enabled is false: the command runs without a sandbox");
-            return self.make(ProviderName::Local, settings);
+            return self.directly("sandbox.enabled is false", settings);
         }
         let found = match ProviderName::set(settings.sandbox.provider)? {
             Some(named) => self.make(named, settings),
@@ -179,7 +194,18 @@ impl Providers {
             Err(error) if error.code() == ErrorCode::NotAvailable => error.to_string(),
             Err(error) => return Err(error),
         };
-        report::warning(&format!("{reason}: the command runs without a sandbox, as sandbox.onUnavailable says"));
+        self.directly(&format!("{reason}, and sandbox.onUnavailable is run-directly"), settings)
+    }
+
+    /// Plain processes of this machine, and a warning that says so.
+    fn directly(&self, reason: &str, settings: &mut Settings) -> Result<Arc<dyn Provider>> {
+        let dropped = settings.without_sandbox();
+        let dropped = if dropped.is_empty() {
+            String::new()
+        } else {
+            format!("; these settings do not hold: {}", dropped.join(", "))
+        };
+        report::warning(&format!("{reason}: the command runs without a sandbox{dropped}"));
         self.make(ProviderName::Local, settings)
     }
 
@@ -358,7 +384,7 @@ impl Providers {
 
     /// The one that a new sandbox would get; native if none is available.
     pub(crate) async fn name_for_new(&self, settings: &Settings) -> Result<ProviderName> {
-        let found = match self.for_new(settings, None).await {
+        let found = match self.for_new(&mut settings.clone(), None).await {
             Err(error) if error.code() == ErrorCode::NotAvailable => None,
             found => Some(found?),
         };

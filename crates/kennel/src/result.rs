@@ -3,6 +3,7 @@
 use crate::drive::{Ending, Sink};
 use crate::output::{BROKEN_PIPE, print_json};
 use crate::report;
+use crate::signals::interrupted;
 use crate::triggers::Triggers;
 use base64::Engine;
 use kennel_core::{Collector, Error, Output, RUN_OUTPUT_CAP, Result};
@@ -99,6 +100,12 @@ impl Record {
                 problem = complaint(ended, self.timeout);
                 ended.shell_code() as u8
             }
+            Ok(Ending::Aborted(ended, signal)) => {
+                status = ended;
+                // Whoever pressed Ctrl-C knows it. A program that reads the object has to be told.
+                problem = complaint(ended, self.timeout).or_else(|| self.json.then(|| interrupted(signal)));
+                ended.shell_code() as u8
+            }
             Ok(Ending::Detached) => 0,
             Ok(Ending::ReaderGone) => BROKEN_PIPE,
             Err(error) => {
@@ -120,10 +127,11 @@ impl Record {
         if problem.is_some() {
             cleanup.iter().for_each(report::error);
         }
-        self.print(exit, status, problem.or(cleanup).as_ref(), changed)
+        let error = problem.as_ref().map(JsonError::of).or_else(|| cleanup.as_ref().map(JsonError::of_cleanup));
+        self.print(exit, status, error, changed)
     }
 
-    fn print(self, exit: u8, status: ExitStatus, error: Option<&Error>, changed_triggers: Vec<String>) -> u8 {
+    fn print(self, exit: u8, status: ExitStatus, error: Option<JsonError>, changed_triggers: Vec<String>) -> u8 {
         let output = match self.sink {
             Sink::Collect(collector) => collector.finish(status),
             Sink::Pass => Collector::new(0).finish(status),
@@ -142,7 +150,7 @@ impl Record {
             sandbox_id: self.sandbox.as_ref(),
             provider: self.provider,
             changed_triggers,
-            error: error.map(JsonError::of),
+            error,
             timings: &self.timings,
         };
         match print_json(&object) {
@@ -211,6 +219,11 @@ impl JsonError {
             recoverable: error.code().recoverable(),
         }
     }
+
+    /// What went wrong after the command had ended. Its result is there all the same, and whoever wants more can go on.
+    fn of_cleanup(error: &Error) -> Self {
+        Self { recoverable: true, ..Self::of(error) }
+    }
 }
 
 /// What there is to say about how a command ended, beside its exit code.
@@ -235,4 +248,16 @@ fn exact(bytes: &[u8]) -> Option<String> {
 
 fn milliseconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_failed_cleanup_the_session_can_go_on() {
+        let error = Error::new(ErrorCode::NotAvailable, "remove sandbox x: the engine is gone");
+        let told = JsonError::of_cleanup(&error);
+        assert_eq!((told.code, told.retryable, told.recoverable), (ErrorCode::NotAvailable, true, true));
+    }
 }

@@ -5,15 +5,20 @@ pub(crate) mod trust;
 use crate::places::Places;
 use crate::{environment, report};
 use kennel_config::{
-    Config, Environment, ImagesSection, Layer, Layered, Loaded, Place, Problem, SandboxSection, Sources, Tree,
+    Config, Environment, ImagesSection, Layer, Layered, Loaded, Location, Place, Problem, SandboxSection, Sources, Tree,
 };
 use kennel_core::{Error, Result};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use trust::Trust;
 
+/// Sections that no command uses yet.
+const UNUSED: [&str; 2] = ["container", "agent"];
+
 /// What a new sandbox is, where the command line does not say otherwise.
+#[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) sandbox: SandboxSection,
     /// Where images come from.
@@ -34,6 +39,7 @@ impl Settings {
             return Ok(Self { sandbox, images, layered: None, paths });
         }
         let loaded = around.load()?;
+        warn_without_effect(&loaded);
         let grants = loaded.layered.grants(&|path| paths.of(path).ok());
         if !grants.is_empty() {
             Trust::new(Places::find()?.trusted()).check(&loaded, &grants)?;
@@ -45,6 +51,69 @@ impl Settings {
             }
         }
         Ok(Self { sandbox, images, layered: Some(loaded.layered), paths })
+    }
+
+    /// How long a command may take in a sandbox that exists, if someone has said so. Nothing else counts for such a
+    /// sandbox, so nothing else has to be trusted.
+    pub(crate) fn command_timeout() -> Result<Option<Duration>> {
+        const KEY: &str = "sandbox.commandTimeout";
+        let around = Around::look()?;
+        if !around.has_any() {
+            return Ok(None);
+        }
+        let loaded = around.load()?;
+        let mut grants = loaded.layered.grants(&|path| path.canonicalize().ok());
+        grants.retain(|grant| grant.key.to_string() == KEY);
+        if !grants.is_empty() {
+            Trust::new(Places::find()?.trusted()).check(&loaded, &grants)?;
+        }
+        let config = loaded.layered.config().map_err(|error| wrong(&error))?;
+        let is_set = loaded.layered.layer_of(KEY).is_some_and(|layer| layer != Layer::BuiltIn);
+        Ok(is_set.then_some(config.sandbox.command_timeout.0))
+    }
+
+    /// Drops what describes a sandbox and cannot hold without one; returns the keys that were set. What was typed is not
+    /// dropped: the provider refuses it.
+    pub(crate) fn without_sandbox(&mut self) -> Vec<String> {
+        // What counts for a plain process as well.
+        const KEPT: [&str; 12] = [
+            "enabled",
+            "provider",
+            "onUnavailable",
+            "command",
+            "env",
+            "labels",
+            "workspace",
+            "timeout",
+            "commandTimeout",
+            "startupTimeout",
+            "autoRemove",
+            "idleTimeout",
+        ];
+        let sandbox = std::mem::take(&mut self.sandbox);
+        self.sandbox = SandboxSection {
+            enabled: sandbox.enabled,
+            provider: sandbox.provider,
+            on_unavailable: sandbox.on_unavailable,
+            command: sandbox.command,
+            env: sandbox.env,
+            labels: sandbox.labels,
+            workspace: sandbox.workspace,
+            timeout: sandbox.timeout,
+            command_timeout: sandbox.command_timeout,
+            startup_timeout: sandbox.startup_timeout,
+            auto_remove: sandbox.auto_remove,
+            idle_timeout: sandbox.idle_timeout,
+            ..SandboxSection::default()
+        };
+        let Some(layered) = &mut self.layered else { return Vec::new() };
+        let dropped = layered.forget(|key| match key.segments() {
+            [section, name, ..] => section == "sandbox" && !KEPT.contains(&name.as_str()),
+            _ => false,
+        });
+        let mut names: Vec<String> = dropped.iter().map(|key| key.segments()[1].clone()).collect();
+        names.dedup();
+        names
     }
 
     /// Where a path of a volume or of the workspace leads. It is looked up once, so that what is mounted is what trust was
@@ -69,7 +138,7 @@ impl Settings {
 }
 
 /// Paths without symlinks, each looked up once.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct RealPaths(RefCell<HashMap<PathBuf, std::result::Result<PathBuf, i32>>>);
 
 impl RealPaths {
@@ -109,7 +178,25 @@ impl Around {
             || self.places().iter().any(|place| place.exists)
     }
 
+    /// The settings that commands use. Sections that none uses are not checked.
     pub(crate) fn load(&self) -> Result<Loaded> {
+        let loaded = self.read(&UNUSED)?;
+        warn(&loaded.warnings);
+        Ok(loaded)
+    }
+
+    /// All settings, to be shown. What is wrong in sections that no command uses is a warning.
+    pub(crate) fn load_all(&self) -> Result<Loaded> {
+        let loaded = self.read(&[]).or_else(|error| {
+            let used = self.read(&UNUSED)?;
+            report::warning(&error.to_string());
+            Ok(used)
+        })?;
+        warn(&loaded.warnings);
+        Ok(loaded)
+    }
+
+    fn read(&self, unused: &[&str]) -> Result<Loaded> {
         let sources = Sources {
             project: &self.here,
             user: self.user.as_deref(),
@@ -117,10 +204,24 @@ impl Around {
             current: &self.here,
             environment: &self.environment,
             flags: None,
+            unused,
         };
-        let loaded = kennel_config::load(&sources).map_err(|error| wrong(&error))?;
-        warn(&loaded.warnings);
-        Ok(loaded)
+        kennel_config::load(&sources).map_err(|error| wrong(&error))
+    }
+}
+
+/// Says, in one line, which settings are accepted and do nothing yet.
+fn warn_without_effect(loaded: &Loaded) {
+    let vm = loaded.layered.settings().find(|(key, setting)| {
+        setting.origin.layer != Layer::BuiltIn && key.segments().starts_with(&["sandbox".to_owned(), "vm".to_owned()])
+    });
+    let vm = vm.map(|(_, setting)| ("sandbox.vm".to_owned(), setting.origin.at.clone()));
+    let mut found: Vec<(String, Location)> = loaded.unused.iter().cloned().chain(vm).collect();
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    found.dedup_by(|(one, _), (other, _)| one == other);
+    let found: Vec<String> = found.iter().map(|(section, at)| format!("{section} ({at})")).collect();
+    if !found.is_empty() {
+        report::warning(&format!("these settings have no effect yet: {}", found.join(", ")));
     }
 }
 

@@ -17,6 +17,14 @@ const PASSED_ON: [SignalKind; 6] = [
     SignalKind::user_defined2(),
 ];
 
+/// Those that ask to end.
+pub(crate) const ENDING: [i32; 4] = [
+    SignalKind::interrupt().as_raw_value(),
+    SignalKind::terminate().as_raw_value(),
+    SignalKind::hangup().as_raw_value(),
+    SignalKind::quit().as_raw_value(),
+];
+
 /// The window's size changed.
 pub(crate) const WINDOW: i32 = SignalKind::window_change().as_raw_value();
 /// Ctrl-C.

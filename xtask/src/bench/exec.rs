@@ -54,7 +54,7 @@ pub(super) fn docker(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
     let beside = "docker exec";
     Ok(vec![
         Row::times("exec of true by library call (docker)", &library, beside, &theirs).at_most_one_in(30.0),
-        Row::times("kennel exec -- true (docker)", &cli, beside, &theirs),
+        Row::times("kennel exec -- true (docker)", &cli, beside, &theirs).at_most_one_in(15.0),
         Row::times("kennel exec -- true (native)", &native_cli, beside, &theirs).at_most_one_in(8.0),
     ])
 }

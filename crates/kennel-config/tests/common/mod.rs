@@ -3,7 +3,7 @@
 #![allow(dead_code)] // each test file uses its part
 
 use kennel_config::{
-    Config, Environment, Error, Format, Layer, Layered, Loaded, Node, Sources, Tree, check_text, load,
+    Config, Environment, Error, Format, Layer, Layered, Loaded, Node, Place, Sources, Tree, check_text, load,
 };
 use std::path::{Path, PathBuf};
 
@@ -42,6 +42,11 @@ impl Home {
     }
 
     pub(crate) fn try_load_from(&self, project: &str) -> Result<Loaded, Error> {
+        self.try_load_without(&[], project)
+    }
+
+    /// Reads the settings for a caller that does not use these sections.
+    pub(crate) fn try_load_without(&self, unused: &[&str], project: &str) -> Result<Loaded, Error> {
         load(&Sources {
             project: &self.path(project),
             user: Some(&self.path("user")),
@@ -49,7 +54,12 @@ impl Home {
             current: Path::new("/current"),
             environment: &self.environment,
             flags: self.flags.clone(),
+            unused,
         })
+    }
+
+    pub(crate) fn load_places(&self) -> Vec<Place> {
+        kennel_config::paths(&self.path("project"), Some(&self.path("user")), &[])
     }
 
     pub(crate) fn load(&self) -> Loaded {

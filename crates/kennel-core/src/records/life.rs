@@ -96,18 +96,37 @@ impl Records {
         {
             return Ok(());
         }
-        self.wait_until_ended(&record.id).await?;
+        if record.spec.auto_remove {
+            // Whoever keeps it alive waits for us before it removes what we are about to read.
+            self.wait_for_exit_code(&record.id).await;
+        } else {
+            self.wait_until_ended(&record.id).await?;
+        }
         let mut log = crate::follow_log(self.dir(&record.id), LogOptions { tail: Some(1), follow: false }, || true)?;
         let mut last = Vec::new();
         while let Some(chunk) = log.next().await {
             last.extend(chunk?.bytes);
         }
         let last = String::from_utf8_lossy(&last);
-        match (self.info(record).exit_code, last.trim_end().strip_prefix(kennel_proto::log::NOTE)) {
+        match (self.exit_code(&record.id), last.trim_end().strip_prefix(kennel_proto::log::NOTE)) {
             (Some(code @ 125..=127), Some(reason)) => {
                 Err(Error::not_started(&record.name, crate::printable(reason)).exit_code(code))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// The exit code of a sandbox that has ended.
+    pub(super) fn exit_code(&self, id: &SandboxId) -> Option<i32> {
+        std::fs::read_to_string(self.dir(id).join("exit")).ok().and_then(|text| text.trim().parse().ok())
+    }
+
+    /// Waits until there is an exit code, or nobody is left to write one.
+    #[expect(clippy::disallowed_methods, reason = "a backoff: no event tells when the code is written")]
+    async fn wait_for_exit_code(&self, id: &SandboxId) {
+        const AGAIN: Duration = Duration::from_millis(2);
+        while self.exit_code(id).is_none() && self.is_running(id) {
+            tokio::time::sleep(AGAIN).await;
         }
     }
 

@@ -317,3 +317,20 @@ pub async fn use_is_counted(stage: &Stage) {
         assert!(stats.memory_bytes > 0, "{stats:?}");
     }
 }
+
+/// What is written to a disk is counted, also when the one who wrote it has ended.
+pub async fn writes_are_counted(stage: &Stage) {
+    const SIZE: u64 = 1 << 20;
+    if !stage.has_processes().await {
+        return;
+    }
+    let sandbox = stage.running().await;
+    let before = sandbox.stats().await.unwrap();
+    ok(&sandbox, "dd if=/dev/zero of=written bs=65536 count=16 conv=fsync 2>/dev/null; rm written").await;
+    let after = sandbox.stats().await.unwrap();
+    let (Some(before), Some(after)) = (before.written_bytes, after.written_bytes) else {
+        panic!("nothing is counted: {before:?}, {after:?}")
+    };
+    assert!(after >= before + SIZE, "{before} bytes before, {after} after");
+    assert!(sandbox.stats().await.unwrap().read_bytes.is_some());
+}

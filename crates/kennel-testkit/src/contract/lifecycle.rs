@@ -277,6 +277,8 @@ pub async fn its_life_is_told(stage: &Stage) {
 pub async fn labels_and_settings_come_back(stage: &Stage) {
     let mut spec = stage.spec();
     spec.labels.insert("colour".into(), "green".into());
+    spec.project = Some("/home/someone/project".into());
+    spec.profile = Some("dev".into());
     spec.workdir = Some(if stage.mode().backing == kennel_types::Backing::Host {
         stage.home().workspace().to_string_lossy().into_owned()
     } else {
@@ -285,12 +287,30 @@ pub async fn labels_and_settings_come_back(stage: &Stage) {
     let sandbox = stage.create(&spec).await;
     for provider in [stage.provider(), stage.reopen()] {
         let info = provider.get(sandbox.id().as_str()).await.unwrap();
-        assert_eq!(info.labels.get("colour").map(String::as_str), Some("green"));
+        let label = |name: &str| info.labels.get(name).map(String::as_str);
+        assert_eq!(label("colour"), Some("green"));
+        assert_eq!((label("kennel"), label("kennel.session")), (Some("true"), None), "{:?}", info.labels);
+        assert_eq!((label("kennel.project"), label("kennel.profile")), (spec.project.as_deref(), Some("dev")));
+        assert!(label("kennel.owner").is_some_and(|owner| owner.contains(':')), "{:?}", info.labels);
         assert_eq!(Some(&info.workdir), spec.workdir.as_ref());
         assert_eq!(info.image, spec.image);
         assert_eq!(info.workspace, spec.workspace);
         assert!(info.created_ms > 1_600_000_000_000, "{}", info.created_ms);
     }
+    let session = SandboxSpec { session: Some("s-1".into()), ..stage.spec() };
+    let info = stage.create(&session).await.inspect().await.unwrap();
+    assert_eq!(info.labels.get("kennel.session").map(String::as_str), Some("s-1"));
+    assert_eq!(info.labels.get("kennel.project"), None);
+}
+
+/// Nobody else's labels pass for Kennel's own.
+pub async fn labels_of_kennels_own_are_refused(stage: &Stage) {
+    for name in ["", "kennel", "kennel.session", "kennel.anything"] {
+        let labels = [(name.to_owned(), "x".to_owned())].into();
+        let refused = stage.try_create(&SandboxSpec { labels, ..stage.spec() }).await;
+        assert_eq!(code(refused), ErrorCode::InvalidConfig, "{name:?}");
+    }
+    assert_eq!(stage.provider().list().await.unwrap(), []);
 }
 
 /// Several lives beside one another.
@@ -314,4 +334,33 @@ pub async fn an_idle_one_stops_by_itself(stage: &Stage) {
     drop(exec);
     sandbox.hang_up().await;
     eventually("it stops by itself", async || sandbox.inspect().await.unwrap().status == Status::Stopped).await;
+}
+
+/// One that is to be removed at its end is, however it ends; and not before.
+pub async fn an_ended_one_is_removed_if_asked(stage: &Stage) {
+    let gone = async |sandbox: &Sandbox| {
+        eventually("it is gone", async || {
+            sandbox.inspect().await.is_err_and(|error| error.code() == ErrorCode::NotFound)
+        })
+        .await;
+    };
+    let name = stage.name("goes");
+    let asked = SandboxSpec { auto_remove: true, name: Some(name.clone()), ..stage.spec() };
+    let stopped = stage.create(&asked).await;
+    assert_eq!(stopped.inspect().await.unwrap().status, Status::Created);
+    stopped.start().await.unwrap();
+    ok(&stopped, "echo hi").await;
+    stopped.hang_up().await;
+    assert_eq!(stopped.inspect().await.unwrap().status, Status::Running, "it is not its maker's");
+    stopped.stop(Duration::from_secs(5)).await.unwrap();
+    gone(&stopped).await;
+    // Its name is free again.
+    let ended = SandboxSpec { command: Some(vec!["true".to_owned()]), ..asked.clone() };
+    let ended = stage.create(&ended).await;
+    ended.start().await.unwrap();
+    gone(&ended).await;
+    let removed = stage.started(&asked).await;
+    removed.remove(FORCE).await.unwrap();
+    gone(&removed).await;
+    assert_eq!(stage.provider().list().await.unwrap(), []);
 }

@@ -110,6 +110,15 @@ pub async fn a_login_shell_is_found(stage: &Stage) {
     typist.types("echo sum is $((20 + 22)); exit 8\n").await;
     typist.sees("sum is 42\r\n").await;
     assert_eq!(typist.leaves().await.code, Some(8));
+    // What keeps users out is no shell, whoever says so.
+    for no_shell in ["/bin/false", "/usr/bin/false", "/usr/sbin/nologin", "/sbin/nologin", "/bin/true", "/not/there"] {
+        let mut spec = ExecSpec::new(Command::LoginShell);
+        spec.env.insert("SHELL".into(), no_shell.into());
+        let mut typist = Typist::start(&sandbox, spec).await;
+        typist.types("echo sum is $((20 + 22)); exit 8\n").await;
+        typist.sees("sum is 42\r\n").await;
+        assert_eq!(typist.leaves().await.code, Some(8), "{no_shell}");
+    }
 }
 
 /// The shell is the same, and so is what it printed meanwhile.

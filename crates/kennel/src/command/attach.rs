@@ -33,7 +33,7 @@ pub(crate) struct Attach {
 impl Attach {
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
         match self.attach(providers).await {
-            Ok(Ending::Exited(status)) => status.shell_code() as u8,
+            Ok(Ending::Exited(status) | Ending::Aborted(status, _)) => status.shell_code() as u8,
             Ok(Ending::ReaderGone) => crate::output::BROKEN_PIPE,
             Ok(Ending::Detached) => {
                 report::note(&format!("left it running; come back with: kennel attach {}", self.id));

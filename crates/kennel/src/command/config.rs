@@ -108,7 +108,7 @@ impl Config {
 }
 
 fn show(key: Option<&str>, json: bool) -> Result<u8> {
-    let loaded = Around::look()?.load()?;
+    let loaded = Around::look()?.load_all()?;
     // A key that does not exist is an error here too.
     let wanted = key.map(|key| loaded.layered.explain(key)).transpose().map_err(|error| wrong(&error))?;
     let keys: Option<Vec<String>> = wanted.map(|found| found.iter().map(|(key, _)| key.to_string()).collect());
@@ -147,7 +147,7 @@ fn shown(value: &serde_json::Value) -> String {
 }
 
 fn get(key: &str, json: bool) -> Result<u8> {
-    let loaded = Around::look()?.load()?;
+    let loaded = Around::look()?.load_all()?;
     match loaded.layered.get(key).map_err(|error| wrong(&error))? {
         Some(Tree::Leaf(setting)) if json => Ok(print_json(&setting.written)),
         Some(Tree::Leaf(setting)) => Ok(print(&printable(&shown(&setting.written)))),

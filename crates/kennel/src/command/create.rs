@@ -1,7 +1,7 @@
 //! `kennel create`.
 
 use crate::life::{Watch, create, remove, say_ports};
-use crate::options::SandboxOptions;
+use crate::options::{Patience, SandboxOptions};
 use crate::output::{print, print_json};
 use crate::progress::{pull, while_waiting};
 use crate::providers::Providers;
@@ -9,12 +9,14 @@ use crate::report;
 use crate::result::JsonError;
 use crate::settings::Settings;
 use kennel_core::{Result, Sandbox, printable};
+use kennel_types::ErrorCode;
 
 const EXAMPLES: &str = "\
 Examples:
   kennel create --name box --start        a sandbox that waits for `kennel exec`
   kennel create --start -- ./server       one that runs a command, and ends with it
   kennel create --start -p 8080 -- ./server   reachable at a port of 127.0.0.1 that is told
+  kennel create --start --rm -- ./job     one that is removed when its command ends
   kennel create --image debian --memory 1G --network none
   kennel create --start --image agent --image-command --data --cache npm:/root/.npm";
 
@@ -31,6 +33,12 @@ pub(crate) struct Create {
     /// Print what `kennel inspect` would
     #[arg(long)]
     json: bool,
+    /// Remove it when it ends: when its main process ends, or it is stopped
+    #[arg(long)]
+    rm: bool,
+    /// Stop it after this time without a command, as in 30m; `none` for never [default: none]
+    #[arg(long, value_name = "TIME")]
+    idle_timeout: Option<Patience>,
     /// Without a command, let the image's own be the main process
     #[arg(long, conflicts_with = "command")]
     image_command: bool,
@@ -57,9 +65,9 @@ impl Create {
 
     async fn made(&self, providers: &Providers) -> Result<u8> {
         let mut watch = Watch::begin(None)?;
-        let settings = Settings::in_force()?;
-        let image = self.sandbox.image(&settings);
-        let provider = watch.unless_ended(providers.for_new(&settings, image)).await?;
+        let mut settings = Settings::in_force()?;
+        let image = self.sandbox.image(&settings).map(ToOwned::to_owned);
+        let provider = watch.unless_ended(providers.for_new(&mut settings, image.as_deref())).await?;
         let mut spec = self.sandbox.spec(&settings, provider.mode())?;
         if !self.command.is_empty() {
             spec.command = Some(self.command.clone());
@@ -69,6 +77,12 @@ impl Create {
         }
         let set = settings.sandbox.image_command && spec.image.is_some() && spec.command.is_none();
         spec.image_main = self.image_command || set;
+        // What is built in is for `run`: what is made to stay does not go unless someone says so.
+        let set = settings.said("sandbox.autoRemove", settings.sandbox.auto_remove);
+        spec.auto_remove = self.rm || set.unwrap_or(false);
+        if let Some(Patience(limit)) = self.idle_timeout {
+            spec.idle_seconds = limit.map(|limit| limit.as_secs().max(1));
+        }
         if let Some(image) = &spec.image {
             watch.unless_ended(pull(&*provider, image, self.sandbox.pull(&settings))).await?;
         }
@@ -77,7 +91,14 @@ impl Create {
             self.start(&sandbox, &mut watch).await?;
             say_ports(&sandbox, &spec).await?;
         }
-        Ok(if self.json { print_json(&sandbox.inspect().await?) } else { print(&printable(&sandbox.info().name)) })
+        if !self.json {
+            return Ok(print(&printable(&sandbox.info().name)));
+        }
+        match sandbox.inspect().await {
+            // Its main process has ended already.
+            Err(error) if error.code() == ErrorCode::NotFound && spec.auto_remove => Ok(print_json(sandbox.info())),
+            info => Ok(print_json(&info?)),
+        }
     }
 
     async fn start(&self, sandbox: &Sandbox, watch: &mut Watch) -> Result<()> {

@@ -8,6 +8,7 @@ use crate::output::{print, print_json};
 use crate::providers::Providers;
 use crate::report;
 use crate::result::{Phase, Record};
+use crate::settings::Settings;
 use kennel_core::{Error, Result, Sandbox};
 use kennel_types::{ErrorCode, ExecSpec};
 use std::time::Instant;
@@ -44,7 +45,7 @@ pub(crate) struct Exec {
     /// Run as this user: a name or number, with :group if need be
     #[arg(short, long)]
     user: Option<String>,
-    /// End it after this time, as in 30s or 2h
+    /// End it after this time, as in 30s or 2h; `none` for never [default: sandbox.commandTimeout, if that is set]
     #[arg(long, value_name = "TIME")]
     timeout: Option<Patience>,
     /// Collect the output, and print one JSON object
@@ -120,6 +121,8 @@ impl Exec {
     /// The sandbox, its keeper on the line, and all of the command but what to run.
     async fn connect(&self, providers: &Providers, record: &mut Record) -> Result<(Sandbox, ExecSpec)> {
         let env = self.env.read()?;
+        // What is left running is nobody's to wait for.
+        let set = if self.timeout.is_none() && !self.detach { Settings::command_timeout()? } else { None };
         let sandbox = providers.find(&self.id).await?;
         record.provider = Some(sandbox.provider().name());
         record.sandbox = Some(sandbox.id().clone());
@@ -129,7 +132,10 @@ impl Exec {
         spec.env = env;
         spec.cwd.clone_from(&self.workdir);
         spec.user.clone_from(&self.user);
-        spec.timeout = self.timeout.and_then(|Patience(limit)| limit);
+        spec.timeout = match self.timeout {
+            Some(Patience(limit)) => limit,
+            None => set,
+        };
         record.timeout = spec.timeout;
         Ok((sandbox, spec))
     }

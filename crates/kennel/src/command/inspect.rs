@@ -4,6 +4,9 @@ use crate::completion::sandboxes;
 use crate::output::print_json;
 use crate::providers::Providers;
 use crate::report;
+use crate::result::JsonError;
+use kennel_types::SandboxInfo;
+use serde::Serialize;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,9 +22,16 @@ pub(crate) struct Inspect {
     /// Ids or names
     #[arg(value_name = "ID", required = true, add = sandboxes())]
     ids: Vec<String>,
-    /// Print JSON: always so
+    /// Print errors as JSON too, each in the place of its sandbox
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Row<'a> {
+    Found(Box<SandboxInfo>),
+    Failed { asked: &'a str, error: JsonError },
 }
 
 impl Inspect {
@@ -30,10 +40,14 @@ impl Inspect {
         let mut found = Vec::new();
         for name in &self.ids {
             match providers.find(name).await {
-                Ok(sandbox) => found.push(sandbox.info().clone()),
+                Ok(sandbox) => found.push(Row::Found(Box::new(sandbox.info().clone()))),
                 Err(error) => {
-                    let failed = report::failed(&error);
-                    status = if status == 0 { failed } else { status };
+                    status = if status == 0 { report::exit_status(&error) } else { status };
+                    if self.json {
+                        found.push(Row::Failed { asked: name, error: JsonError::of(&error) });
+                    } else {
+                        report::error(&error);
+                    }
                 }
             }
         }

@@ -10,7 +10,7 @@ use crate::result::{Phase, Record};
 use crate::settings::Settings;
 use kennel_core::{Error, Keeper, Result, Sandbox};
 use kennel_types::{ErrorCode, ExecSpec, GitProtection, SandboxSpec, Support};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,11 +77,11 @@ impl Run {
         cleanup: &mut Result<()>,
         line: &mut Option<Keeper>,
     ) -> Result<Ending> {
-        let settings = Settings::in_force()?;
+        let mut settings = Settings::in_force()?;
         let mut watch = Watch::begin(self.limit(&settings))?;
         record.timeout = watch.limit;
-        let image = self.sandbox.image(&settings);
-        let provider = watch.unless_ended(providers.for_new(&settings, image)).await?;
+        let image = self.sandbox.image(&settings).map(ToOwned::to_owned);
+        let provider = watch.unless_ended(providers.for_new(&mut settings, image.as_deref())).await?;
         record.provider = Some(provider.name());
         let mut spec = self.sandbox.spec(&settings, provider.mode())?;
         // Whatever becomes of this process, the sandbox does not outlive it.
@@ -127,7 +127,12 @@ impl Run {
         let keeper = line.insert(launched?);
         // While the walls are put up: the command has not been sent yet.
         record.look_at(asked.workspace.as_deref(), !protects_hooks(sandbox, asked));
-        let spec = ExecSpec { timeout: watch.left()?, last: !self.keeps(settings), ..program.spec() };
+        let (left, command_limit) = (watch.left()?, self.command_limit(settings));
+        let timeout = left.into_iter().chain(command_limit).min();
+        if timeout == command_limit {
+            record.timeout = timeout;
+        }
+        let spec = ExecSpec { timeout, last: !self.keeps(settings), ..program.spec() };
         let exec = watch.unless_ended(sandbox.exec(&spec)).await;
         // One that could not be started is not one that stays.
         if exec.is_err() && keeper.is_closed() {
@@ -137,7 +142,7 @@ impl Run {
         record.ended(Phase::Start);
         say_ports(sandbox, asked).await?;
         let mut wiring = program.wiring;
-        wiring.until = watch.deadline().map(|deadline| deadline + KEEPER_GRACE);
+        wiring.until = timeout.and_then(|limit| Instant::now().checked_add(limit + KEEPER_GRACE));
         let mut signals = watch.signals;
         if wiring.raw {
             signals = signals.and_window()?;
@@ -150,6 +155,12 @@ impl Run {
     /// Whether the sandbox stays.
     fn keeps(&self, settings: &Settings) -> bool {
         self.keep || !(self.rm || settings.sandbox.auto_remove)
+    }
+
+    /// How long the command may take, if someone has said so. The flag is for everything, the command included.
+    fn command_limit(&self, settings: &Settings) -> Option<Duration> {
+        let set = settings.said("sandbox.commandTimeout", settings.sandbox.command_timeout.0);
+        set.filter(|_| self.timeout.is_none())
     }
 
     fn limit(&self, settings: &Settings) -> Option<Duration> {

@@ -4,6 +4,7 @@ use crate::completion::sandboxes;
 use crate::output::{print, print_json};
 use crate::providers::Providers;
 use crate::report;
+use crate::result::JsonError;
 use futures_util::StreamExt;
 use kennel_core::{Error, Result, Sandbox};
 use kennel_types::{ErrorCode, SandboxId};
@@ -30,33 +31,64 @@ pub(crate) struct Wait {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Ended {
-    sandbox_id: SandboxId,
+struct Ended<'a> {
+    asked: &'a str,
+    sandbox_id: Option<SandboxId>,
     exit_code: Option<i32>,
+    error: Option<JsonError>,
 }
 
 impl Wait {
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        self.wait(providers).await.unwrap_or_else(|error| report::failed(&error))
+        if self.json { self.wait_json(providers).await } else { self.wait(providers).await }
     }
 
-    async fn wait(&self, providers: &Providers) -> Result<u8> {
+    async fn wait(&self, providers: &Providers) -> u8 {
         let mut sandboxes = Vec::new();
         for name in &self.ids {
-            sandboxes.push(providers.find(name).await?);
-        }
-        let mut all = Vec::new();
-        for sandbox in sandboxes {
-            let ended = Ended { sandbox_id: sandbox.id().clone(), exit_code: end_of(&sandbox).await? };
-            if !self.json {
-                let printed = print(&ended.exit_code.map_or("-".to_owned(), |code| code.to_string()));
-                if printed != 0 {
-                    return Ok(printed);
-                }
+            match providers.find(name).await {
+                Ok(sandbox) => sandboxes.push(sandbox),
+                Err(error) => return report::failed(&error),
             }
-            all.push(ended);
         }
-        Ok(if self.json { print_json(&all) } else { 0 })
+        for sandbox in sandboxes {
+            let printed = match end_of(&sandbox).await {
+                Ok(code) => print(&code.map_or("-".to_owned(), |code| code.to_string())),
+                Err(error) => report::failed(&error),
+            };
+            if printed != 0 {
+                return printed;
+            }
+        }
+        0
+    }
+
+    /// Waits for all that can be found. What went wrong with one is in its place in the array.
+    async fn wait_json(&self, providers: &Providers) -> u8 {
+        let mut sandboxes = Vec::new();
+        for name in &self.ids {
+            sandboxes.push((name.as_str(), providers.find(name).await));
+        }
+        let mut status = 0;
+        let mut all = Vec::new();
+        for (asked, found) in sandboxes {
+            let sandbox_id = found.as_ref().ok().map(|sandbox| sandbox.id().clone());
+            let ended = match found {
+                Ok(sandbox) => end_of(&sandbox).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = &ended
+                && status == 0
+            {
+                status = report::exit_status(error);
+            }
+            let error = ended.as_ref().err().map(JsonError::of);
+            all.push(Ended { asked, sandbox_id, exit_code: ended.ok().flatten(), error });
+        }
+        match print_json(&all) {
+            0 => status,
+            failed => failed,
+        }
     }
 }
 

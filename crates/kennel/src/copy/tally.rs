@@ -2,10 +2,10 @@
 
 use crate::report;
 use kennel_types::format_bytes;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Counts, and shows progress on a terminal once it takes more than a second.
+/// Counts, and shows progress to a person who waits for more than a second.
 pub(crate) struct Tally {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Tally {
 impl Tally {
     pub(crate) fn begin() -> Self {
         const QUIET: Duration = Duration::from_secs(1);
-        let next_show = std::io::stderr().is_terminal().then(|| Instant::now() + QUIET);
+        let next_show = report::is_watched().then(|| Instant::now() + QUIET);
         Self { files: 0, bytes: 0, left_out: 0, damaged: 0, next_show, shown: false }
     }
 

@@ -42,7 +42,14 @@ pub(super) fn existing_in(path: &Path, option: &str, workspace: Option<&Path>) -
 
 /// The error for a path that cannot be resolved.
 pub(super) fn not_there(path: &Path, option: &str, error: std::io::Error) -> Error {
-    let hint = format!("mkdir -p {}", path.display());
+    // What is no directory, or what programs make for themselves, is not made by hand.
+    let made_by_programs =
+        ["/run", "/var/run", "/proc", "/sys", "/dev", "/etc"].iter().any(|dir| path.starts_with(dir));
+    let hint = if path.extension().is_some() || made_by_programs {
+        "check the path: only what exists can be mounted".to_owned()
+    } else {
+        format!("mkdir -p {}", path.display())
+    };
     let missing = error.kind() == std::io::ErrorKind::NotFound;
     let error = Error::new(ErrorCode::InvalidConfig, format!("{option} {}: {error}", path.display())).caused_by(error);
     if missing { error.hint(hint) } else { error }

@@ -128,6 +128,9 @@ impl SandboxOptions {
             workdir: self.workdir.clone().or_else(|| settings.said("sandbox.workdir", set.workdir.clone())),
             env,
             labels,
+            session: None,
+            project: workspace.as_deref().map(project_of),
+            profile: None,
             user: self.user.clone().or_else(|| set.user.clone()),
             workspace,
             mounts,
@@ -149,6 +152,7 @@ impl SandboxOptions {
             // Where nothing is mounted, nothing is anyone else's.
             owner: sudo_owner().filter(|_| mode.mounts == Support::Given),
             tied: false,
+            auto_remove: false,
             idle_seconds: set.idle_timeout.map(|time| time.0.as_secs().max(1)),
             startup_ms: Some(set.startup_timeout.0.as_millis().try_into().unwrap_or(u64::MAX)),
         })
@@ -224,6 +228,12 @@ impl SandboxOptions {
         }
         Ok(Some(here))
     }
+}
+
+/// The project of a workspace: the repository around it, or the workspace itself.
+fn project_of(workspace: &Path) -> String {
+    let repository = workspace.ancestors().find(|dir| dir.join(".git").symlink_metadata().is_ok());
+    repository.unwrap_or(workspace).display().to_string()
 }
 
 /// The programs of the home directory of whoever calls.

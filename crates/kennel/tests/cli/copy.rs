@@ -5,6 +5,7 @@ mod sparse;
 mod symlinks;
 
 use crate::support::{Kennel, finish, on_every_provider};
+use expectrl::Expect;
 use rustix::fs::{CWD, FileType, Mode};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -243,4 +244,30 @@ fn links_are_put_where_they_belong(kennel: &Kennel) {
     }
     assert_eq!(std::fs::read_dir(back.join("full")).unwrap().count(), 1, "nothing was put into it");
     clean(kennel, &id);
+}
+
+/// Progress is shown on a terminal, unless nobody wants to see it.
+#[test]
+fn a_quiet_copy_shows_no_progress() {
+    let kennel = Kennel::on("local");
+    let (id, dir) = (kennel.sandbox(), inside(&kennel));
+    std::fs::write(kennel.here().join("file"), vec![7; 300_000]).unwrap();
+    let mut tar = std::process::Command::new("tar");
+    tar.args(["-cf", "file.tar", "file"]).current_dir(kennel.here());
+    finish(tar, None).ok();
+    let shown = |words: &[&str]| {
+        let call = kennel.call(&[words, &["--archive", "-", &format!("{id}:{dir}")]].concat());
+        // An archive that takes longer to come than it takes until progress is shown.
+        let slow = "(head -c 200000 file.tar; sleep 1.3; tail -c +200001 file.tar) | \"$@\"";
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", slow, "sh"]).arg(call.get_program()).args(call.get_args()).current_dir(kennel.here());
+        shell.envs(call.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        let mut session = crate::terminal::terminal(shell);
+        let seen = session.expect(expectrl::Eof).expect("it ends");
+        String::from_utf8_lossy(seen.as_bytes()).into_owned()
+    };
+    assert!(shown(&["cp"]).contains(" in 1 files"), "{:?}", shown(&["cp"]));
+    assert_eq!(shown(&["cp", "--quiet"]), "");
+    clean(&kennel, &id);
+    kennel.kennel(&["rm", "--force", &id]).ok();
 }

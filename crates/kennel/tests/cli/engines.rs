@@ -1,6 +1,6 @@
 //! Engines as they are found: by variables, by Docker's contexts, by a port; and called by what they are.
 
-use crate::support::{Finished, finish};
+use crate::support::{Finished, Kennel, finish};
 use kennel_testkit::front::Front;
 use kennel_testkit::podman::Service;
 use kennel_testkit::registry::Registry;
@@ -266,4 +266,56 @@ fn a_machine_of_another_kind_has_plain_commands() {
         "{stderr}"
     );
     docker(&["rm", "--force", "far"]).ok();
+}
+
+/// How many connections were made, and the first lines of the requests on them.
+type Counted = std::sync::Arc<std::sync::Mutex<(usize, Vec<String>)>>;
+
+/// A socket that passes everything on to an engine, and counts connections and requests.
+fn counting(kennel: &Kennel) -> (std::path::PathBuf, Counted) {
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let socket = kennel.home.path().join("counting.sock");
+    let (listener, engine) = (UnixListener::bind(&socket).unwrap(), docker::socket());
+    let counted = std::sync::Arc::<std::sync::Mutex<(usize, Vec<String>)>>::default();
+    let counts = counted.clone();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, mut there) = (client.unwrap(), UnixStream::connect(&engine).unwrap());
+            counts.lock().unwrap().0 += 1;
+            let (mut back, mut here) = (there.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut back, &mut here));
+            let counts = counts.clone();
+            std::thread::spawn(move || {
+                let mut bytes = vec![0; 65536];
+                while let Ok(count @ 1..) = client.read(&mut bytes) {
+                    let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
+                    let requests = text.lines().filter(|line| line.ends_with(" HTTP/1.1")).map(ToOwned::to_owned);
+                    counts.lock().unwrap().1.extend(requests);
+                    there.write_all(&bytes[..count]).unwrap();
+                }
+                let _ = there.shutdown(std::net::Shutdown::Write);
+            });
+        }
+    });
+    (socket, counted)
+}
+
+/// A command in a container that runs takes one connection, and only the requests that its checks need.
+#[test]
+fn a_command_takes_few_requests() {
+    let kennel = Kennel::on("docker");
+    let name = format!("few-{}", kennel.home.mark().to_lowercase());
+    let named = kennel.kennel(&["create", "--start", "--name", &name]).ok();
+    let unnamed = kennel.sandbox();
+    let (socket, counted) = counting(&kennel);
+    for id in [&named, &unnamed] {
+        *counted.lock().unwrap() = (0, Vec::new());
+        let mut call = kennel.call(&["exec", id, "--", "echo", "hi"]);
+        call.env("DOCKER_HOST", format!("unix://{}", socket.display()));
+        assert_eq!(finish(call, None).ok(), "hi");
+        let (connections, requests) = counted.lock().unwrap().clone();
+        assert_eq!((connections, requests.len()), (1, 3), "{requests:#?}");
+    }
+    kennel.kennel(&["rm", "--force", &named, &unnamed]).ok();
 }

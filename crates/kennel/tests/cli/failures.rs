@@ -272,3 +272,38 @@ fn the_same_codes_for_programs() {
     expected.sort();
     assert_eq!(met, expected);
 }
+
+/// One that cannot be found is told in its place, and the others are told all the same.
+#[test]
+fn errors_are_json_where_json_is_asked_for() {
+    let kennel = Kennel::on("local");
+    let id = kennel.kennel(&["create"]).ok();
+    for verb in ["inspect", "wait", "stop"] {
+        let done = kennel.kennel(&[verb, "--json", "nobody", &id]);
+        assert_eq!((done.status, done.stderr.as_str()), (125, ""), "{verb}: {done:?}");
+        let rows = done.json();
+        assert_eq!(rows.as_array().map(Vec::len), Some(2), "{verb}: {rows}");
+        assert_eq!((&rows[0]["asked"], &rows[0]["error"]["code"]), (&"nobody".into(), &"not_found".into()), "{rows}");
+        assert_eq!(rows[1][if verb == "inspect" { "id" } else { "sandboxId" }], id.as_str(), "{rows}");
+    }
+    // As before, without it.
+    let done = kennel.kennel(&["inspect", "nobody", &id]);
+    assert_eq!((done.status, done.json().as_array().map(Vec::len)), (125, Some(1)), "{done:?}");
+    assert!(done.stderr.contains("there is no sandbox nobody"), "{done:?}");
+}
+
+#[test]
+fn hints_fit_what_went_wrong() {
+    let kennel = Kennel::on("native");
+    let fails = |words: &[&str]| kennel.kennel(&[&["run"], words, &["--", "true"]].concat()).fails(125);
+    for socket in ["/nowhere/docker.sock", "/var/run/nowhere/engine"] {
+        let said = fails(&["-v", &format!("{socket}:/x")]);
+        assert!(!said.contains("mkdir") && said.contains("check the path"), "{said}");
+    }
+    assert!(fails(&["-v", "/nowhere/data:/x"]).contains("mkdir -p /nowhere/data"));
+    for (words, hint) in [(["--userns", "keep-id"], "--provider podman"), (["--runtime", "runc"], "--provider docker")]
+    {
+        let said = fails(&words);
+        assert!(!said.contains("explain images") && said.contains(hint), "{said}");
+    }
+}

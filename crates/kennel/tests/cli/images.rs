@@ -138,6 +138,39 @@ fn where_images_come_from_is_the_users_choice() {
     assert_eq!(large.json()["error"]["code"], "limit_exceeded", "{large:?}");
 }
 
+/// The settings of images count for native sandboxes too, wherever the image is named.
+#[test]
+fn a_sandbox_pulls_as_the_settings_say() {
+    let kennel = Kennel::among_others("native");
+    let socket = docker::socket();
+    let registry = Registry::start_private();
+    registry.push(&socket, &docker::image_on(&socket), "library/app");
+    let config = kennel.home.path().join("config");
+    std::fs::create_dir_all(&config).unwrap();
+    let logins = registry.logins();
+    let login = [("REGISTRY_AUTH_FILE", logins.to_str().unwrap())];
+    // In the settings, and on the command line.
+    for typed in [false, true] {
+        let run = |image: &str, images: &str, env: &[(&str, &str)]| {
+            let set = if typed { String::new() } else { format!("[sandbox]\nimage = \"{image}\"\n") };
+            std::fs::write(config.join("config.toml"), format!("{set}{images}")).unwrap();
+            let words = if typed { &["--image", image][..] } else { &[] };
+            let mut call = kennel.call(&[&["run", "--json", "--network", "none"], words, &["-c", "echo hi"]].concat());
+            // No other way leads to a registry.
+            call.env("HTTPS_PROXY", "http://127.0.0.1:9").envs(env.iter().copied());
+            finish(call, None)
+        };
+        let mirrors = format!("[images.mirrors]\n\"docker.io\" = [\"http://{}\"]\n", registry.address());
+        let denied = run("app", &mirrors, &[]);
+        assert_ne!(denied.status, 0, "{typed}: {denied:?}");
+        let large = run(&registry.name("library/app"), "[images]\nmaxSize = \"1k\"\n", &login);
+        assert_eq!(large.json()["error"]["code"], "limit_exceeded", "{typed}: {}", large.text());
+        let done = run("app", &mirrors, &login);
+        assert_eq!((done.status, &done.json()["stdout"]), (0, &"hi\n".into()), "{typed}: {}", done.text());
+        kennel.kennel(&["image", "rm", "app"]).ok();
+    }
+}
+
 #[test]
 fn a_pull_that_is_ended_leaves_what_has_come() {
     use std::io::{Read, Write};

@@ -25,6 +25,7 @@ on_every_provider!(
     a_timeout_ends_it,
     signals_are_passed_on,
     a_second_interrupt_kills,
+    an_abort_is_in_the_object,
     an_ignored_hangup_stays_ignored,
     killing_kennel_leaves_nothing,
     what_was_begun_ends_with_a_refusal,
@@ -287,6 +288,33 @@ fn a_second_interrupt_kills(kennel: &Kennel) {
     signal(&child, Signal::INT);
     assert_eq!(wait(&mut child, "a command that ignores INT"), 128 + 9);
     assert!(kennel.is_gone());
+}
+
+fn an_abort_is_in_the_object(kennel: &Kennel) {
+    let told = |script: &str, number: Signal, status: i32| {
+        let mut child = kennel.call(&["run", "--json", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let up = kennel.here().join("up");
+        assert!(within_blocking(Duration::from_secs(30), || up.exists()), "it runs");
+        std::fs::remove_file(&up).unwrap();
+        signal(&child, number);
+        assert_eq!(wait(&mut child, script), status);
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut text).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()
+    };
+    for (number, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let object = told("echo before; touch up; exec sleep 1000", number, status);
+        assert_eq!((&object["error"]["code"], &object["exitCode"]), (&"aborted".into(), &status.into()), "{object}");
+        assert_eq!(object["stdout"], "before\n");
+        assert_eq!(object["error"]["recoverable"], true);
+    }
+    let failed = "trap 'exit 3' TERM; touch up; while :; do sleep 0.02; done";
+    assert_eq!(told(failed, Signal::TERM, 3)["error"]["code"], "aborted");
+    // A command that ends well, or that is only told something, was not aborted.
+    let well = "trap 'exit 0' TERM; touch up; while :; do sleep 0.02; done";
+    assert!(told(well, Signal::TERM, 0)["error"].is_null());
+    let told_only = "trap 'exit 3' USR1; touch up; while :; do sleep 0.02; done";
+    assert!(told(told_only, Signal::USR1, 3)["error"].is_null());
 }
 
 fn an_ignored_hangup_stays_ignored(kennel: &Kennel) {

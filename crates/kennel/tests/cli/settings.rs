@@ -2,9 +2,10 @@
 //! only when the user says so.
 
 use crate::support::{Finished, Kennel, finish};
-use kennel_testkit::{docker, programs};
+use kennel_testkit::{docker, programs, within_blocking};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 pub(crate) fn kennel() -> Kennel {
     Kennel::on("native")
@@ -89,6 +90,113 @@ fn limits_and_times_count() {
     call(&kennel, &["rm", "--force", &kept], &[]).ok();
     call(&kennel, &["run", "--rm", "--", "true"], &[]).ok();
     assert!(kennel.is_gone());
+}
+
+#[test]
+fn a_commands_time_counts_where_it_is_set() {
+    let kennel = kennel();
+    let id = call(&kennel, &["create", "--start"], &[]).ok();
+    let late = |words: &[&str], env: &[(&str, &str)]| {
+        let words = [words, &["--", "sleep", "100"]].concat();
+        let stderr = call(&kennel, &words, env).fails(124);
+        assert!(stderr.contains("did not end within 200ms"), "{words:?}: {stderr}");
+    };
+    let variable = [("KENNEL_SANDBOX_COMMAND_TIMEOUT", "200ms")];
+    late(&["run"], &variable);
+    late(&["exec", &id], &variable);
+    for file in [user, project] {
+        file(&kennel, "[sandbox]\ncommandTimeout = \"200ms\"\n");
+        late(&["run"], &[]);
+        late(&["exec", &id], &[]);
+        let told = call(&kennel, &["exec", "--json", &id, "--", "sleep", "100"], &[]);
+        assert_eq!(told.json()["error"]["code"], "timeout", "{told:?}");
+        // The flag is the last word, for both.
+        call(&kennel, &["exec", "--timeout", "none", &id, "--", "sleep", "0.5"], &[]).ok();
+        call(&kennel, &["run", "--timeout", "1m", "--", "sleep", "0.5"], &[]).ok();
+        file(&kennel, "");
+    }
+    // A project makes it shorter by itself, and longer only if it is trusted. Whatever else it asks for is no matter to
+    // a sandbox that is there already.
+    user(&kennel, "[sandbox]\ncommandTimeout = \"1m\"\n");
+    project(&kennel, "[sandbox]\ncommandTimeout = \"200ms\"\nnetwork = \"host\"\n");
+    late(&["exec", &id], &[]);
+    project(&kennel, "[sandbox]\ncommandTimeout = \"2m\"\n");
+    let stderr = call(&kennel, &["exec", &id, "--", "true"], &[]).fails(125);
+    assert!(stderr.contains("sandbox.commandTimeout") && stderr.contains("kennel config trust"), "{stderr}");
+    call(&kennel, &["rm", "--force", &id], &[]).ok();
+}
+
+#[test]
+fn what_is_made_to_stay_goes_when_it_ends_if_that_is_set() {
+    let kennel = kennel();
+    let create = |words: &[&str], env: &[(&str, &str)]| {
+        call(&kennel, &[&["create", "--network", "none", "--start"], words].concat(), env).ok()
+    };
+    // What is built in is for `run`.
+    let stays = create(&[], &[]);
+    call(&kennel, &["stop", &stays], &[]).ok();
+    assert_eq!(call(&kennel, &["ls", "--all", "-q"], &[]).ok(), stays);
+    call(&kennel, &["rm", &stays], &[]).ok();
+    let goes = create(&["--rm", "--", "true"], &[]);
+    assert!(!goes.is_empty() && kennel.is_gone(), "its main process has ended");
+    let goes = create(&[], &[("KENNEL_SANDBOX_AUTO_REMOVE", "true")]);
+    call(&kennel, &["exec", &goes, "--", "true"], &[]).ok();
+    call(&kennel, &["stop", &goes], &[]).ok();
+    assert!(kennel.is_gone());
+    user(&kennel, "[sandbox]\nautoRemove = true\n");
+    let idle = create(&["--idle-timeout", "1s"], &[]);
+    assert!(!idle.is_empty() && within_blocking(Duration::from_secs(20), || kennel.left().is_empty()));
+    // What could not be started says so, and is gone too.
+    let missing = ["create", "--network", "none", "--start", "--", "there-is-no-such-program"];
+    let stderr = call(&kennel, &missing, &[]).fails(127);
+    assert!(stderr.contains("there-is-no-such-program"), "{stderr}");
+    assert!(kennel.is_gone());
+}
+
+#[test]
+fn what_has_no_effect_yet_is_said_once() {
+    let kennel = kennel();
+    let run = |env: &[(&str, &str)]| call(&kennel, &["run", "--network", "none", "--", "true"], env);
+    assert_eq!(run(&[]).stderr, "");
+    let all = "[agent]\ncommand = \"x\"\nenv = { KEY = \"${NOT_SET}\" }\n[container.profiles.dev]\nimage = \"y\"\n\
+        [sandbox.vm]\ncpus = 2\nmemory = \"1g\"\n";
+    user(&kennel, all);
+    let done = run(&[("KENNEL_AGENT_MODE", "container")]);
+    assert_eq!((done.status, done.stderr.lines().count()), (0, 1), "{done:?}");
+    for said in ["no effect yet", "agent (", "container (", "sandbox.vm (", "config.toml:1:"] {
+        assert!(done.stderr.contains(said), "{said}: {done:?}");
+    }
+    let id = call(&kennel, &["create"], &[]);
+    assert_eq!(id.stderr.lines().count(), 1, "{id:?}");
+    call(&kennel, &["rm", id.text().trim()], &[]).ok();
+    // Another program's file is not Kennel's to speak of, unless it is wholly what Kennel would read.
+    user(&kennel, "");
+    std::fs::write(kennel.here().join("config.yaml"), "agent:\n  host: localhost\n").unwrap();
+    assert_eq!(run(&[]).stderr, "");
+    std::fs::write(kennel.here().join("config.yaml"), "agent:\n  command: x\n  port: 1\n").unwrap();
+    assert_eq!(run(&[]).stderr, "");
+    std::fs::write(kennel.here().join("config.yaml"), "agent:\n  command: x\n").unwrap();
+    assert!(run(&[]).stderr.contains("/config.yaml:1:1)"), "{:?}", run(&[]));
+}
+
+#[test]
+fn a_truncated_file_of_another_program_stops_it() {
+    let kennel = kennel();
+    std::fs::create_dir(kennel.here().join(".openagents")).unwrap();
+    for (name, text) in [
+        (".openagents/project.json", "{\"name\": \"x\", \"sandbox\": {\"network\": \"no"),
+        ("opencode.json", "{\"container\": {\"profiles\": {"),
+        ("config.yaml", "agent:\n  command: \"npx\n"),
+    ] {
+        let file = kennel.here().join(name);
+        std::fs::write(&file, text).unwrap();
+        for words in [&["run", "--", "true"][..], &["config", "validate"]] {
+            let stderr = call(&kennel, words, &[]).fails(125);
+            assert!(stderr.contains(name), "{words:?}: {stderr}");
+        }
+        std::fs::remove_file(file).unwrap();
+    }
+    call(&kennel, &["run", "--", "true"], &[]).ok();
 }
 
 #[test]
@@ -250,6 +358,28 @@ fn without_a_sandbox_only_if_the_user_says_so() {
     let done = call(&kennel, &["run", "--json", "--", "echo", "hi"], &[]);
     assert_eq!(done.json()["provider"], "local", "{done:?}");
     assert!(done.stderr.contains("sandbox.onUnavailable"), "{done:?}");
+    // What describes the sandbox does not hold without one, and is named: this is the example of a foreign tool.
+    let example = "image = \"oven/bun:latest\"\nmemoryLimit = \"4G\"\ncpuLimit = 2\nnetwork = \"none\"\nworkdir = \"/app\"\n\
+        env = { A = \"kept\" }\ncommandTimeout = \"1m\"\n";
+    for how in ["enabled = false", "provider = \"docker\"\nonUnavailable = \"run-directly\""] {
+        user(&kennel, &format!("[sandbox]\n{how}\n{example}"));
+        let done = call(&kennel, &["run", "--json", "-c", "echo $A; pwd"], &[]);
+        assert_eq!((done.status, &done.json()["provider"]), (0, &"local".into()), "{how}: {done:?}");
+        assert_eq!(done.json()["stdout"], format!("kept\n{}\n", kennel.here().display()), "{how}");
+        assert!(done.stderr.contains("do not hold: cpus, image, memory, network, workdir\n"), "{how}: {done:?}");
+        // What is typed is not dropped.
+        let done = call(&kennel, &["run", "--json", "--memory", "64m", "--", "true"], &[]);
+        assert_eq!(done.json()["error"]["code"], "unsupported", "{how}: {done:?}");
+        let id = call(&kennel, &["create"], &[]).ok();
+        call(&kennel, &["rm", &id], &[]).ok();
+    }
+    // The documents' name for Apple's containers is known on the command line as in settings.
+    for words in [["--provider", "macos-container"], ["--provider", "apple"]] {
+        let words = [&words[..], &["run", "--json", "--", "true"]].concat();
+        let done = call(&kennel, &words, &[]);
+        assert_eq!(done.json()["error"]["code"], "unsupported", "{done:?}");
+        assert!(done.text().contains("there is no apple provider yet"), "{done:?}");
+    }
     // The flag is the last word.
     let done = call(&kennel, &["--provider", "native", "run", "--json", "--", "echo", "hi"], &[]);
     assert_eq!(done.json()["provider"], "native", "{done:?}");

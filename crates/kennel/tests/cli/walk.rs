@@ -64,6 +64,7 @@ fn a_new_users_walk() {
     // An image that is not there.
     let said = types(&["run", "--pull", "never", "--image", "kennel-test/none", "--", "true"]).fails(125);
     assert!(said.contains("there is no image kennel-test/none") && said.contains("try: docker pull"), "{said}");
+    assert!(said.contains("kennel build --tag kennel-test/none DIR"), "{said}");
     let image = engine.image().unwrap();
     assert_eq!(types(&["run", "--image", image, "--", "cat", "/workspace/mine"]).ok(), "mine");
 

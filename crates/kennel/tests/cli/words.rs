@@ -55,29 +55,46 @@ const COMMANDS: &[&str] = &[
     "version",
 ];
 
-fn help(coloured: bool) -> String {
-    let kennel = Kennel::on("local");
-    let mut text = String::new();
-    for command in std::iter::once("").chain(COMMANDS.iter().copied()) {
-        let mut call = std::process::Command::new(env!("CARGO_BIN_EXE_kennel"));
-        call.args(command.split_whitespace()).arg("--help").env_clear().current_dir(kennel.here());
-        // The width of a terminal that nobody has.
-        call.env("COLUMNS", "100").envs(coloured.then_some(("CLICOLOR_FORCE", "1")));
-        let said = finish(call, None).ok();
-        let lines: Vec<&str> = said.lines().map(str::trim_end).collect();
-        write!(text, "$ kennel {}\n{}\n\n", format!("{command} --help").trim(), lines.join("\n")).unwrap();
-    }
+fn help(kennel: &Kennel, command: &str, coloured: bool) -> String {
+    let mut call = std::process::Command::new(env!("CARGO_BIN_EXE_kennel"));
+    call.args(command.split_whitespace()).arg("--help").env_clear().current_dir(kennel.here());
+    // The width of a terminal that nobody has.
+    call.env("COLUMNS", "100").envs(coloured.then_some(("CLICOLOR_FORCE", "1")));
+    let said = finish(call, None).ok();
+    let lines: Vec<&str> = said.lines().map(str::trim_end).collect();
+    let text = format!("$ kennel {}\n{}\n", format!("{command} --help").trim(), lines.join("\n"));
     text.replace('\x1b', "ESC")
 }
 
+/// A snapshot of its own for each, so that a change is seen where it is.
 #[test]
 fn the_help_of_every_command() {
-    insta::assert_snapshot!("help", help(false));
+    let kennel = Kennel::on("local");
+    for command in std::iter::once("").chain(COMMANDS.iter().copied()) {
+        let name = format!("help {command}").trim().replace(' ', "_");
+        insta::with_settings!({ snapshot_path => "snapshots/help" }, {
+            insta::assert_snapshot!(name, help(&kennel, command, false));
+        });
+    }
 }
 
+/// Colours are all that is added.
 #[test]
 fn the_help_in_colour() {
-    insta::assert_snapshot!("help_in_colour", help(true));
+    let kennel = Kennel::on("local");
+    for command in std::iter::once("").chain(COMMANDS.iter().copied()) {
+        let coloured = help(&kennel, command, true);
+        assert!(coloured.contains("ESC[1m"), "{coloured}");
+        let mut plain = String::new();
+        for part in coloured.split("ESC[") {
+            plain += if plain.is_empty() { part } else { part.split_once('m').expect("a colour ends").1 };
+        }
+        let lines: Vec<&str> = plain.lines().map(str::trim_end).collect();
+        assert_eq!(lines.join("\n") + "\n", help(&kennel, command, false), "{command}");
+    }
+    insta::with_settings!({ snapshot_path => "snapshots/help" }, {
+        insta::assert_snapshot!("help_in_colour", help(&kennel, "run", true));
+    });
 }
 
 #[test]

@@ -271,8 +271,10 @@ impl Docker {
     }
 
     fn no_image(&self, reference: &str) -> Error {
-        Error::new(ErrorCode::ImageNotFound, format!("there is no image {reference} on this engine"))
-            .hint(format!("{} pull {reference}", self.engine.kind().word()))
+        Error::new(ErrorCode::ImageNotFound, format!("there is no image {reference} on this engine")).hint(format!(
+            "{} pull {reference}; or, to build it: kennel build --tag {reference} DIR",
+            self.engine.kind().word()
+        ))
     }
 
     /// Engines ignore limits that their kernel does not support, at most with a warning. Kennel does not.

@@ -7,13 +7,14 @@ use crate::dialer::Dialer;
 use bollard::errors::Error as EngineError;
 use bollard::models::SystemVersion;
 use bollard::{API_DEFAULT_VERSION, BollardRequest, ClientVersion};
-use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::SendRequest;
 use hyper::header::{HOST, HeaderValue};
 use kennel_core::{Error, Result, printable};
 use kennel_types::ErrorCode;
 use serde::de::DeserializeOwned;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long the engine may take until it starts to reply.
@@ -71,7 +72,7 @@ struct Known {
 
 impl Engine {
     pub(crate) fn new(dialer: Arc<dyn Dialer>, expected: Kind) -> Self {
-        let line = Arc::new(Line { dialer, version: OnceLock::new() });
+        let line = Arc::new(Line { dialer, version: OnceLock::new(), idle: Mutex::default() });
         Self { line, expected, known: tokio::sync::OnceCell::new() }
     }
 
@@ -219,7 +220,7 @@ pub(crate) fn is_gone(error: &EngineError) -> bool {
 }
 
 /// Reads a whole reply.
-async fn whole(response: hyper::Response<Incoming>) -> Result<hyper::body::Bytes, EngineError> {
+async fn whole(response: hyper::Response<Incoming>) -> Result<Bytes, EngineError> {
     let body = Limited::new(response.into_body(), ANSWER_CAP).collect().await;
     Ok(body.map_err(|error| std::io::Error::other(error.to_string()))?.to_bytes())
 }
@@ -246,7 +247,12 @@ fn parse_version(text: &str) -> Option<ClientVersion> {
 struct Line {
     dialer: Arc<dyn Dialer>,
     version: OnceLock<ClientVersion>,
+    /// A connection on which everything was answered, for the next question.
+    idle: Mutex<Option<Questions>>,
 }
+
+/// A connection for questions that are answered as a whole.
+type Questions = SendRequest<Empty<Bytes>>;
 
 impl Line {
     /// Sends a request of the client library.
@@ -272,15 +278,41 @@ impl Line {
 
     /// Sends a GET request and parses the whole reply.
     async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
-        let request = hyper::Request::get(path).body(bollard::body_full(hyper::body::Bytes::new()))?;
         let answer = async {
-            let response = self.carry(request).await?;
+            let (response, questions) = self.get(path).await?;
             if !response.status().is_success() {
-                return Err(refusal(response).await?);
+                let refusal = refusal(response).await?;
+                *self.idle() = Some(questions);
+                return Err(refusal);
             }
-            Ok(serde_json::from_slice(&whole(response).await?)?)
+            let bytes = whole(response).await?;
+            *self.idle() = Some(questions);
+            Ok(serde_json::from_slice(&bytes)?)
         };
         tokio::time::timeout(ANSWER_WITHIN, answer).await.unwrap_or(Err(EngineError::RequestTimeoutError))
+    }
+
+    /// Asks on the last connection if that is still open, else on a new one.
+    async fn get(&self, path: &str) -> Result<(hyper::Response<Incoming>, Questions), EngineError> {
+        let request = || hyper::Request::get(path).header(HOST, "engine").body(Empty::new());
+        let idle = self.idle().take();
+        // The engine may close it at any moment. To ask twice changes nothing.
+        if let Some(mut questions) = idle
+            && questions.ready().await.is_ok()
+            && let Ok(response) = questions.send_request(request()?).await
+        {
+            return Ok((response, questions));
+        }
+        let stream = self.dialer.dial().await?;
+        let (mut questions, connection) =
+            hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let response = questions.send_request(request()?).await?;
+        Ok((response, questions))
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Option<Questions>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -289,7 +321,6 @@ mod tests {
     use super::*;
     use crate::dialer::UnixDialer;
     use kennel_core::ByteStream;
-    use std::sync::Mutex;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     /// An engine in memory: answers everything with one body, and remembers what it was asked.
@@ -335,6 +366,51 @@ mod tests {
         engine.ask::<SystemVersion>("/version").await.unwrap();
         let agreed = "GET /v1.41/version HTTP/1.1";
         assert_eq!(*asked.lock().unwrap(), ["GET /version HTTP/1.1", agreed, agreed]);
+    }
+
+    /// An engine in memory that answers so many questions on each connection, and then hangs up.
+    struct Patient {
+        questions: usize,
+        dialed: Arc<Mutex<usize>>,
+    }
+
+    #[async_trait::async_trait]
+    impl Dialer for Patient {
+        async fn dial(&self) -> std::io::Result<Box<dyn ByteStream>> {
+            const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 22\r\n\r\n{\"ApiVersion\": \"1.41\"}";
+            *self.dialed.lock().unwrap() += 1;
+            let (ours, mut theirs) = tokio::io::duplex(4096);
+            let questions = self.questions;
+            tokio::spawn(async move {
+                for _ in 0..questions {
+                    let mut request = Vec::new();
+                    while !request.ends_with(b"\r\n\r\n") {
+                        request.push(theirs.read_u8().await?);
+                    }
+                    theirs.write_all(ANSWER).await?;
+                }
+                Ok::<_, std::io::Error>(())
+            });
+            Ok(Box::new(ours))
+        }
+
+        fn address(&self) -> String {
+            "vm".into()
+        }
+    }
+
+    #[tokio::test]
+    async fn questions_share_a_connection_and_survive_its_end() {
+        for (questions, connections) in [(100, 1), (2, 3), (1, 6)] {
+            let dialed = Arc::<Mutex<usize>>::default();
+            let dialer = Arc::new(Patient { questions, dialed: dialed.clone() });
+            let engine = Engine::new(dialer, Kind::Docker);
+            engine.version().await.unwrap();
+            for _ in 0..5 {
+                engine.ask::<SystemVersion>("/version").await.unwrap();
+            }
+            assert_eq!(*dialed.lock().unwrap(), connections, "{questions} questions on each");
+        }
     }
 
     #[tokio::test]

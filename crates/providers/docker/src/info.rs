@@ -137,8 +137,10 @@ pub(crate) struct Container {
     pub(crate) engine_id: String,
     /// The process id of its first process on this machine, while it runs.
     pub(crate) pid: Option<i32>,
-    /// Whether the engine removes it when it ends.
+    /// Whether it lives as long as whoever made it is connected.
     pub(crate) tied: bool,
+    /// Whether the engine removes it when it ends.
+    pub(crate) auto_remove: bool,
     /// Whether it has a main process.
     pub(crate) main: bool,
     /// The time limit of a start.
@@ -197,12 +199,13 @@ impl Container {
                 limits: limits(&host),
             },
             id,
-            labels: labels.clone().into_iter().collect(),
+            labels: labels::told(&labels),
         };
         Some(Self {
             engine_id,
             pid: i32::try_from(state.pid).ok().filter(|pid| *pid > 0),
-            tied: host.auto_remove,
+            tied: host.auto_remove && labels.get(labels::AUTO_REMOVE).is_none_or(|text| text != "true"),
+            auto_remove: host.auto_remove,
             main: labels.get(labels::MAIN).is_some_and(|text| text == "true"),
             startup: startup(&labels),
             prefix: NamePrefix::of(&labels),

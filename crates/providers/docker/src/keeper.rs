@@ -42,10 +42,20 @@ impl Docker {
         container: &Container,
         within: Duration,
     ) -> Result<(Box<dyn ByteStream>, Container), Missed> {
+        let now = self.inspect(&container.engine_id).await?;
+        self.reach_from(now, within).await
+    }
+
+    /// Connects to the keeper of a container that was inspected just now, and waits for it so long while it is just starting.
+    pub(crate) async fn reach_from(
+        &self,
+        mut now: Option<Container>,
+        within: Duration,
+    ) -> Result<(Box<dyn ByteStream>, Container), Missed> {
         let until = Instant::now().checked_add(within);
         let mut pause = Duration::from_millis(1);
         loop {
-            let container = match self.inspect(&container.engine_id).await? {
+            let container = match now {
                 Some(container) if container.is_running() => container,
                 other => return Err(Missed::Ended(other.map(Box::new))),
             };
@@ -65,6 +75,7 @@ impl Docker {
             }
             back_off(pause).await;
             pause = (pause * 2).min(Duration::from_millis(50));
+            now = self.inspect(&container.engine_id).await?;
         }
     }
 }

@@ -1,11 +1,10 @@
 //! The labels that identify a container as a sandbox and store what the engine has no field for.
 
-use kennel_core::{Error, Result};
-use kennel_types::{ErrorCode, SandboxId};
+use kennel_types::SandboxId;
 use std::collections::{BTreeMap, HashMap};
 
-/// Set on everything that Kennel creates.
-pub(crate) const KENNEL: &str = "kennel";
+pub(crate) use kennel_core::labels::{KENNEL, PROFILE, PROJECT, SESSION, own_labels};
+
 /// The sandbox's id.
 pub(crate) const ID: &str = "kennel.id";
 /// The sandbox's name.
@@ -13,13 +12,8 @@ pub(crate) const NAME: &str = "kennel.name";
 /// The prefix of its container's name.
 pub(crate) const PREFIX: &str = "kennel.name-prefix";
 /// The session that it belongs to.
-pub(crate) const SESSION: &str = "kennel.session";
-/// The installation that created it. Sandboxes of other installations on the same engine are neither listed nor
-/// changed.
 pub(crate) const INSTALLATION: &str = "kennel.installation";
-/// The owner of workspace files, as `uid:gid`.
-pub(crate) const OWNER: &str = "kennel.owner";
-/// The time of creation, in milliseconds since 1970.
+/// When it was made, milliseconds since 1970.
 pub(crate) const CREATED: &str = "kennel.created-ms";
 /// The mode that it was created with.
 pub(crate) const MODE: &str = "kennel.mode";
@@ -36,18 +30,23 @@ pub(crate) const IMAGE_COMMAND: &str = "kennel.image-command";
 /// Whether it has a main process.
 pub(crate) const MAIN: &str = "kennel.main";
 
-/// The time limit of a start, in milliseconds.
+/// Whether it is removed when it ends, though it is not tied to its maker.
+pub(crate) const AUTO_REMOVE: &str = "kennel.auto-remove";
+/// How many milliseconds a start may take.
 pub(crate) const STARTUP: &str = "kennel.startup-ms";
 
-/// Refuses labels that could be mistaken for Kennel's.
-pub(crate) fn check(labels: &BTreeMap<String, String>) -> Result<()> {
-    match labels.keys().find(|key| key.is_empty() || *key == KENNEL || key.starts_with("kennel.")) {
-        None => Ok(()),
-        Some(key) => {
-            let message = format!("label {key:?}: names that begin with \"kennel.\" are Kennel's own");
-            Err(Error::new(ErrorCode::InvalidConfig, message).hint("choose another name for the label"))
-        }
-    }
+/// Those that a container has only if they say something. They are written empty, so that an image's own do not count.
+const MAY_BE_EMPTY: [&str; 3] = [SESSION, PROJECT, PROFILE];
+
+/// The labels as they are told: without those that say nothing.
+pub(crate) fn told(labels: &HashMap<String, String>) -> BTreeMap<String, String> {
+    let says = |(key, value): &(&String, &String)| !(value.is_empty() && MAY_BE_EMPTY.contains(&key.as_str()));
+    labels.iter().filter(says).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// What of these is written, empty, where a sandbox has none.
+pub(crate) fn empty() -> impl Iterator<Item = (String, String)> {
+    MAY_BE_EMPTY.into_iter().map(|key| (key.to_owned(), String::new()))
 }
 
 /// Returns the id of the sandbox with these labels, if it belongs to that installation.
@@ -62,16 +61,6 @@ pub(crate) fn sandbox_of(labels: &HashMap<String, String>, installation: &str) -
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nobody_else_writes_our_labels() {
-        for bad in ["", "kennel", "kennel.id", "kennel.anything"] {
-            assert!(check(&BTreeMap::from([(bad.into(), String::new())])).is_err(), "{bad:?}");
-        }
-        for good in ["kennels", "my.kennel.id", "a"] {
-            assert!(check(&BTreeMap::from([(good.into(), String::new())])).is_ok(), "{good:?}");
-        }
-    }
 
     #[test]
     fn an_id_that_is_a_path_or_of_others_is_none() {

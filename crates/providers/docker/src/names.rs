@@ -60,14 +60,23 @@ pub(crate) fn sandbox(container: Option<&str>, labels: &HashMap<String, String>)
 impl Docker {
     /// Returns the sandbox with this name, whatever prefix its container has.
     pub(crate) async fn by_name(&self, name: &str) -> Result<Option<Container>> {
-        // Nearly always it has the current prefix.
-        let found = self.inspect(&self.prefix.container(name)).await?;
-        if let Some(container) = found.filter(|found| found.info.name == name) {
+        if let Some(container) = self.by_usual_name(name).await? {
             return Ok(Some(container));
         }
         let Some((engine_id, _)) = self.holder(name).await? else { return Ok(None) };
         let found = self.inspect(&engine_id).await?;
         if let Some(container) = &found {
+            let seen = Seen { engine_id, made_here: false, shown: true, held: None };
+            self.seen().entry(container.id().clone()).or_insert(seen);
+        }
+        Ok(found)
+    }
+
+    /// The sandbox of that name, if its container's begins as those do that are made here.
+    pub(crate) async fn by_usual_name(&self, name: &str) -> Result<Option<Container>> {
+        let found = self.inspect(&self.prefix.container(name)).await?.filter(|found| found.info.name == name);
+        if let Some(container) = &found {
+            let engine_id = container.engine_id.clone();
             let seen = Seen { engine_id, made_here: false, shown: true, held: None };
             self.seen().entry(container.id().clone()).or_insert(seen);
         }

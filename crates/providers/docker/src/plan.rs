@@ -130,7 +130,6 @@ pub(crate) struct Workdir {
 
 /// Creates the request for the engine.
 pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
-    labels::check(&spec.labels)?;
     let name = spec.name.as_deref().unwrap_or(facts.id.as_str());
     let workdir = workdir(spec)?;
     let user = user(spec, &facts);
@@ -235,7 +234,7 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
         cap_add: Some(capabilities(&facts.way, facts.filter)),
         security_opt: Some(std::iter::once("no-new-privileges".into()).chain(facts.seccomp).collect()),
         init: Some(false),
-        auto_remove: Some(spec.tied),
+        auto_remove: Some(spec.tied || spec.auto_remove),
         restart_policy: Some(RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }),
         log_config: Some(HostConfigLogConfig {
             typ: Some("json-file".into()),
@@ -410,15 +409,13 @@ fn is_below(path: &str, target: Option<&str>) -> bool {
 
 fn all_labels(spec: &SandboxSpec, name: &str, workdir: &str, facts: &Facts<'_>) -> Result<HashMap<String, String>> {
     let mut all: HashMap<String, String> = spec.labels.clone().into_iter().collect();
+    all.extend(labels::empty().chain(labels::own_labels(spec, facts.owner)));
     // All labels are always written, because the image's labels would be merged in for missing ones.
     let mut set = |key: &str, value: String| all.insert(key.into(), value);
-    set(labels::KENNEL, "true".into());
     set(labels::ID, facts.id.to_string());
     set(labels::NAME, name.into());
     set(labels::PREFIX, facts.prefix.as_str().into());
-    set(labels::SESSION, name.into());
     set(labels::INSTALLATION, facts.installation.into());
-    set(labels::OWNER, format!("{}:{}", facts.owner.uid, facts.owner.gid));
     set(labels::CREATED, facts.created_ms.to_string());
     set(labels::MODE, facts.mode.into());
     set(labels::IMAGE, spec.image.clone().unwrap_or_default());
@@ -429,6 +426,7 @@ fn all_labels(spec: &SandboxSpec, name: &str, workdir: &str, facts: &Facts<'_>) 
     }
     set(labels::WORKDIR, workdir.into());
     set(labels::MAIN, (spec.command.is_some() || spec.image_main).to_string());
+    set(labels::AUTO_REMOVE, (spec.auto_remove && !spec.tied).to_string());
     set(labels::STARTUP, spec.startup().as_millis().to_string());
     let json = serde_json::to_string(&own_command(facts.image))
         .map_err(|error| Error::new(ErrorCode::Internal, format!("write the image's command: {error}")))?;
@@ -677,6 +675,7 @@ mod tests {
             name: Some("box".into()),
             command: Some(vec!["sh".into()]),
             labels: [("team".to_owned(), "a".to_owned())].into(),
+            project: Some("/home/ann/project".into()),
             ..SandboxSpec::default()
         };
         let plan = planned(&spec, &image, 1000);
@@ -687,6 +686,7 @@ mod tests {
         assert_eq!(
             found,
             [
+                "kennel.auto-remove=false",
                 "kennel.created-ms=7",
                 "kennel.data=",
                 "kennel.id=abc",
@@ -698,7 +698,9 @@ mod tests {
                 "kennel.name-prefix=kennel-",
                 "kennel.name=box",
                 "kennel.owner=1000:1000",
-                "kennel.session=box",
+                "kennel.profile=",
+                "kennel.project=/home/ann/project",
+                "kennel.session=",
                 "kennel.startup-ms=10000",
                 "kennel.workdir=/workspace",
                 "kennel=true",

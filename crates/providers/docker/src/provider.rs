@@ -200,10 +200,15 @@ impl Provider for Docker {
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
         let none = || Error::no_sandbox(id_or_name);
         let id = SandboxId::new(id_or_name).map_err(|_| none())?;
-        let found = match self.by_id(&id).await? {
-            Some(container) => Some(container),
-            None => self.by_name(id_or_name).await?,
-        };
+        // One without a name is called by its id, so nearly always the first question finds it.
+        let known = self.seen().contains_key(&id);
+        let mut found = if known { self.by_id(&id).await? } else { self.by_usual_name(id_or_name).await? };
+        if found.is_none() && !known {
+            found = self.by_id(&id).await?;
+        }
+        if found.is_none() {
+            found = self.by_name(id_or_name).await?;
+        }
         Ok(found.ok_or_else(none)?.info)
     }
 
@@ -219,14 +224,15 @@ impl Provider for Docker {
         if container.plain {
             return Ok(Dialed { stream: self.stand_in(&container), token: None, owner: false });
         }
-        match self.reach(&container, container.startup).await {
+        let (name, startup) = (container.info.name.clone(), container.startup);
+        match self.reach_from(Some(container), startup).await {
             Ok((stream, container)) => {
                 let made_here = self.seen().get(id).is_some_and(|seen| seen.made_here);
                 Ok(Dialed { stream, token: None, owner: container.tied && made_here })
             }
             Err(Missed::Failed(error)) => Err(error),
             Err(Missed::Ended(Some(container))) => Err(Error::stopped(&container.info.name)),
-            Err(Missed::Ended(None)) => Err(Error::no_sandbox(&container.info.name)),
+            Err(Missed::Ended(None)) => Err(Error::no_sandbox(name)),
         }
     }
 
@@ -342,7 +348,7 @@ impl Docker {
             if !crossed || Instant::now() >= until {
                 return Err(self.engine.error(format!("remove sandbox {}", container.info.name), error));
             }
-            if container.tied && self.wait(container, "removed", SLACK).await? {
+            if container.auto_remove && self.wait(container, "removed", SLACK).await? {
                 return Ok(());
             }
             back_off(pause).await;
@@ -374,9 +380,9 @@ impl Docker {
         container.tied && never_ran && !made_here && !self.run_dirs.is_held(container.id())
     }
 
-    /// Waits at most that long for the container to end, and for a tied one also to be removed.
+    /// Waits at most that long for the container to end, and for one that the engine removes also to be removed.
     async fn ended(&self, container: &Container, within: Duration) -> Result<bool> {
-        self.wait(container, if container.tied { "removed" } else { "not-running" }, within).await
+        self.wait(container, if container.auto_remove { "removed" } else { "not-running" }, within).await
     }
 
     /// Waits at most that long until the engine reports that the condition holds.

@@ -61,7 +61,8 @@ impl Docker {
             let registry = image.parse::<Reference>().map(|image| image.registry().to_owned()).unwrap_or_default();
             Error::new(ErrorCode::PermissionDenied, message).hint(format!("log in: {word} login {registry}"))
         } else {
-            Error::new(ErrorCode::ImageNotFound, message).hint(format!("{word} pull {image}, or {word} images"))
+            let hint = format!("check the name: {word} images; or, to build it: kennel build --tag {image} DIR");
+            Error::new(ErrorCode::ImageNotFound, message).hint(hint)
         };
         made.caused_by(error)
     }

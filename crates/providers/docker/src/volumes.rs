@@ -32,7 +32,8 @@ impl Docker {
     pub(crate) fn volumes(&self, spec: &SandboxSpec, name: &str) -> Result<Vec<Volume>> {
         let labelled = |key: &str, value: &str| {
             let ours = [(labels::KENNEL, "true"), (labels::INSTALLATION, self.installation.as_str()), (key, value)];
-            ours.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+            let project = spec.project.as_deref().map(|project| (labels::PROJECT, project));
+            ours.into_iter().chain(project).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
         };
         let mut volumes = Vec::new();
         if spec.data && spec.tied && spec.name.is_none() {
@@ -42,7 +43,7 @@ impl Docker {
         }
         if spec.data {
             let name_of_it = self.data_volume(name);
-            volumes.push(Volume { name: name_of_it, target: DATA.into(), labels: labelled(labels::SESSION, name) });
+            volumes.push(Volume { name: name_of_it, target: DATA.into(), labels: labelled(labels::NAME, name) });
         }
         for cache in &spec.caches {
             check_name(&cache.name)?;

@@ -130,6 +130,12 @@ async fn files(sandbox: &Sandbox) {
     let large = files.read("/made/large", 4_000_000).await.unwrap();
     files.write("/made/copy", &large, WriteOptions::default()).await.unwrap();
     inside::ok(sandbox, "cmp /made/large /made/copy").await;
+    // docs/engines.md says so.
+    let huge = vec![7; (64 << 20) + 1];
+    let error = files.write("/made/huge", &huge, WriteOptions::default()).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::LimitExceeded);
+    assert!(error.to_string().contains("larger than 64 MiB"), "{error}");
+    assert_eq!(code(files.stat("/made/huge", false)).await, Some(ErrorCode::NotFound));
     files.mkdir("/made/dir", false).await.unwrap();
     assert_eq!(files.stat("/made/dir", true).await.unwrap().kind, FileKind::Directory);
     assert_eq!(code(files.read("/made/none", 10)).await, Some(ErrorCode::NotFound));

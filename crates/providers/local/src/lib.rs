@@ -89,7 +89,8 @@ impl Local {
             env: spec.env.iter().map(|(key, value)| (bytes(key), bytes(value))).collect(),
             cwd: Some(bytes(&record.workdir)),
             main: spec.command.as_ref().map(|argv| Spawn::main(argv)),
-            sweep: Some(self.records.dir(&record.id).as_os_str().as_bytes().to_vec().into()),
+            sweep: (spec.tied || spec.auto_remove)
+                .then(|| self.records.dir(&record.id).as_os_str().as_bytes().to_vec().into()),
             one_user: true,
             ..KeeperConfig::default()
         }

@@ -15,12 +15,13 @@ mod tree;
 pub use script::{Answer, Fault, Gate};
 
 use keeper::{End, Keeper};
+use kennel_core::labels::own_labels;
 use kennel_core::{
     Dialed, Error, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result, check_name, new_id, require,
 };
 use kennel_types::{
-    Availability, Enforcement, ErrorCode, Event, EventKind, Mode, NetworkMode, SandboxId, SandboxInfo, SandboxSpec,
-    Status,
+    Availability, Enforcement, ErrorCode, Event, EventKind, Mode, NetworkMode, Owner, SandboxId, SandboxInfo,
+    SandboxSpec, Status,
 };
 use log::Log;
 use script::SharedScript;
@@ -123,7 +124,7 @@ impl World {
         }
         room.log.open(false);
         self.tell(id, EventKind::Stopped);
-        if end == End::OwnerGone {
+        if end == End::OwnerGone || room.spec.auto_remove {
             rooms.remove(id);
             self.tell(id, EventKind::Removed);
         }
@@ -159,7 +160,11 @@ impl Room {
             workspace: self.spec.workspace.clone(),
             network: self.network,
             ports: Vec::new(),
-            labels: self.spec.labels.clone(),
+            labels: {
+                let mut labels = self.spec.labels.clone();
+                labels.extend(own_labels(&self.spec, self.spec.owner.unwrap_or(Owner { uid: 0, gid: 0 })));
+                labels
+            },
             enforcement: Enforcement {
                 mode: mode.name.to_owned(),
                 layers: mode.layers_with(self.network),
@@ -268,6 +273,7 @@ impl Provider for Mock {
     }
 
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
+        self.faulty(|fault| if let Fault::RemoveFails(code) = fault { Some(*code) } else { None })?;
         let keeper = self.room(id, |room| Ok(room.keeper.clone()))?;
         if keeper.is_some() {
             if !options.force {

@@ -91,6 +91,8 @@ pub enum Fault {
     StartFails,
     /// The next `list` fails.
     ListFails(ErrorCode),
+    /// The next `remove` fails, and removes nothing.
+    RemoveFails(ErrorCode),
     /// The next `dial` fails.
     DialFails(ErrorCode),
     /// The next connection ends after this many frames from the keeper, including its welcome.

@@ -7,6 +7,7 @@ use kennel_types::{ErrorCode, Pull};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use std::io::Read;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes in the largest passwd or group file that is read.
 const ACCOUNTS: u64 = 1024 * 1024;
@@ -15,15 +16,22 @@ impl Native {
     /// Uses the images in this store. Missing ones are pulled according to `options`.
     #[must_use]
     pub fn with_images(mut self, store: Store, options: PullOptions) -> Self {
-        self.images = Some((store, options));
+        self.images = Some((store, Mutex::new(options)));
         self
+    }
+
+    /// Pulls images as these options say from now on, for a caller that learns of them after [`Self::prepare`].
+    pub fn pull_with(&self, options: PullOptions) {
+        if let Some((_, pull)) = &self.images {
+            *pull.lock().unwrap_or_else(PoisonError::into_inner) = options;
+        }
     }
 
     /// Pulls an image into the store, according to `when`.
     pub(crate) async fn fetch(&self, name: &str, when: Pull, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<()> {
         let Some((store, options)) = self.images.as_ref().filter(|_| when != Pull::Never) else { return Ok(()) };
         let reference: Reference = name.parse().map_err(from_image)?;
-        let options = PullOptions { when, ..options.clone() };
+        let options = PullOptions { when, ..options.lock().unwrap_or_else(PoisonError::into_inner).clone() };
         let told = |Progress { part, doing, bytes }| tell(PullProgress { part, doing: doing.to_string(), bytes });
         store.pull(&reference, &options, &told).await.map(drop).map_err(from_image)
     }

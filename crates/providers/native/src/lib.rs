@@ -51,8 +51,10 @@ pub struct Native {
     programs: PathBuf,
     maker: Maker,
     volumes: Volumes,
-    images: Option<(Store, PullOptions)>,
+    images: Option<(Store, Mutex<PullOptions>)>,
     claims: Claims,
+    /// That `bridge` can be had, as it was found a moment ago.
+    bridge: network::Found,
     ahead: Mutex<Option<Ahead>>,
     /// Additional directories that no sandbox may see.
     more: Vec<PathBuf>,
@@ -79,7 +81,8 @@ impl Native {
         let volumes = Volumes::new(records.root().with_file_name("volumes"));
         let (images, ahead, claims) = (None, Mutex::new(None), Claims::new(CLAIMS));
         let (more, engines) = (Vec::new(), Vec::new());
-        Self { records, programs, maker, volumes, images, claims, ahead, more, engines, guard: OnceLock::new() }
+        let (bridge, guard) = (network::Found::default(), OnceLock::new());
+        Self { records, programs, maker, volumes, images, claims, bridge, ahead, more, engines, guard }
     }
 
     /// Hides these directories from every sandbox, whether they exist yet or not: below a mount they are masked, and
@@ -192,7 +195,8 @@ impl Native {
         let masks = Masks { hidden: self.guard().masked().map(Path::to_owned).collect(), screens };
         let mut plan = plan::of(record, &self.maker, &dir, &masks, base, &self.volumes)?;
         if record.network == NetworkMode::Bridge {
-            let (link, names) = network::link(&record.id, &record.spec, self.maker.rights).await?;
+            let range = self.bridge.take(self.maker.rights).await?;
+            let (link, names) = network::link(&record.id, &record.spec, self.maker.rights, range)?;
             plan.etc.push(EtcFile {
                 name: "resolv.conf".into(),
                 text: names.text.into_bytes().into(),
@@ -300,7 +304,7 @@ impl Provider for Native {
         let mode = self.maker.mode(spec.image.is_some());
         let mut network = require(mode, spec)?;
         if network == NetworkMode::Bridge
-            && let Err(error) = network::ready(self.maker.rights).await
+            && let Err(error) = self.bridge.look(self.maker.rights).await
         {
             if spec.network.is_some() || !spec.ports.is_empty() {
                 return Err(error);

@@ -208,7 +208,7 @@ pub(crate) fn of(
         disk: limits.disk.is_some(),
         landlock: record.enforcement.layers.contains(&Layer::Landlock),
         nesting: spec.nesting,
-        remove_dir: spec.tied,
+        remove_dir: spec.tied || spec.auto_remove,
         etc: etc(record),
         link: None,
     })

@@ -68,9 +68,10 @@ impl StandIn {
                 _ => return Ok(()),
             }
             if bytes.len() > LARGEST {
+                let most = LARGEST >> 20;
                 return Err(fail(
                     FailureKind::Limit,
-                    format!("{path}: without a keeper a file has {LARGEST} bytes at most"),
+                    format!("write {path}: the file is larger than {most} MiB, the most there can be without a keeper"),
                 ));
             }
             link.send(Body::Consumed { channel: Channel::Stdin, offset: bytes.len() as u64 }).await;

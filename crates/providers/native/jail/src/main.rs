@@ -275,6 +275,9 @@ impl Watch {
         overlay::let_go(&self.plan.dir);
         if self.plan.remove_dir {
             let _ = rustix::process::chdir("/");
+            if !self.plan.keeper.tied {
+                kennel_keeper::wait_for_starter(self.plan.dir.as_ref());
+            }
             let _ = clear::remove(&self.plan.dir, self.plan.rights, &self.plan.ids);
         }
         // Descriptors that were closed by number must not be closed again by their owners.

@@ -18,6 +18,8 @@ use kennel_types::{ErrorCode, Protocol, Published, SandboxId, SandboxSpec};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 pub use beside::Docker;
 
@@ -65,8 +67,37 @@ impl Bridge {
     }
 }
 
-/// Prepares `bridge` and returns the address range. If it is not available, the error contains the reason and a hint.
-pub(crate) async fn ready(rights: Rights) -> Result<Ipv4Addr> {
+/// What was found out when a sandbox was made, for the start that follows at once. Somebody may change the firewall later,
+/// so what is older is looked up again.
+#[derive(Default)]
+pub(crate) struct Found(Mutex<Option<(Instant, Ipv4Addr)>>);
+
+impl Found {
+    const FRESH: Duration = Duration::from_millis(200);
+
+    /// Sees to it that sandboxes can have `bridge`.
+    pub(crate) async fn look(&self, rights: Rights) -> Result<()> {
+        let range = ready(rights).await?;
+        *self.slot() = Some((Instant::now(), range));
+        Ok(())
+    }
+
+    /// The range of addresses, from the last look if that was just now.
+    pub(crate) async fn take(&self, rights: Rights) -> Result<Ipv4Addr> {
+        let last = self.slot().take().filter(|(when, _)| when.elapsed() < Self::FRESH);
+        match last {
+            Some((_, range)) => Ok(range),
+            None => ready(rights).await,
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<(Instant, Ipv4Addr)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sees to it that sandboxes can have it; answers the range of their addresses. If they cannot, why, and what to do.
+async fn ready(rights: Rights) -> Result<Ipv4Addr> {
     if rights == Rights::User {
         return pasta().map(|_| Ipv4Addr::UNSPECIFIED);
     }
@@ -81,8 +112,12 @@ pub(crate) async fn ready(rights: Rights) -> Result<Ipv4Addr> {
 }
 
 /// Returns the connection of a sandbox to the outside.
-pub(crate) async fn link(id: &SandboxId, spec: &SandboxSpec, rights: Rights) -> Result<(Link, names::Names)> {
-    let range = ready(rights).await?;
+pub(crate) fn link(
+    id: &SandboxId,
+    spec: &SandboxSpec,
+    rights: Rights,
+    range: Ipv4Addr,
+) -> Result<(Link, names::Names)> {
     for port in &spec.ports {
         check_free(*port)?;
     }
@@ -194,4 +229,21 @@ fn run(what: &str, name: &str, arguments: &[&str], input: &str) -> Result<()> {
     }
     let said = kennel_core::printable(String::from_utf8_lossy(&output.stderr).trim());
     Err(Error::new(ErrorCode::StartFailed, format!("{what}: {name} says: {said}")).hint("kennel doctor"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_found_just_now_is_not_looked_up_again() {
+        let range = Ipv4Addr::new(10, 0, 0, 0);
+        let found = |when| Found(Mutex::new(Some((when, range))));
+        let fresh = found(Instant::now());
+        assert_eq!(fresh.take(Rights::Root).await.unwrap(), range);
+        assert!(fresh.slot().is_none(), "it counts for one start");
+        // No machine gives sandboxes this range, so whatever is found now is something else.
+        let old = found(Instant::now().checked_sub(Found::FRESH).unwrap());
+        assert_ne!(old.take(Rights::User).await.ok(), Some(range));
+    }
 }

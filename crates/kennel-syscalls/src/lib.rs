@@ -1,8 +1,8 @@
 //! The system calls that sandboxes may make, in groups, with one reason for each group.
 //!
-//! Every provider with a filter generates it from this list: native compiles it, and engines get it as a profile. A call
-//! that is not on the list returns `ENOSYS`, as an older kernel would, so that libraries fall back to a call that can be
-//! filtered: for example from `clone3` to `clone`, whose flags are checked below.
+//! Every provider with a filter generates it from this list: native compiles it, and engines get it as a profile. A
+//! call that is not on the list returns `ENOSYS`, as an older kernel would, so that libraries fall back to a call that
+//! can be filtered: for example from `clone3` to `clone`, whose flags are checked below.
 //!
 //! These are left out on purpose: mounts, modules, setting clocks, keyrings, BPF, performance counters, userfaultfd,
 //! io_uring, opening files by handle, kexec, reboot, swap, quotas, accounting, I/O ports, and changing namespaces.
@@ -102,7 +102,7 @@ pub const ALLOWED: &[Group] = groups![
     "place memory on NUMA nodes, which databases and language runtimes do": [
         SYS_get_mempolicy, SYS_set_mempolicy, SYS_mbind, SYS_migrate_pages, SYS_set_mempolicy_home_node,
     ],
-    "start programs, end, and wait for other processes": [
+    "start programs, wait for them, and end": [
         SYS_execve, SYS_execveat, SYS_exit, SYS_exit_group, SYS_wait4, SYS_waitid, SYS_set_tid_address,
         SYS_set_robust_list, SYS_get_robust_list, SYS_rseq,
     ],
@@ -117,11 +117,11 @@ pub const ALLOWED: &[Group] = groups![
     "debug processes of the sandbox, as gdb and strace do; no others are visible": [
         SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp, SYS_pidfd_getfd,
     ],
-    "read the ids of the process, its session and its process group": [
+    "read the ids of the process, and change its session and process group": [
         SYS_getpid, SYS_getppid, SYS_gettid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getresuid,
         SYS_getresgid, SYS_getgroups, SYS_getpgid, SYS_getsid, SYS_setpgid, SYS_setsid,
     ],
-    "switch to another user, as sudo and services do; the kernel checks the capabilities": [
+    "switch to another user, as services do; the kernel checks the capabilities": [
         SYS_setuid, SYS_setgid, SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setfsuid,
         SYS_setfsgid, SYS_setgroups,
     ],
@@ -183,8 +183,8 @@ pub const ALLOWED: &[Group] = groups![
     ],
 ];
 
-/// System calls that are also allowed, with any arguments, if sandboxes may be created inside (`--nesting`). They affect
-/// only namespaces that the sandbox has created itself, because it has no rights to any others.
+/// System calls that are also allowed, with any arguments, if sandboxes may be created inside (`--nesting`). They
+/// affect only namespaces that the sandbox has created itself, because it has no rights to any others.
 pub const NESTING: &[Group] = groups![
     "create and enter namespaces": [
         SYS_clone, SYS_unshare, SYS_setns,

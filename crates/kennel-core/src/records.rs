@@ -3,8 +3,8 @@
 //! ```text
 //! <root>/<id>/sandbox.json   the spec and what is enforced; locked while the sandbox is being started, and for a tied
 //!                            sandbox as long as its creator lives
-//!            /lock           held by the process that keeps the sandbox alive, as long as it runs; created by the first
-//!                            start
+//!            /lock           held by the process that keeps the sandbox alive, as long as it runs; created by the
+//!                            first start
 //!            /sock           the keeper's socket
 //!            /exit           the keeper's exit code, as text
 //!            /log.0, log.1   the main process's log

@@ -1,16 +1,16 @@
-//! The system call filter of containers: the list that native has too, as a profile that engines take.
+//! The system call filter of containers: native's list, as a seccomp profile for engines.
 //!
-//! Docker takes the profile itself, in the request. Podman takes the path of a file that it can read, so it gets one only on
-//! this machine: elsewhere its own profile holds. Engines look at all 64 bits of an argument, the kernel at the lower half
-//! of an `int`; so every comparison here is one of masked bits.
+//! Docker accepts the profile itself in the request. Podman accepts only the path of a file that it can read, so it
+//! gets one only on this machine; elsewhere its own profile applies. Engines compare all 64 bits of an argument, but
+//! the kernel uses only the lower half of an `int`. So every comparison here uses a mask.
 //!
-//! 32-bit programs run too. They have further system calls, listed here, but not `socketcall`: its arguments are behind a
-//! pointer, where no filter sees which family is asked for. The C libraries that have nothing else (glibc on i386) get
+//! 32-bit programs run too. Their additional system calls are listed here, except `socketcall`: its arguments are
+//! behind a pointer, where no filter can see the address family. C libraries that use nothing else (glibc on i386) get
 //! no sockets.
 
 use crate::engine::Kind;
 use kennel_core::{Error, Result};
-use kennel_syscalls::{ALLOWED, Condition, Operation, allowed_if};
+use kennel_syscalls::{ALLOWED, Call, Condition, Operation, allowed_if, calls};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,9 +18,9 @@ use std::sync::LazyLock;
 
 const ENOSYS: u32 = 38;
 
-/// System calls of 32-bit programs that do the same as ones on the list.
+/// System calls of 32-bit programs that do the same as calls on the list.
 const OF_32_BIT: &[&str] = &[
-    // i386 and ARM: wider numbers.
+    // i386 and ARM: calls with wider numbers.
     "_llseek",
     "_newselect",
     "chown32",
@@ -55,7 +55,7 @@ const OF_32_BIT: &[&str] = &[
     "statfs64",
     "truncate64",
     "ugetrlimit",
-    // Wider times.
+    // Calls with wider times.
     "clock_adjtime64",
     "clock_getres_time64",
     "clock_gettime64",
@@ -95,7 +95,7 @@ const OF_32_BIT: &[&str] = &[
     "sigsuspend",
     "ssetmask",
     "waitpid",
-    // Those that only x86_64 has among the 64-bit machines.
+    // Calls that only x86_64 has among the 64-bit architectures.
     "access",
     "alarm",
     "chmod",
@@ -131,7 +131,7 @@ const OF_32_BIT: &[&str] = &[
     "utime",
     "utimes",
     "vfork",
-    // ARM's own.
+    // Calls of ARM.
     "arm_fadvise64_64",
     "arm_sync_file_range",
     "breakpoint",
@@ -141,9 +141,9 @@ const OF_32_BIT: &[&str] = &[
     "sync_file_range2",
 ];
 
-/// System calls that return `ENOSYS` also on engines that know no other default than `EPERM`: programs fall back to
-/// others then. Calls that are refused for their arguments return `EPERM` there: a rule for these would contradict those that
-/// allow the others.
+/// System calls that return `ENOSYS` even on engines whose only default is `EPERM`, so that programs fall back to
+/// others. Calls that are refused because of their arguments return `EPERM` there: a rule for these would contradict
+/// the rules that allow the other arguments.
 const WITH_FALLBACK: &[&str] = &[
     "clone3",
     "io_uring_setup",
@@ -170,10 +170,10 @@ const WITH_FALLBACK: &[&str] = &[
     "listmount",
 ];
 
-/// The profile, in the words of engines.
+/// The profile in the engines' JSON format.
 static PROFILE: LazyLock<String> = LazyLock::new(|| profile().to_string());
 
-/// The option for an engine, if it can be told. Podman's file goes into `programs`.
+/// Returns the option for an engine, if it accepts one. Podman's file is written to `programs`.
 pub(crate) fn option(kind: Kind, here: bool, programs: &Path) -> Result<Option<String>> {
     match (kind, here) {
         (Kind::Docker, _) => Ok(Some(format!("seccomp={}", *PROFILE))),
@@ -182,7 +182,7 @@ pub(crate) fn option(kind: Kind, here: bool, programs: &Path) -> Result<Option<S
     }
 }
 
-/// Puts the profile into a file, whole, under a name that says what is in it.
+/// Writes the profile to a file atomically, under a name derived from its content.
 fn put(programs: &Path) -> Result<String> {
     let path = programs.join(format!("seccomp-{}.json", crate::rundir::part_of(&PROFILE)));
     let failed = |error| Error::io(format!("write the seccomp profile {}", path.display()), error);
@@ -197,23 +197,23 @@ fn put(programs: &Path) -> Result<String> {
 }
 
 fn profile() -> Value {
-    let of_64_bit = ALLOWED.iter().map(kennel_syscalls::Call::name);
+    let of_64_bit = calls(ALLOWED).map(Call::name);
     let names: BTreeSet<&str> = of_64_bit.chain(OF_32_BIT.iter().copied()).collect();
     let mut rules = vec![json!({ "names": names, "action": "SCMP_ACT_ALLOW" })];
-    for (call, conditions) in allowed_if() {
-        rules.extend(alternatives(&conditions).into_iter().map(|tests| {
+    for rule in allowed_if() {
+        rules.extend(alternatives(&rule.conditions).into_iter().map(|tests| {
             let tests = tests.into_iter().map(|(index, test)| {
                 json!({ "index": index, "value": test.mask, "valueTwo": test.bits, "op": "SCMP_CMP_MASKED_EQ" })
             });
-            json!({ "names": [call.name()], "action": "SCMP_ACT_ALLOW", "args": tests.collect::<Vec<_>>() })
+            json!({ "names": [rule.call.name()], "action": "SCMP_ACT_ALLOW", "args": tests.collect::<Vec<_>>() })
         }));
     }
     rules.push(json!({ "names": WITH_FALLBACK, "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS }));
     json!({
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": ENOSYS,
-        // Calls of an architecture that is not here would kill the process. Those of x32 return ENOSYS all the same: the keeper
-        // has a filter for commands that says so.
+        // Calls of an architecture that is not listed would kill the process. Calls of x32 return ENOSYS anyway,
+        // because of the keeper's filter for commands.
         "archMap": [
             { "architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"] },
             { "architecture": "SCMP_ARCH_AARCH64", "subArchitectures": ["SCMP_ARCH_ARM"] },
@@ -222,15 +222,15 @@ fn profile() -> Value {
     })
 }
 
-/// Holds if the argument has these bits where the mask has ones.
+/// Matches if the argument has these bits where the mask has ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Test {
     mask: u32,
     bits: u32,
 }
 
-/// Rules that together allow what the conditions allow. An engine takes two tests of one argument in a rule for
-/// alternatives, so there is one at most.
+/// Returns rules that together allow what the conditions allow. An engine treats two tests of one argument in a rule as
+/// alternatives, so each rule has at most one.
 fn alternatives(conditions: &[Condition]) -> Vec<Vec<(u8, Test)>> {
     let mut by_argument: BTreeMap<u8, Vec<(Operation, u32)>> = BTreeMap::new();
     for (argument, operation, value) in conditions {
@@ -254,7 +254,7 @@ fn alternatives(conditions: &[Condition]) -> Vec<Vec<(u8, Test)>> {
     rules
 }
 
-/// Tests of which one holds for every number but these.
+/// Returns tests, one of which matches for every number except these.
 fn all_but(values: &[u32]) -> Vec<Test> {
     let mut tests = Vec::new();
     let mut mixed = vec![Test { mask: 0, bits: 0 }];

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kennel_syscalls::{ALLOWED, Call, Condition, NESTING, Operation, allowed_if};
+use kennel_syscalls::{ALLOWED, Call, Condition, NESTING, Operation, allowed_if, calls};
 
 /// One instruction of the filter: code, jump if true, jump if false, value.
 type Step = (u16, u8, u8, u32);
@@ -66,12 +66,12 @@ type Range = (u32, Vec<Step>);
 fn ranges(nesting: bool) -> Vec<Range> {
     let number = |call: &Call| u32::try_from(call.number).expect("system calls are small numbers");
     let mut each: BTreeMap<u32, Vec<Step>> = BTreeMap::new();
-    let more = NESTING.iter().filter(|_| nesting);
-    each.extend(ALLOWED.iter().chain(more).map(|call| (number(call), vec![ALLOW])));
+    let more = calls(NESTING).filter(|_| nesting);
+    each.extend(calls(ALLOWED).chain(more).map(|call| (number(call), vec![ALLOW])));
     let mut rules: BTreeMap<u32, Vec<Vec<Condition>>> = BTreeMap::new();
-    let is_free = |call: &Call| nesting && NESTING.iter().any(|free| free.number == call.number);
-    for (call, conditions) in allowed_if().into_iter().filter(|(call, _)| !is_free(call)) {
-        rules.entry(number(&call)).or_default().push(conditions);
+    let is_free = |call: &Call| nesting && calls(NESTING).any(|free| free.number == call.number);
+    for rule in allowed_if().into_iter().filter(|rule| !is_free(&rule.call)) {
+        rules.entry(number(&rule.call)).or_default().push(rule.conditions);
     }
     for (number, alternatives) in rules {
         let twice = each.insert(number, alternatives.iter().flat_map(|all| check(all)).chain([UNKNOWN]).collect());

@@ -267,7 +267,7 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use kennel_syscalls::Operation;
+    use kennel_syscalls::{ALLOWED, Operation, Rule, allowed_if, calls};
     use std::collections::HashSet;
 
     const ALLOW: u32 = 0x7fff_0000;
@@ -307,8 +307,8 @@ mod tests {
 
     #[test]
     fn the_filter_says_what_the_list_says() {
-        let allowed: HashSet<i64> = kennel_syscalls::ALLOWED.iter().map(|call| call.number).collect();
-        let conditional: HashSet<i64> = kennel_syscalls::allowed_if().iter().map(|(call, _)| call.number).collect();
+        let allowed: HashSet<i64> = calls(ALLOWED).map(|call| call.number).collect();
+        let conditional: HashSet<i64> = allowed_if().iter().map(|rule| rule.call.number).collect();
         for number in 0..2000 {
             if !conditional.contains(&number) {
                 let expected = if allowed.contains(&number) { ALLOW } else { UNKNOWN };
@@ -317,7 +317,7 @@ mod tests {
             assert_eq!(answer(HERE, number as u32 | 0x4000_0000, [0; 6]), UNKNOWN, "x32 {number}");
             assert_eq!(answer(0x4000_0003, number as u32, [0; 6]), 0x8000_0000, "32-bit {number}");
         }
-        for (call, conditions) in kennel_syscalls::allowed_if() {
+        for Rule { call, conditions, .. } in allowed_if() {
             let mut arguments = [0; 6];
             for (argument, operation, value) in &conditions {
                 if let Operation::Is = operation {

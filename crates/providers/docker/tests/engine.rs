@@ -338,7 +338,7 @@ async fn a_keeper_that_never_says_a_word_is_given_up() {
 
 #[tokio::test]
 async fn what_is_collected_is_what_docker_exec_gives() {
-    const SIZE: usize = 100 * 1024 * 1024;
+    const SIZE: usize = 20 * 1024 * 1024;
     let fixture = Fixture::new();
     let name = fixture.name("same");
     let sandbox = fixture.started(&SandboxSpec { name: Some(name.clone()), ..fixture.spec() }).await;

@@ -40,14 +40,14 @@ async fn a_killed_engine_loses_no_sandbox() {
         }
         told
     });
-    let (mut sandboxes, mut running) = (Vec::new(), Vec::new());
-    for number in 0..10 {
+    let made = (0..10).map(async |number| {
         let named = SandboxSpec { name: Some(format!("box-{number}")), ..spec.clone() };
         let sandbox = Sandbox::create(ours.clone(), &named).await.unwrap();
         sandbox.start().await.unwrap();
-        running.push(sandbox.exec(&ExecSpec::shell("echo up; sleep 1000")).await.unwrap());
-        sandboxes.push(sandbox);
-    }
+        let exec = sandbox.exec(&ExecSpec::shell("echo up; sleep 1000")).await.unwrap();
+        (sandbox, exec)
+    });
+    let (sandboxes, mut running): (Vec<_>, Vec<_>) = futures_util::future::join_all(made).await.into_iter().unzip();
     for exec in &mut running {
         inside::read_until(exec, |seen| seen == b"up\n").await;
     }
@@ -78,10 +78,11 @@ async fn a_killed_engine_loses_no_sandbox() {
         .expect("a running call ends");
         assert!(ended, "with a clear word");
     }
-    for sandbox in &sandboxes {
+    let again = sandboxes.iter().map(async |sandbox| {
         sandbox.start().await.unwrap();
         assert_eq!(inside::ok(sandbox, "echo again").await, "again");
-    }
+    });
+    futures_util::future::join_all(again).await;
     // Whoever watched was told all of it, and each once.
     let told = tokio::time::timeout(inside::SOON, listener).await.expect("the watch goes on").unwrap();
     for id in &made {
@@ -89,7 +90,6 @@ async fn a_killed_engine_loses_no_sandbox() {
         use EventKind::{Created, Started, Stopped};
         assert_eq!(of_it, [Created, Started, Stopped, Started]);
     }
-    for sandbox in sandboxes {
-        sandbox.remove(FORCE).await.unwrap();
-    }
+    let removed = futures_util::future::join_all(sandboxes.iter().map(|sandbox| sandbox.remove(FORCE))).await;
+    assert!(removed.iter().all(Result::is_ok), "{removed:?}");
 }

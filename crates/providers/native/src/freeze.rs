@@ -145,7 +145,8 @@ async fn until(mut done: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Returns all processes below one, from the current process table.
+/// Returns all processes below one, from the current process table. It leaves out zombies: they do not run, they cannot
+/// be moved, and a paused parent does not reap them.
 fn below(ancestor: i32) -> HashSet<i32> {
     let parents: Vec<(i32, i32)> = std::fs::read_dir("/proc")
         .into_iter()
@@ -156,7 +157,9 @@ fn below(ancestor: i32) -> HashSet<i32> {
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
             // The name may contain any character, including parentheses.
             let (_, after) = stat.rsplit_once(')')?;
-            Some((pid, after.split_whitespace().nth(1)?.parse().ok()?))
+            let mut fields = after.split_whitespace();
+            let state = fields.next()?;
+            (state != "Z").then_some((pid, fields.next()?.parse().ok()?))
         })
         .collect();
     let mut found = HashSet::new();
@@ -206,6 +209,12 @@ mod tests {
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(below(own).contains(&i32::try_from(child.id()).unwrap()));
         child.kill().unwrap();
+        // Nobody has asked for its status yet.
+        let stat = format!("/proc/{}/stat", child.id());
+        while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        assert!(!below(own).contains(&i32::try_from(child.id()).unwrap()));
         child.wait().unwrap();
     }
 }

@@ -42,6 +42,7 @@ use kennel_types::SandboxId;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Where the provider finds and keeps things.
 #[derive(Clone, Debug)]
@@ -76,6 +77,9 @@ pub struct Docker {
     setup: tokio::sync::OnceCell<Setup>,
     /// Sandboxes seen before. The engine never gives an id twice, so this can be out of date but not wrong.
     seen: Mutex<HashMap<SandboxId, Seen>>,
+    /// The container that `get` has just inspected, for the `dial` that follows at once. Whatever else is done with a sandbox
+    /// forgets it.
+    recent: Mutex<Option<(Instant, Container)>>,
 }
 
 /// What is known for good of a sandbox.
@@ -120,6 +124,7 @@ impl Docker {
             logins: Credentials::default(),
             setup: tokio::sync::OnceCell::new(),
             seen: Mutex::default(),
+            recent: Mutex::default(),
         }
     }
 
@@ -178,6 +183,7 @@ impl Docker {
 
     /// The sandbox of that id.
     async fn by_id(&self, id: &SandboxId) -> Result<Option<Container>> {
+        self.take_recent();
         let seen = self.seen().get(id).cloned();
         if let Some(seen) = seen
             && let Some(container) = self.inspect(&seen.engine_id).await?
@@ -197,6 +203,11 @@ impl Docker {
             let _ = self.run_dirs.remove(id);
         }
         Ok(None)
+    }
+
+    /// What `get` inspected last, and when.
+    fn take_recent(&self) -> Option<(Instant, Container)> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn seen(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Seen>> {

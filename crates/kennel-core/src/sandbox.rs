@@ -6,6 +6,9 @@ use kennel_types::{ErrorCode, ExecSpec, STARTUP, SandboxId, SandboxInfo, Sandbox
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long a keeper may take to complete the figures of its provider.
+const KEEPER_STATS_WITHIN: Duration = Duration::from_millis(500);
+
 /// A sandbox. Cheap to clone; all clones share one connection to its keeper.
 #[derive(Clone)]
 pub struct Sandbox {
@@ -183,10 +186,10 @@ impl Sandbox {
         let seen = self.provider.stats(self.id()).await?;
         match seen {
             Some(seen) if seen.read_bytes.is_some() && seen.written_bytes.is_some() => Ok(seen),
-            // What the provider cannot see from outside is the keeper's to tell, if it can be asked.
-            Some(seen) => Ok(match self.stats_of_keeper().await {
-                Ok(stats) => Stats { read_bytes: stats.read_bytes, written_bytes: stats.written_bytes, ..seen },
-                Err(_) => seen,
+            // The keeper knows what the provider cannot see from outside. One that is paused does not respond.
+            Some(seen) => Ok(match tokio::time::timeout(KEEPER_STATS_WITHIN, self.stats_of_keeper()).await {
+                Ok(Ok(stats)) => Stats { read_bytes: stats.read_bytes, written_bytes: stats.written_bytes, ..seen },
+                _ => seen,
             }),
             None => self.stats_of_keeper().await,
         }

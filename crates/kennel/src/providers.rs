@@ -200,11 +200,8 @@ impl Providers {
     /// Plain processes of this machine, and a warning that says so.
     fn directly(&self, reason: &str, settings: &mut Settings) -> Result<Arc<dyn Provider>> {
         let dropped = settings.without_sandbox();
-        let dropped = if dropped.is_empty() {
-            String::new()
-        } else {
-            format!("; these settings do not hold: {}", dropped.join(", "))
-        };
+        let dropped =
+            if dropped.is_empty() { String::new() } else { format!("; ignored settings: {}", dropped.join(", ")) };
         report::warning(&format!("{reason}: the command runs without a sandbox{dropped}"));
         self.make(ProviderName::Local, settings)
     }

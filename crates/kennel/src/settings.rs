@@ -189,7 +189,7 @@ impl Around {
     pub(crate) fn load_all(&self) -> Result<Loaded> {
         let loaded = self.read(&[]).or_else(|error| {
             let used = self.read(&UNUSED)?;
-            report::warning(&error.to_string());
+            error.to_string().lines().for_each(report::warning);
             Ok(used)
         })?;
         warn(&loaded.warnings);

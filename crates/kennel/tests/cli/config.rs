@@ -49,6 +49,18 @@ fn what_is_wrong_is_said_with_its_place() {
     assert!(stderr.contains("lots"), "{stderr}");
 }
 
+/// What is wrong in a section that no command uses does not hide the others.
+#[test]
+fn sections_without_use_are_shown_as_far_as_they_go() {
+    let kennel = Kennel::on("local");
+    let text = "[agent]\nenv = { KEY = \"${NOT_SET}\" }\ncolour = 1\n[sandbox]\nmemory = \"1g\"\n";
+    std::fs::write(kennel.here().join("kennel.toml"), text).unwrap();
+    let got = call(&kennel, &["get", "sandbox.memory"], &[]);
+    assert_eq!((got.status, got.text().as_str(), got.stderr.lines().count()), (0, "1g\n", 2), "{got:?}");
+    assert!(got.stderr.contains("NOT_SET") && got.stderr.contains("agent.colour"), "{got:?}");
+    assert!(call(&kennel, &["validate"], &[]).fails(125).contains("NOT_SET"));
+}
+
 #[test]
 fn comments_stay_when_a_setting_is_changed() {
     let kennel = Kennel::on("local");

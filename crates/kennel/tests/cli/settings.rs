@@ -366,7 +366,7 @@ fn without_a_sandbox_only_if_the_user_says_so() {
         let done = call(&kennel, &["run", "--json", "-c", "echo $A; pwd"], &[]);
         assert_eq!((done.status, &done.json()["provider"]), (0, &"local".into()), "{how}: {done:?}");
         assert_eq!(done.json()["stdout"], format!("kept\n{}\n", kennel.here().display()), "{how}");
-        assert!(done.stderr.contains("do not hold: cpus, image, memory, network, workdir\n"), "{how}: {done:?}");
+        assert!(done.stderr.contains("ignored settings: cpus, image, memory, network, workdir\n"), "{how}: {done:?}");
         // What is typed is not dropped.
         let done = call(&kennel, &["run", "--json", "--memory", "64m", "--", "true"], &[]);
         assert_eq!(done.json()["error"]["code"], "unsupported", "{how}: {done:?}");

@@ -247,12 +247,12 @@ fn parse_version(text: &str) -> Option<ClientVersion> {
 struct Line {
     dialer: Arc<dyn Dialer>,
     version: OnceLock<ClientVersion>,
-    /// A connection on which everything was answered, for the next question.
-    idle: Mutex<Option<Questions>>,
+    /// A connection whose last response was read to its end, for the next request.
+    idle: Mutex<Option<GetConnection>>,
 }
 
-/// A connection for questions that are answered as a whole.
-type Questions = SendRequest<Empty<Bytes>>;
+/// A connection for GET requests whose responses are read as a whole.
+type GetConnection = SendRequest<Empty<Bytes>>;
 
 impl Line {
     /// Sends a request of the client library.
@@ -279,39 +279,39 @@ impl Line {
     /// Sends a GET request and parses the whole reply.
     async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
         let answer = async {
-            let (response, questions) = self.get(path).await?;
+            let (response, connection) = self.get(path).await?;
             if !response.status().is_success() {
                 let refusal = refusal(response).await?;
-                *self.idle() = Some(questions);
+                *self.idle() = Some(connection);
                 return Err(refusal);
             }
             let bytes = whole(response).await?;
-            *self.idle() = Some(questions);
+            *self.idle() = Some(connection);
             Ok(serde_json::from_slice(&bytes)?)
         };
         tokio::time::timeout(ANSWER_WITHIN, answer).await.unwrap_or(Err(EngineError::RequestTimeoutError))
     }
 
-    /// Asks on the last connection if that is still open, else on a new one.
-    async fn get(&self, path: &str) -> Result<(hyper::Response<Incoming>, Questions), EngineError> {
+    /// Sends a GET request on the last connection if that is still open, else on a new one.
+    async fn get(&self, path: &str) -> Result<(hyper::Response<Incoming>, GetConnection), EngineError> {
         let request = || hyper::Request::get(path).header(HOST, "engine").body(Empty::new());
         let idle = self.idle().take();
-        // The engine may close it at any moment. To ask twice changes nothing.
-        if let Some(mut questions) = idle
-            && questions.ready().await.is_ok()
-            && let Ok(response) = questions.send_request(request()?).await
+        // The engine may close it at any moment. A GET request can be sent again: it changes nothing.
+        if let Some(mut connection) = idle
+            && connection.ready().await.is_ok()
+            && let Ok(response) = connection.send_request(request()?).await
         {
-            return Ok((response, questions));
+            return Ok((response, connection));
         }
         let stream = self.dialer.dial().await?;
-        let (mut questions, connection) =
+        let (mut connection, task) =
             hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        let response = questions.send_request(request()?).await?;
-        Ok((response, questions))
+        tokio::spawn(task);
+        let response = connection.send_request(request()?).await?;
+        Ok((response, connection))
     }
 
-    fn idle(&self) -> MutexGuard<'_, Option<Questions>> {
+    fn idle(&self) -> MutexGuard<'_, Option<GetConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -368,21 +368,21 @@ mod tests {
         assert_eq!(*asked.lock().unwrap(), ["GET /version HTTP/1.1", agreed, agreed]);
     }
 
-    /// An engine in memory that answers so many questions on each connection, and then hangs up.
-    struct Patient {
-        questions: usize,
+    /// An engine in memory that serves so many requests on each connection, and then closes it.
+    struct KeepAlive {
+        requests: usize,
         dialed: Arc<Mutex<usize>>,
     }
 
     #[async_trait::async_trait]
-    impl Dialer for Patient {
+    impl Dialer for KeepAlive {
         async fn dial(&self) -> std::io::Result<Box<dyn ByteStream>> {
             const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 22\r\n\r\n{\"ApiVersion\": \"1.41\"}";
             *self.dialed.lock().unwrap() += 1;
             let (ours, mut theirs) = tokio::io::duplex(4096);
-            let questions = self.questions;
+            let requests = self.requests;
             tokio::spawn(async move {
-                for _ in 0..questions {
+                for _ in 0..requests {
                     let mut request = Vec::new();
                     while !request.ends_with(b"\r\n\r\n") {
                         request.push(theirs.read_u8().await?);
@@ -400,16 +400,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn questions_share_a_connection_and_survive_its_end() {
-        for (questions, connections) in [(100, 1), (2, 3), (1, 6)] {
+    async fn requests_share_a_connection_and_survive_its_end() {
+        for (requests, connections) in [(100, 1), (2, 3), (1, 6)] {
             let dialed = Arc::<Mutex<usize>>::default();
-            let dialer = Arc::new(Patient { questions, dialed: dialed.clone() });
+            let dialer = Arc::new(KeepAlive { requests, dialed: dialed.clone() });
             let engine = Engine::new(dialer, Kind::Docker);
             engine.version().await.unwrap();
             for _ in 0..5 {
                 engine.ask::<SystemVersion>("/version").await.unwrap();
             }
-            assert_eq!(*dialed.lock().unwrap(), connections, "{questions} questions on each");
+            assert_eq!(*dialed.lock().unwrap(), connections, "{requests} requests on each");
         }
     }
 

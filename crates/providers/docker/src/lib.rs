@@ -44,6 +44,7 @@ use kennel_types::SandboxId;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Options of the provider.
 #[derive(Clone, Debug)]
@@ -78,6 +79,9 @@ pub struct Docker {
     setup: tokio::sync::OnceCell<Setup>,
     /// Sandboxes seen before. The engine never reuses an id, so an entry can be out of date but not wrong.
     seen: Mutex<HashMap<SandboxId, Seen>>,
+    /// The container that `get` has just inspected, for the `dial` that follows at once. Whatever else is done with a sandbox
+    /// forgets it.
+    recent: Mutex<Option<(Instant, Container)>>,
 }
 
 /// What does not change about a sandbox.
@@ -123,6 +127,7 @@ impl Docker {
             logins: Credentials::default(),
             setup: tokio::sync::OnceCell::new(),
             seen: Mutex::default(),
+            recent: Mutex::default(),
         }
     }
 
@@ -182,6 +187,7 @@ impl Docker {
 
     /// Returns the sandbox with this id.
     async fn by_id(&self, id: &SandboxId) -> Result<Option<Container>> {
+        self.take_recent();
         let seen = self.seen().get(id).cloned();
         if let Some(seen) = seen
             && let Some(container) = self.inspect(&seen.engine_id).await?
@@ -201,6 +207,11 @@ impl Docker {
             let _ = self.run_dirs.remove(id);
         }
         Ok(None)
+    }
+
+    /// What `get` inspected last, and when.
+    fn take_recent(&self) -> Option<(Instant, Container)> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn seen(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Seen>> {

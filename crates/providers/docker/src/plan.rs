@@ -719,8 +719,6 @@ mod tests {
         let refused = |spec: SandboxSpec| plan(&spec, facts(&id, &image, 0)).unwrap_err().code();
         let env = [("A=B".to_owned(), String::new())].into();
         assert_eq!(refused(SandboxSpec { env, ..SandboxSpec::default() }), ErrorCode::InvalidConfig);
-        let labels = [("kennel.id".to_owned(), "x".to_owned())].into();
-        assert_eq!(refused(SandboxSpec { labels, ..SandboxSpec::default() }), ErrorCode::InvalidConfig);
         let workdir = Some("relative".into());
         assert_eq!(refused(SandboxSpec { workdir, ..SandboxSpec::default() }), ErrorCode::InvalidConfig);
     }

@@ -12,13 +12,14 @@ use bollard::query_parameters::{
 use futures_util::future::FusedFuture;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use kennel_core::{
-    Dialed, Error, EventStream, ImageBuild, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result,
-    check_name,
+    ByteStream, Dialed, Error, EventStream, ImageBuild, LogOptions, LogStream, Provider, PullProgress, RemoveOptions,
+    Result, check_name,
 };
 use kennel_netlink::{Prefix, Ranges};
 use kennel_types::{Availability, ErrorCode, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec, Status, Support};
 use std::path::Path;
 use std::pin::pin;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 /// How long it may take to reach a keeper that must stop. After that, the engine stops the container without it.
@@ -209,7 +210,10 @@ impl Provider for Docker {
         if found.is_none() {
             found = self.by_name(id_or_name).await?;
         }
-        Ok(found.ok_or_else(none)?.info)
+        let container = found.ok_or_else(none)?;
+        let info = container.info.clone();
+        *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), container));
+        Ok(info)
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>> {
@@ -217,6 +221,14 @@ impl Provider for Docker {
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
+        const RECENT: Duration = Duration::from_millis(50);
+        let recent = self.take_recent().filter(|(when, found)| when.elapsed() < RECENT && found.id() == id);
+        let usable = recent.filter(|(_, found)| found.is_running() && !found.plain && found.run_dir.is_some());
+        if let Some((_, container)) = usable
+            && let Ok((stream, container)) = self.reach_from(Some(container), Duration::ZERO).await
+        {
+            return Ok(self.dialed(stream, &container));
+        }
         let container = self.existing(id).await?;
         if !container.is_running() {
             return Err(container.not_running());
@@ -226,10 +238,7 @@ impl Provider for Docker {
         }
         let (name, startup) = (container.info.name.clone(), container.startup);
         match self.reach_from(Some(container), startup).await {
-            Ok((stream, container)) => {
-                let made_here = self.seen().get(id).is_some_and(|seen| seen.made_here);
-                Ok(Dialed { stream, token: None, owner: container.tied && made_here })
-            }
+            Ok((stream, container)) => Ok(self.dialed(stream, &container)),
             Err(Missed::Failed(error)) => Err(error),
             Err(Missed::Ended(Some(container))) => Err(Error::stopped(&container.info.name)),
             Err(Missed::Ended(None)) => Err(Error::no_sandbox(name)),
@@ -262,6 +271,12 @@ impl Docker {
         let number = number.split('+').next().unwrap_or_default();
         let api = version.api_version.as_deref().unwrap_or_default();
         Ok(format!("{} {number} (API {api})", self.engine.kind().title()))
+    }
+
+    /// A connection to the keeper of a container.
+    fn dialed(&self, stream: Box<dyn ByteStream>, container: &Container) -> Dialed {
+        let made_here = self.seen().get(container.id()).is_some_and(|seen| seen.made_here);
+        Dialed { stream, token: None, owner: container.tied && made_here }
     }
 
     /// Refuses to pause if the engine does not support it.

@@ -32,7 +32,8 @@ async fn a_missing_image_is_told_with_what_to_do(fixture: &Fixture) {
     let error = fixture.provider.create(&spec).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ImageNotFound);
     assert_eq!(error.to_string(), format!("there is no image {image} on this engine"));
-    assert_eq!(error.next_step(), Some(format!("{} pull {image}", word(fixture)).as_str()));
+    let hint = format!("{} pull {image}; or, to build it: kennel build --tag {image} DIR", word(fixture));
+    assert_eq!(error.next_step(), Some(hint.as_str()));
     fixture.clean(false).await;
 }
 

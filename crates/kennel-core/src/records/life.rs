@@ -121,12 +121,11 @@ impl Records {
         std::fs::read_to_string(self.dir(id).join("exit")).ok().and_then(|text| text.trim().parse().ok())
     }
 
-    /// Waits until there is an exit code, or nobody is left to write one.
-    #[expect(clippy::disallowed_methods, reason = "a backoff: no event tells when the code is written")]
+    /// Waits until there is an exit code, or no process is left to write one.
+    #[expect(clippy::disallowed_methods, reason = "a backoff: the keeper writes the code, and tells nobody")]
     async fn wait_for_exit_code(&self, id: &SandboxId) {
         const AGAIN: Duration = Duration::from_millis(2);
         while self.exit_code(id).is_none() && self.is_running(id) {
-            #[allow(clippy::disallowed_methods)] // a backoff: its keeper writes the code, and tells nobody
             tokio::time::sleep(AGAIN).await;
         }
     }

@@ -96,7 +96,9 @@ impl Layered {
         let is_set = |(key, setting): &(KeyPath, &Setting)| setting.origin.layer != Layer::BuiltIn && chosen(key);
         let forgotten: Vec<KeyPath> = self.merged.settings().into_iter().filter(is_set).map(|(key, _)| key).collect();
         for layer in self.layers.iter_mut().skip(1) {
-            forgotten.iter().for_each(|key| layer.remove(key.segments()));
+            for key in &forgotten {
+                layer.remove(key.segments());
+            }
         }
         self.merged = self.layers.iter().cloned().fold(Tree::default(), Tree::merge);
         forgotten

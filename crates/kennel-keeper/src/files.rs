@@ -316,7 +316,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let from = dir.path().join("from");
         std::fs::write(&from, "some bytes").unwrap();
-        let copied = |to: std::fs::File| copy(b"/x", std::fs::File::open(&from).unwrap(), to, &mut u64::MAX.clone());
+        let copied = |to: std::fs::File| {
+            let mut left = u64::MAX;
+            copy(b"/x", std::fs::File::open(&from).unwrap(), to, &mut left)
+        };
         let full = copied(std::fs::File::options().write(true).open("/dev/full").unwrap()).unwrap_err();
         assert_eq!((full.kind, full.message.as_str()), (FailureKind::Limit, "/x: no space left on device"));
         // Not open for writing.

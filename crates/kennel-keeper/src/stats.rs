@@ -42,10 +42,8 @@ fn from_cgroup() -> Option<StatsReport> {
             oom_kills: None,
         });
     }
-    // Where the engine has no group for it, the processes are asked.
-    let io = text("/sys/fs/cgroup/blkio/blkio.throttle.io_service_bytes").filter(|io| io.lines().count() > 1);
-    let (read_bytes, written_bytes) =
-        io.map_or_else(io_of_processes, |io| (Some(sum(&io, "Read")), Some(sum(&io, "Write"))));
+    // Version 1 does not charge what is written through the page cache to whoever wrote it.
+    let (read_bytes, written_bytes) = io_of_processes();
     let limit = number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
     Some(StatsReport {
         cpu_micros: number("/sys/fs/cgroup/cpuacct/cpuacct.usage")? / 1000,
@@ -56,15 +54,6 @@ fn from_cgroup() -> Option<StatsReport> {
         written_bytes,
         oom_kills: None,
     })
-}
-
-/// The sum of one kind of transfer over all devices.
-fn sum(io: &str, key: &str) -> u64 {
-    let of_device = |line: &str| {
-        let mut words = line.split_whitespace().skip(1);
-        (words.next()? == key).then(|| words.next()?.parse::<u64>().ok())?
-    };
-    io.lines().filter_map(of_device).sum()
 }
 
 /// Bytes that the keeper's own tree has had read from and written to disks. The kernel adds those of a process that has ended to

@@ -359,6 +359,13 @@ pub async fn an_ended_one_is_removed_if_asked(stage: &Stage) {
     let ended = stage.create(&ended).await;
     ended.start().await.unwrap();
     gone(&ended).await;
+    // One that could not run says so all the same.
+    let missing = SandboxSpec { command: Some(vec!["no-such-program".to_owned()]), ..asked.clone() };
+    let missing = stage.create(&missing).await;
+    let error = missing.start().await.unwrap_err();
+    assert_eq!((error.code(), error.exit_status()), (ErrorCode::StartFailed, 127), "{error}");
+    let _ = missing.remove(FORCE).await;
+    gone(&missing).await;
     let removed = stage.started(&asked).await;
     removed.remove(FORCE).await.unwrap();
     gone(&removed).await;

@@ -1,6 +1,6 @@
 //! The provider trait, implemented on top of the engine.
 
-use crate::engine::{Kind, status};
+use crate::engine::{Engine, Kind, status};
 use crate::info::Container;
 use crate::keeper::{Missed, SocketMark, back_off, greet_starting, shut_down, socket_mark};
 use crate::setup::is_rootless;
@@ -19,8 +19,9 @@ use kennel_netlink::{Prefix, Ranges};
 use kennel_types::{Availability, ErrorCode, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec, Status, Support};
 use std::path::Path;
 use std::pin::pin;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 
 /// How long it may take to reach a keeper that must stop. After that, the engine stops the container without it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -78,13 +79,18 @@ impl Provider for Docker {
             return Err(container.not_running());
         }
         let before = mark(&container);
+        // Of one that the engine removes at its end, nobody can be asked later how it ended.
+        let goes = container.auto_remove && container.main && !container.is_running();
+        let exit = goes.then(|| tokio::spawn(next_exit(self.engine.clone(), container.engine_id.clone())));
         let mut begun = pin!(self.begin(&container).fuse());
         let up = async {
             begun.as_mut().await?;
             self.confirm(&container, before).await
         };
         if let Ok(done) = tokio::time::timeout(container.startup, up).await {
-            return done;
+            let Some(exit) = exit else { return done };
+            done?;
+            return self.confirm_exit(&container, exit).await;
         }
         if !container.is_running() {
             // Half started does not count as started. If the engine is still starting it, wait for that, because only a
@@ -344,6 +350,21 @@ impl Docker {
         }
     }
 
+    /// Refuses the start of a container that the engine has removed already, if its main process was not run.
+    async fn confirm_exit(&self, container: &Container, exit: JoinHandle<Option<i64>>) -> Result<()> {
+        if self.inspect(&container.engine_id).await?.is_some_and(|now| now.is_running()) {
+            exit.abort();
+            return Ok(());
+        }
+        match tokio::time::timeout(SLACK, exit).await {
+            Ok(Ok(Some(code @ 125..=127))) => {
+                let reason = format!("its main process ended with exit code {code}");
+                Err(Error::not_started(&container.info.name, reason).exit_code(code as i32))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Lets the engine remove a container.
     async fn take_away(&self, container: &Container, force: bool) -> Result<()> {
         let api = self.engine.api().await?;
@@ -471,6 +492,18 @@ impl Docker {
             Some(code) if container.main => error.exit_code(code),
             _ => error,
         }
+    }
+}
+
+/// The exit code of a container when it ends the next time.
+async fn next_exit(engine: Arc<Engine>, engine_id: String) -> Option<i64> {
+    use bollard::errors::Error::DockerContainerWaitError;
+    let query = WaitContainerOptionsBuilder::default().condition("next-exit").build();
+    let mut ended = Box::pin(engine.api().await.ok()?.wait_container(&engine_id, Some(query)));
+    match ended.next().await? {
+        Ok(response) => Some(response.status_code),
+        Err(DockerContainerWaitError { code, .. }) => Some(code),
+        Err(_) => None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Commands and their streams.
 
 use crate::inside::{PLENTY, SOON, at, code, files, ok, read_to_end, read_until, run, sh};
-use crate::{Stage, host};
+use crate::{Stage, eventually, host};
 use kennel_core::{ExecEvent, Sandbox, WriteOptions};
 use kennel_proto::caps;
 use kennel_types::{ErrorCode, ExecSpec, Support};
@@ -325,12 +325,10 @@ pub async fn writes_are_counted(stage: &Stage) {
         return;
     }
     let sandbox = stage.running().await;
-    let before = sandbox.stats().await.unwrap();
+    let written = async || sandbox.stats().await.unwrap().written_bytes.expect("writes are counted");
+    let before = written().await;
     ok(&sandbox, "dd if=/dev/zero of=written bs=65536 count=16 conv=fsync 2>/dev/null; rm written").await;
-    let after = sandbox.stats().await.unwrap();
-    let (Some(before), Some(after)) = (before.written_bytes, after.written_bytes) else {
-        panic!("nothing is counted: {before:?}, {after:?}")
-    };
-    assert!(after >= before + SIZE, "{before} bytes before, {after} after");
+    // What an ended process wrote counts once the keeper has reaped it.
+    eventually("the writes are counted", async || written().await >= before + SIZE).await;
     assert!(sandbox.stats().await.unwrap().read_bytes.is_some());
 }

@@ -5,22 +5,22 @@ use crate::command::{
     rename, rm, run, setup, start, stats, stop, version, wait,
 };
 use crate::providers::{ProviderName, Providers};
-use crate::report;
+use crate::{help, report};
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use kennel_core::printable_path;
 use std::ffi::OsString;
 
 const EXAMPLES: &str = "\
 Examples:
-  kennel run -- make test                run a command here, in a sandbox of its own
-  kennel run                             a shell in a sandbox
-  kennel run --network none -c 'a | b'   a shell command, without network
-  kennel create --name box --start       a sandbox that stays
-  kennel exec box -- ls -l               a command in it
-  kennel ls                              what runs
+  kennel run -- make test                run a command in a new sandbox
+  kennel run                             start a shell in a new sandbox
+  kennel run --network none -c 'a | b'   run a shell command without network access
+  kennel create --name box --start       create and start a sandbox that stays
+  kennel exec box -- ls -l               run a command in it
+  kennel ls                              list running sandboxes
 
-`kennel COMMAND --help` tells more.";
+`kennel COMMAND --help` describes a command.";
 
 /// Let your agents off the leash, inside the kennel.
 #[derive(clap::Parser)]
@@ -32,13 +32,13 @@ pub(crate) struct Cli {
     command: Option<Command>,
 }
 
-/// What can be said with every command.
+/// Options of every command.
 #[derive(clap::Args)]
 struct Global {
-    /// Which engine to use; found by itself if not given
+    /// The provider to use [default: the first that works]
     #[arg(long, global = true, value_enum, value_name = "NAME", help_heading = "Global options")]
     provider: Option<ProviderName>,
-    /// Print errors and what was asked for, and nothing else
+    /// Do not print progress and notes
     #[arg(long, global = true, help_heading = "Global options")]
     quiet: bool,
 }
@@ -64,28 +64,28 @@ impl<T: clap::Args> Only<T> {
 enum Command {
     Run(run::Run),
     Create(create::Create),
+    Ls(ls::Ls),
     Start(start::Start),
     Stop(stop::Stop),
+    Rm(rm::Rm),
+    Inspect(inspect::Inspect),
     Pause(pause::Pause),
     Unpause(pause::Unpause),
     Rename(rename::Rename),
-    Build(build::Build),
-    Rm(rm::Rm),
-    Ls(ls::Ls),
-    Inspect(inspect::Inspect),
+    Wait(wait::Wait),
+    Stats(stats::Stats),
+    Events(events::Events),
     Exec(exec::Exec),
     Attach(attach::Attach),
     Logs(logs::Logs),
     Cp(cp::Cp),
-    Stats(stats::Stats),
-    Events(events::Events),
-    Wait(wait::Wait),
-    Gc(gc::Gc),
     Image(image::Image),
+    Build(build::Build),
     Config(config::Config),
     Doctor(doctor::Doctor),
     Setup(setup::Setup),
     Explain(explain::Explain),
+    Gc(gc::Gc),
     Completions(completions::Completions),
     Man(completions::Man),
     Version(version::Version),
@@ -120,6 +120,12 @@ fn suggest(mut error: clap::Error) -> clap::Error {
     error
 }
 
+/// Parses the arguments by the description of all commands.
+fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+    let mut matches = Cli::with_help().try_get_matches_from(arguments)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut Cli::with_help()))
+}
+
 /// The parser's error, with nothing in it that could drive a terminal. An argument may be the name of a file that a shell found, and the
 /// parser repeats it as it is: so it reads the arguments again, made printable.
 fn safe(error: clap::Error, arguments: &[OsString]) -> clap::Error {
@@ -127,11 +133,16 @@ fn safe(error: clap::Error, arguments: &[OsString]) -> clap::Error {
     if printable == arguments {
         return error;
     }
-    let unclear = || clap::Error::raw(error.kind(), "an argument cannot be understood, and cannot be shown either\n");
-    Cli::try_parse_from(printable).err().unwrap_or_else(unclear)
+    let unclear = || clap::Error::raw(error.kind(), "an argument is invalid, and cannot be displayed\n");
+    parse(&printable).err().unwrap_or_else(unclear)
 }
 
 impl Cli {
+    /// The description of all commands, with help that lists them in groups.
+    pub(crate) fn with_help() -> clap::Command {
+        help::with_groups(Self::command())
+    }
+
     /// Reads what was typed. To describe all commands to the parser takes longer than to parse one, so the commands that
     /// must be quick are tried by themselves; whatever is unclear is left to the parser that knows everything.
     pub(crate) fn read(arguments: &[OsString]) -> Result<Self, clap::Error> {
@@ -142,7 +153,7 @@ impl Cli {
             Some("exec") => Only::parse(&without_verb(), Command::Exec),
             _ => None,
         };
-        quick.map_or_else(|| Self::try_parse_from(arguments).map_err(|error| suggest(safe(error, arguments))), Ok)
+        quick.map_or_else(|| parse(arguments).map_err(|error| suggest(safe(error, arguments))), Ok)
     }
 
     /// What there is to do it with. What takes long begins here: nothing else has been done yet.
@@ -158,7 +169,7 @@ impl Cli {
     /// Does what was typed; answers the exit status.
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
         let Some(command) = self.command else {
-            return crate::output::print(&Cli::command().render_help().ansi().to_string());
+            return crate::output::print(&Self::with_help().render_help().ansi().to_string());
         };
         match command {
             Command::Run(command) => command.run(providers).await,
@@ -205,7 +216,7 @@ mod tests {
     fn a_command_by_itself_is_understood_as_among_all() {
         let told = |line: &str| {
             let arguments: Vec<OsString> = line.split(' ').map(Into::into).collect();
-            let (quick, whole) = (Cli::read(&arguments), Cli::try_parse_from(&arguments));
+            let (quick, whole) = (Cli::read(&arguments), parse(&arguments));
             let text = |read: Result<Cli, clap::Error>| match read {
                 Ok(Cli { global, command }) => format!("{:?} {} {command:?}", global.provider, global.quiet),
                 Err(error) => error.to_string(),

@@ -10,6 +10,7 @@ mod copy;
 mod drive;
 mod engines;
 mod environment;
+mod help;
 mod input;
 mod life;
 mod options;

@@ -103,8 +103,10 @@ fn every_command_is_here() {
     for above in ["", "config ", "image "] {
         let words: Vec<&str> = above.split_whitespace().chain(["--help"]).collect();
         let said = kennel.kennel(&words).ok();
-        let listed = said.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-        for command in listed.filter_map(|line| line.split_whitespace().next()) {
+        let listed = said.lines().skip_while(|line| !line.starts_with("Usage:")).take_while(|line| *line != "Options:");
+        let listed: Vec<&str> = listed.filter(|line| line.starts_with("  ")).collect();
+        assert!(!listed.is_empty(), "{said}");
+        for command in listed.iter().filter_map(|line| line.split_whitespace().next()) {
             let command = format!("{above}{command}");
             assert!(COMMANDS.contains(&command.as_str()), "the help of {command} is not looked at");
         }

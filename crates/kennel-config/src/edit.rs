@@ -94,7 +94,7 @@ impl Edit<'_> {
         let at = Location::whole(Source::Flag("value".to_owned()));
         let node = match shape {
             Shape::Section(_) => {
-                let what = What::Refused("a section is not set as a whole; set one of its keys".to_owned());
+                let what = What::Refused("a section cannot be set as a whole; set one of its keys".to_owned());
                 return Err(self.problem(what));
             }
             Shape::List(_) | Shape::Map { .. } => parse(text, Format::Json, Source::Flag("value".to_owned()))?,
@@ -114,7 +114,7 @@ impl Edit<'_> {
             (Shape::Bool | Shape::Count { .. } | Shape::Cpus, Some(counts)) => counts,
             _ if unit.is_empty() => text.into(),
             _ => in_unit(text, shape, unit).ok_or_else(|| {
-                let what = What::Refused(format!("the file has this as a whole number of {unit}, which {text} is not"));
+                let what = What::Refused(format!("this file expects a whole number of {unit}, found {text}"));
                 self.problem(what)
             })?,
         })
@@ -158,7 +158,7 @@ impl Edit<'_> {
         let root = CstRootNode::parse(text, &crate::parse::json_options())
             .map_err(|error| self.problem(What::Syntax(error.to_string())))?;
         let (last, sections) = names.split_last().expect("a key has a name");
-        let refused = || self.problem(What::Refused("the file has something else in this place".to_owned()));
+        let refused = || self.problem(What::Refused("the file has a value of another type here".to_owned()));
         let mut object: CstObject = root.object_value_or_create().ok_or_else(refused)?;
         for name in sections {
             object = object.object_value_or_create(name).ok_or_else(refused)?;

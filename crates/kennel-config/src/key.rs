@@ -10,7 +10,7 @@ pub struct KeyPath(Vec<String>);
 
 /// An invalid key path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a key: write names with dots between them, as in sandbox.memory")]
+#[error("invalid key {0:?}: expected names separated by dots, for example sandbox.memory")]
 pub struct InvalidKey(String);
 
 impl KeyPath {

@@ -60,7 +60,7 @@ fn a_unit_that_the_file_uses() {
     let home = Home::new();
     let file = home.write("a.toml", before);
     let told = set(&file, "sandbox.idleTimeout", "90s").unwrap_err().to_string();
-    assert!(told.ends_with("the file has this as a whole number of m, which 90s is not"), "{told}");
+    assert!(told.ends_with("this file expects a whole number of m, found 90s"), "{told}");
 }
 
 #[test]

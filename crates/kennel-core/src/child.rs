@@ -48,8 +48,9 @@ impl Helper {
         let process = reap_later(self.pid);
         let failed = |error| Error::io(format!("talk to {}", self.program.display()), error);
         let mut line = UnixStream::from_std(self.line).map_err(failed)?;
-        let length = u32::try_from(what.len())
-            .map_err(|_| Error::new(ErrorCode::LimitExceeded, format!("{} bytes are no plan", what.len())))?;
+        let length = u32::try_from(what.len()).map_err(|_| {
+            Error::new(ErrorCode::LimitExceeded, format!("a plan of {} bytes is too large", what.len()))
+        })?;
         let mut message = length.to_le_bytes().to_vec();
         message.extend_from_slice(what);
         match line.write_all(&message).await {
@@ -92,7 +93,7 @@ impl Told {
             return Ok(Ok(()));
         }
         let said = String::from_utf8_lossy(&answer);
-        let reason = said.strip_prefix("error ").unwrap_or("it ended without a word");
+        let reason = said.strip_prefix("error ").unwrap_or("it ended without a message");
         Ok(Err(crate::printable(reason)))
     }
 

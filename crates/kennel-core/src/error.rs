@@ -80,7 +80,7 @@ impl Error {
     pub fn too_slow(what: impl std::fmt::Display, within: Duration) -> Self {
         let more = within.as_secs().saturating_mul(2).max(30);
         Self::new(ErrorCode::StartFailed, format!("{what}: it took longer than {within:?}"))
-            .hint(format!("kennel config set sandbox.startupTimeout {more}s; it counts for new sandboxes"))
+            .hint(format!("kennel config set sandbox.startupTimeout {more}s; it applies to new sandboxes"))
     }
 
     /// The sandbox is not running.
@@ -97,8 +97,8 @@ impl Error {
 
     /// The sandbox is tied to its creator, so others cannot change it.
     pub fn is_tied(name: impl std::fmt::Display) -> Self {
-        let message = format!("sandbox {name} belongs to a running command, and goes with it");
-        Self::new(ErrorCode::InvalidConfig, message).hint("kennel create --start, for one that stays")
+        let message = format!("sandbox {name} is tied to a running command, and is removed with it");
+        Self::new(ErrorCode::InvalidConfig, message).hint("use kennel create --start for a sandbox that stays")
     }
 
     /// The sandbox is running, but must not be for this operation.
@@ -109,7 +109,7 @@ impl Error {
 
     /// The provider does not support something.
     pub fn unsupported(provider: &str, what: impl std::fmt::Display) -> Self {
-        Self::new(ErrorCode::Unsupported, format!("the {provider} provider cannot give {what}"))
+        Self::new(ErrorCode::Unsupported, format!("the {provider} provider does not support {what}"))
     }
 
     /// The message for a person, escaped. It has several lines only if the error was created with lines. All lines but

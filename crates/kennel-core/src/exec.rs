@@ -56,7 +56,7 @@ impl Exec {
         let request = Attach { process, stdout: from.stdout, stderr: from.stderr, size };
         Self::started(keeper.open(Request::Attach(request))?, from).await.map_err(|error| match error.code() {
             ErrorCode::NotFound => {
-                Error::new(ErrorCode::NotFound, format!("attach to command {process}: it is not there, or has ended"))
+                Error::new(ErrorCode::NotFound, format!("attach to command {process}: it does not exist, or has ended"))
             }
             _ => Error::new(ErrorCode::AttachFailed, format!("attach to command {process}: {error}")),
         })

@@ -86,7 +86,7 @@ impl Guard {
         }
         for Private { place, refused } in &self.private {
             if *refused && real.starts_with(&place.real) {
-                let why = "Kennel keeps things of its own there, and no sandbox may see them";
+                let why = "Kennel keeps its own files there, which no sandbox may see";
                 return refusal(why.into(), "mount another directory");
             }
             let replaceable = place.links.iter().find(|link| link.starts_with(real) && *link != real);
@@ -202,7 +202,7 @@ mod tests {
             error.map(|error| error.to_string()).unwrap_or_default()
         };
         for inside in ["real/kennel", "real/kennel/trusted"] {
-            assert!(refused(inside, true).contains("of its own"), "{inside}");
+            assert!(refused(inside, true).contains("its own files"), "{inside}");
         }
         assert_eq!(refused("real", false), "", "it is masked there");
         assert_eq!(refused("others/one", false), "");

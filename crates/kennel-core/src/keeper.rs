@@ -222,7 +222,7 @@ impl Keeper {
         };
         tokio::time::timeout(grace + Duration::from_secs(35), hung_up)
             .await
-            .map_err(|_| Error::new(ErrorCode::Timeout, "the keeper did not end when it was told to"))?
+            .map_err(|_| Error::new(ErrorCode::Timeout, "the keeper did not stop when requested"))?
     }
 
     /// Opens a stream with a request.
@@ -232,7 +232,10 @@ impl Keeper {
             return Err(reason.error());
         }
         if state.streams.len() >= caps::STREAMS {
-            return Err(Error::new(ErrorCode::LimitExceeded, format!("{} requests are under way", caps::STREAMS)));
+            return Err(Error::new(
+                ErrorCode::LimitExceeded,
+                format!("too many requests at once: the limit is {}", caps::STREAMS),
+            ));
         }
         let mut stream = state.last_stream.wrapping_add(1).max(1);
         while state.streams.contains_key(&stream) {
@@ -240,7 +243,7 @@ impl Keeper {
         }
         let State { outgoing, .. } = &mut *state;
         try_encode(&Frame { stream, body: Body::Open(Box::new(request)) }, outgoing).map_err(|_| {
-            let message = format!("a request takes more than {} bytes", caps::CONTROL);
+            let message = format!("the request is larger than {} bytes", caps::CONTROL);
             Error::new(ErrorCode::LimitExceeded, message).hint("pass large arguments as a file or on standard input")
         })?;
         state.last_stream = stream;

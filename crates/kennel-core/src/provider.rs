@@ -133,12 +133,12 @@ pub trait Provider: Send + Sync {
 
     /// Pauses all processes of a sandbox. It is no error if it is already paused.
     async fn pause(&self, _id: &SandboxId) -> Result<()> {
-        Err(Error::unsupported(self.name(), "pauses").hint("kennel explain pause"))
+        Err(Error::unsupported(self.name(), "pausing").hint("kennel explain pause"))
     }
 
     /// Resumes a paused sandbox. It is no error if it is running.
     async fn unpause(&self, _id: &SandboxId) -> Result<()> {
-        Err(Error::unsupported(self.name(), "pauses").hint("kennel explain pause"))
+        Err(Error::unsupported(self.name(), "pausing").hint("kennel explain pause"))
     }
 
     /// Renames a sandbox. Fails with `already_exists` if the name is in use.
@@ -177,7 +177,7 @@ pub trait Provider: Send + Sync {
 
     /// Builds an image, and reports each line of the build output.
     async fn build_image(&self, _build: &ImageBuild, _tell: &(dyn Fn(String) + Sync)) -> Result<()> {
-        Err(Error::unsupported(self.name(), "image builds").hint("use --provider podman or --provider docker"))
+        Err(Error::unsupported(self.name(), "building images").hint("use --provider podman or --provider docker"))
     }
 }
 
@@ -204,8 +204,8 @@ fn check_ports(mode: &Mode, spec: &SandboxSpec, network: NetworkMode) -> Result<
     }
     if network != NetworkMode::Bridge {
         let why = match network {
-            NetworkMode::None => "nothing gets into a sandbox with network none",
-            _ => "a sandbox with network host is reached without",
+            NetworkMode::None => "a sandbox with network none cannot be reached",
+            _ => "a sandbox with network host needs no published ports",
         };
         return Err(Error::new(ErrorCode::InvalidConfig, format!("publish port {port}: {why}"))
             .hint("use --network bridge, or leave out --publish"));
@@ -217,9 +217,9 @@ fn check_ports(mode: &Mode, spec: &SandboxSpec, network: NetworkMode) -> Result<
         if let Some(other) = spec.ports[..at].iter().find(same) {
             return Err(Error::new(
                 ErrorCode::InvalidConfig,
-                format!("publish port {port}: {other} is at the same place"),
+                format!("publish port {port}: {other} uses the same port of the host"),
             )
-            .hint("name another port outside, or none for any free one"));
+            .hint("use another port of the host, or none for any free port"));
         }
     }
     Ok(())
@@ -229,7 +229,7 @@ fn check_ports(mode: &Mode, spec: &SandboxSpec, network: NetworkMode) -> Result<
 fn check_volumes(spec: &SandboxSpec) -> Result<()> {
     let refuse = |message: String, hint: &str| Err(Error::new(ErrorCode::InvalidConfig, message).hint(hint));
     if spec.data && spec.tied && spec.name.is_none() {
-        let message = "a volume of its own for a sandbox that is removed at once and has no name: nobody would find it";
+        let message = "a data volume needs a sandbox with a name: this one has none, and is removed at once";
         return refuse(message.into(), "give the sandbox a --name");
     }
     let clean = |target: &str| target.split('/').filter(|name| !name.is_empty()).collect::<Vec<_>>().join("/");
@@ -239,13 +239,16 @@ fn check_volumes(spec: &SandboxSpec) -> Result<()> {
         check_name(&cache.name)?;
         if !cache.target.starts_with('/') || cache.target.split('/').any(|name| name == "..") {
             let message = format!("cache {} at {}: the path must be absolute", cache.name, cache.target);
-            return refuse(message, "use NAME:TARGET, as in npm:/root/.npm");
+            return refuse(message, "use NAME:TARGET, for example npm:/root/.npm");
         }
         targets.push(clean(&cache.target));
     }
     targets.sort_unstable();
     match targets.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(twice) => refuse(format!("two things are to be at /{}", twice[0]), "choose another path for one of them"),
+        Some(twice) => refuse(
+            format!("two mounts or volumes have the same path /{}", twice[0]),
+            "choose another path for one of them",
+        ),
         None => Ok(()),
     }
 }
@@ -255,12 +258,13 @@ fn check_git(mode: &Mode, spec: &SandboxSpec) -> Result<()> {
     if spec.protect_git != GitProtection::Config {
         return Ok(());
     }
-    let without = "leave it out, or say --protect-git=false";
+    let without = "leave it out, or use --protect-git=false";
     if spec.workspace.is_some() && mode.workspace == Support::Given && mode.mounts == Support::Refused {
         return Err(Error::unsupported(mode.provider, "a read-only .git/config").hint(without));
     }
     if spec.nesting {
-        let message = "--protect-git cannot hold with --nesting: in a mount namespace made inside, .git can be renamed";
+        let message =
+            "--protect-git cannot be enforced with --nesting: .git can be renamed in a nested mount namespace";
         return Err(Error::new(ErrorCode::InvalidConfig, message).hint("leave out one of them"));
     }
     Ok(())
@@ -276,10 +280,10 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
         return refuse("memory, cpu or process limits".into(), "limits");
     }
     if mode.disk == Support::Refused && spec.limits.disk.is_some() {
-        return refuse("a limit on its disk".into(), "disk");
+        return refuse("disk limits".into(), "disk");
     }
     if mode.nesting == Support::Refused && spec.nesting {
-        return refuse("sandboxes inside".into(), "nesting");
+        return refuse("nested sandboxes".into(), "nesting");
     }
     check_git(mode, spec)?;
     crate::labels::check_labels(&spec.labels)?;
@@ -294,22 +298,20 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
     }
     check_volumes(spec)?;
     if mode.keeper == Support::Refused {
-        let asked = [
-            (spec.tied, "sandboxes that end with their maker"),
-            (spec.idle_seconds.is_some(), "an end of sandboxes that nobody uses"),
-        ];
+        let asked =
+            [(spec.tied, "sandboxes that are tied to their creator"), (spec.idle_seconds.is_some(), "idle timeouts")];
         if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
             return refuse(format!("{what}: no keeper runs on that engine's machine"), "keeper");
         }
     }
     if mode.read_only == Support::Refused && spec.read_only {
-        return refuse("a read-only root".into(), "read_only");
+        return refuse("a read-only root filesystem".into(), "read_only");
     }
     if mode.backing != Backing::Image {
         let engine = "leave it out, or use --provider docker or podman";
         let asked = [
-            (spec.runtime.is_some(), "another runtime", engine),
-            (spec.userns.is_some(), "another user namespace", "leave it out, or use --provider podman"),
+            (spec.runtime.is_some(), "a choice of runtime", engine),
+            (spec.userns.is_some(), "a choice of user namespace", "leave it out, or use --provider podman"),
             (spec.image_main, "an image's own command", "name an image with --image, or leave it out"),
         ];
         if let Some((_, what, hint)) = asked.into_iter().find(|(asked, ..)| *asked) {
@@ -323,7 +325,7 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
         }
         (Backing::Image, Some(_)) | (_, None) => {}
         (_, Some(image)) => {
-            return refuse(format!("the image {image}: it runs on the host's own files"), "images");
+            return refuse(format!("the image {image}: it uses the host's filesystem"), "images");
         }
     }
     let network = spec.network.unwrap_or(mode.default_network());

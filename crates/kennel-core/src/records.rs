@@ -204,7 +204,7 @@ impl Records {
                 Err(error) => return Err(Error::io(what(), error)),
             }
         }
-        Err(Error::new(ErrorCode::AlreadyExists, format!("the name {name} is being taken by someone else")))
+        Err(Error::new(ErrorCode::AlreadyExists, format!("another process is creating a sandbox called {name}")))
     }
 
     fn named(&self, name: &str) -> Option<SandboxId> {

@@ -82,8 +82,10 @@ fn in_git_dir(git: &OwnedFd, path: &Path, below: &Path, protection: GitProtectio
     let fixed = |name: &str| Pin { path: below.join(name), read_only: true };
     let kind = |name: &str| kind(git.as_fd(), name).map_err(|error| failed(name, error));
     if kind(COMMON_DIR)?.is_some() {
-        let message =
-            format!("protect {}: git takes hooks and settings from elsewhere", path.join(COMMON_DIR).display());
+        let message = format!(
+            "protect {}: git would read hooks and settings from another directory",
+            path.join(COMMON_DIR).display()
+        );
         return Err(unprotected(message, "remove the file if you did not make it"));
     }
     let mut pins = Vec::new();
@@ -185,8 +187,8 @@ fn open_dir(dir: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
 const OFF: &str = "make it yourself, or leave the repository unprotected with --protect-git=false";
 
 fn symlink(path: &Path) -> Error {
-    let message = format!("protect {}: it is a symlink, which the inside could change", path.display());
-    unprotected(message, "put what it leads to in its place")
+    let message = format!("protect {}: it is a symlink, which processes inside could change", path.display());
+    unprotected(message, "replace it with what it points to")
 }
 
 fn unprotected(message: String, hint: &str) -> Error {

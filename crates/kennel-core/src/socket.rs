@@ -14,7 +14,7 @@ pub async fn connect_socket(path: &Path, peer: Option<i32>) -> Result<UnixStream
     // Processes inside can change only the last component of the path. The directory belongs to Kennel.
     let stream = connect_file(path).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::InvalidInput => {
-            Error::new(ErrorCode::PermissionDenied, format!("{}: it is no socket, and is refused", what()))
+            Error::new(ErrorCode::PermissionDenied, format!("{}: it is not a socket", what()))
         }
         _ => Error::io(what(), error),
     })?;
@@ -23,7 +23,7 @@ pub async fn connect_socket(path: &Path, peer: Option<i32>) -> Result<UnixStream
         if found != Some(expected) {
             return Err(Error::new(
                 ErrorCode::PermissionDenied,
-                format!("{}: another process than the keeper answers, and is refused", what()),
+                format!("{}: a process other than the keeper listens there", what()),
             ));
         }
     }

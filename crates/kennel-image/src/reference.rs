@@ -83,9 +83,9 @@ impl FromStr for Reference {
         parse(text).map_err(|why| {
             Error::new(
                 kennel_types::ErrorCode::InvalidConfig,
-                format!("{} is not the name of an image: {why}", shown(text.as_bytes())),
+                format!("invalid image name {}: {why}", shown(text.as_bytes())),
             )
-            .hint("write it as in debian:12, registry.example/team/app:1 or app@sha256:…")
+            .hint("use a name such as debian:12, registry.example/team/app:1 or app@sha256:…")
         })
     }
 }
@@ -105,7 +105,7 @@ impl<'de> Deserialize<'de> for Reference {
 
 fn parse(text: &str) -> Result<Reference, &'static str> {
     let (rest, digest) = match text.split_once('@') {
-        Some((rest, digest)) => (rest, Some(digest.parse().map_err(|_| "its digest is not sha256: and 64 digits")?)),
+        Some((rest, digest)) => (rest, Some(digest.parse().map_err(|_| "its digest must be sha256: and 64 digits")?)),
         None => (text, None),
     };
     // A colon before a slash belongs to the registry's port.
@@ -116,7 +116,7 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
     if let Some(tag) = tag
         && !is_tag(tag)
     {
-        return Err("its tag is made of other characters than letters, digits, _ . and -, or too long");
+        return Err("its tag must consist of letters, digits, _ . and -, and must not be too long");
     }
     let (registry, path) = match name.split_once('/') {
         Some((first, rest)) if is_registry(first) => (first, rest),
@@ -131,9 +131,7 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
         return Err("it is too long");
     }
     if !repository.split('/').all(is_component) {
-        return Err(
-            "a part of it is empty, or made of other characters than small letters, digits, and . _ - between them",
-        );
+        return Err("each part must consist of lower-case letters and digits, with . _ - between them");
     }
     // A digest identifies the image completely. A tag next to it is only for people.
     let version = digest.map_or_else(|| Version::Tag(tag.unwrap_or("latest").to_owned()), Version::Digest);

@@ -11,7 +11,7 @@ pub struct SandboxId(String);
 /// A string that cannot be a sandbox id or name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not a valid sandbox name: use 1 to 63 lower-case letters, digits or '-', starting with a letter or digit"
+    "invalid sandbox name {0:?}: expected 1 to 63 lower-case letters, digits or '-', starting with a letter or digit"
 )]
 pub struct InvalidId(pub String);
 

@@ -33,7 +33,7 @@ impl FromStr for Protocol {
         match text {
             "tcp" => Ok(Self::Tcp),
             "udp" => Ok(Self::Udp),
-            _ => Err(format!("{text:?} is not spoken here: use tcp or udp")),
+            _ => Err(format!("unknown protocol {text:?}: expected tcp or udp")),
         }
     }
 }
@@ -61,7 +61,7 @@ impl FromStr for Port {
         let number = |part: &str| {
             let number = part.parse::<u16>().ok().filter(|number| *number > 0);
             number.ok_or_else(|| {
-                format!("{part:?} is not a port: use [127.0.0.1:][HOST:]INSIDE[/tcp|/udp], as in 3000:80")
+                format!("invalid port {part:?}: expected [127.0.0.1:][HOST:]INSIDE[/tcp|/udp], for example 3000:80")
             })
         };
         let (ports, protocol) = match text.split_once('/') {
@@ -75,7 +75,7 @@ impl FromStr for Port {
             _ => (None, (None, ports)),
         };
         if let Some(address) = address.filter(|address| *address != "127.0.0.1") {
-            return Err(format!("a port is published at 127.0.0.1 only, not at {address:?}"));
+            return Err(format!("invalid address {address:?}: a port can be published at 127.0.0.1 only"));
         }
         let (host, inside) = ports;
         let host = host.filter(|host| !host.is_empty()).map(number).transpose()?;
@@ -114,7 +114,7 @@ impl FromStr for Published {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("{text:?} is not where a port is published");
+        let bad = || format!("invalid published port {text:?}: expected ADDRESS->PORT/PROTOCOL");
         let (address, rest) = text.split_once("->").ok_or_else(bad)?;
         let (inside, protocol) = rest.split_once('/').ok_or_else(bad)?;
         Ok(Self {

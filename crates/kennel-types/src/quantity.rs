@@ -11,15 +11,16 @@ pub struct ByteSize(pub u64);
 
 /// A text that is not a valid quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not {expected}")]
+#[error("invalid {what} {text:?}: expected {expected}")]
 pub struct InvalidQuantity {
+    what: &'static str,
     text: String,
     expected: &'static str,
 }
 
 impl InvalidQuantity {
-    fn new(text: &str, expected: &'static str) -> Self {
-        Self { text: text.to_owned(), expected }
+    fn new(what: &'static str, text: &str, expected: &'static str) -> Self {
+        Self { what, text: text.to_owned(), expected }
     }
 }
 
@@ -27,7 +28,7 @@ impl std::str::FromStr for ByteSize {
     type Err = InvalidQuantity;
 
     fn from_str(text: &str) -> Result<Self, InvalidQuantity> {
-        let err = || InvalidQuantity::new(text, "a size: write a number with an optional unit, as in 512m or 4G");
+        let err = || InvalidQuantity::new("size", text, "a number with an optional unit, for example 512m or 4G");
         let (number, unit) = split(text);
         let shift = match unit.to_ascii_lowercase().as_str() {
             "" | "b" => 0,
@@ -46,7 +47,7 @@ impl std::str::FromStr for ByteSize {
 
 /// Parses a duration: `30s`, `5m`, `1h`, `250ms`. A number without a unit means seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, InvalidQuantity> {
-    let err = || InvalidQuantity::new(text, "a duration: write a number with ms, s, m or h, as in 30s");
+    let err = || InvalidQuantity::new("duration", text, "a number with ms, s, m or h, for example 30s");
     let (number, unit) = split(text);
     let scale = match unit {
         "" | "s" | "sec" => 1.0,
@@ -65,7 +66,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, InvalidQuantity> {
 
 /// Parses a number of CPUs, `0.5` or `2`, and returns thousandths of a CPU.
 pub fn parse_cpus(text: &str) -> Result<u32, InvalidQuantity> {
-    let err = || InvalidQuantity::new(text, "a number of CPUs, as in 0.5 or 2");
+    let err = || InvalidQuantity::new("number of CPUs", text, "a number, for example 0.5 or 2");
     let cpus: f64 = text.trim().parse().map_err(|_| err())?;
     if (0.01..=1024.0).contains(&cpus) { Ok((cpus * 1000.0).round() as u32) } else { Err(err()) }
 }

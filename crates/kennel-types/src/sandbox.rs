@@ -168,7 +168,7 @@ impl std::str::FromStr for Pull {
             "always" => Ok(Self::Always),
             "missing" => Ok(Self::Missing),
             "never" => Ok(Self::Never),
-            _ => Err(format!("{text:?} is no time to pull: use always, missing or never")),
+            _ => Err(format!("invalid pull policy {text:?}: expected always, missing or never")),
         }
     }
 }
@@ -193,7 +193,7 @@ impl std::str::FromStr for NetworkMode {
             "bridge" => Ok(Self::Bridge),
             "host" => Ok(Self::Host),
             "none" => Ok(Self::None),
-            _ => Err(format!("{text:?} is not a network mode: use bridge, host or none")),
+            _ => Err(format!("invalid network mode {text:?}: expected bridge, host or none")),
         }
     }
 }

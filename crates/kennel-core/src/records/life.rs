@@ -57,7 +57,7 @@ impl Records {
     /// Kills the process that keeps the sandbox alive. All processes inside die with it.
     fn kill_holder(&self, id: &SandboxId) -> Result<()> {
         let what = || format!("end sandbox {id}");
-        let nobody = || Error::new(ErrorCode::Internal, format!("{}: nobody holds its lock", what()));
+        let nobody = || Error::new(ErrorCode::Internal, format!("{}: no process holds its lock", what()));
         let pid = self.holder(id).ok_or_else(nobody)?;
         let holder = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::io(what(), error))?;
         if self.holder(id) == Some(pid) {
@@ -158,7 +158,7 @@ impl Records {
         }
         if record.spec.tied {
             let message =
-                format!("start sandbox {}: it belongs to the one who made it, and is theirs to start", record.name);
+                format!("start sandbox {}: it is tied to its creator, and only its creator can start it", record.name);
             return Err(Error::new(ErrorCode::PermissionDenied, message));
         }
         let waited = tokio::task::spawn_blocking(move || {

@@ -37,7 +37,7 @@ impl<'a> Members<'a> {
     pub(crate) fn of(file: &'a File) -> Result<Option<Self>> {
         let wrong = |error: io::Error| {
             let why = shown(error.to_string().as_bytes());
-            Error::unsound(format!("it is no tar archive that can be read: {why}"))
+            Error::unsound(format!("it is not a readable tar archive: {why}"))
         };
         let left = Rc::new(Cell::new(HEADERS));
         let mut archive = Archive::new(Budget { from: file, left: left.clone() });
@@ -67,7 +67,7 @@ impl<'a> Members<'a> {
             found.extend(member.map(|member| (name, member)));
         }
         if found.is_empty() {
-            return Err(Error::unsound("there is nothing in it, or it is no tar archive"));
+            return Err(Error::unsound("it is empty, or not a tar archive"));
         }
         Ok(Some(Self { file, found }))
     }
@@ -86,7 +86,7 @@ impl Blobs for Members<'_> {
                 }
             }
         }
-        Err(Error::unsound(format!("{} is a link in a circle", shown(path.as_bytes()))))
+        Err(Error::unsound(format!("{} is a symlink loop", shown(path.as_bytes()))))
     }
 }
 

@@ -105,8 +105,8 @@ impl Download {
             best = best.max(have);
             if failures >= attempts {
                 return Err(why.unwrap_or_else(|| {
-                    let message = format!("it breaks off again and again: {have} of {} bytes are here", self.size);
-                    Error::new(ErrorCode::NotAvailable, message).hint("try again: what is here is kept")
+                    let message = format!("the download keeps breaking off: {have} of {} bytes are here", self.size);
+                    Error::new(ErrorCode::NotAvailable, message).hint("try again; downloaded parts are kept")
                 }));
             }
             #[allow(clippy::disallowed_methods)] // a backoff between two attempts

@@ -57,9 +57,9 @@ pub(crate) fn endpoints(image: &Reference, options: &PullOptions) -> Result<Vec<
         };
         let (host, prefix) = rest.trim_end_matches('/').split_once('/').unwrap_or((rest.trim_end_matches('/'), ""));
         if host.is_empty() || Url::parse(&format!("https://{host}/{prefix}")).is_err() {
-            let message = format!("{} is not the place of a mirror", shown(text.as_bytes()));
+            let message = format!("invalid mirror {}", shown(text.as_bytes()));
             return Err(
-                Error::new(ErrorCode::InvalidConfig, message).hint("write it as in https://mirror.example/path")
+                Error::new(ErrorCode::InvalidConfig, message).hint("use a URL such as https://mirror.example/path")
             );
         }
         let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
@@ -198,7 +198,7 @@ impl Registry {
             *authorization = Some(basic_header(user, secret.expose_secret())?);
             return Ok(());
         }
-        Err(self.not_allowed("it wants a login"))
+        Err(self.not_allowed("it requires a login"))
     }
 
     async fn token(&self, realm: &str, service: Option<String>, scope: Option<String>) -> Result<HeaderValue> {
@@ -273,7 +273,7 @@ impl Registry {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => self.not_allowed(&why),
             StatusCode::NOT_FOUND => Error::new(ErrorCode::ImageNotFound, format!("{host} does not have it: {why}"))
                 .hint("check its name and tag"),
-            StatusCode::TOO_MANY_REQUESTS => Error::too_much(format!("{host} has been asked too often: {why}"))
+            StatusCode::TOO_MANY_REQUESTS => Error::too_much(format!("{host} received too many requests: {why}"))
                 .hint(format!("wait, or log in: {}", self.log_in())),
             status if status.is_server_error() => {
                 Error::new(ErrorCode::NotAvailable, format!("{host} cannot answer now: {why}")).hint("try again later")
@@ -284,7 +284,7 @@ impl Registry {
 
     fn not_allowed(&self, why: &str) -> Error {
         let host = &self.host;
-        let message = format!("{host} does not let us have it: {why}");
+        let message = format!("{host} denies access: {why}");
         Error::new(ErrorCode::PermissionDenied, message).hint(format!("check its name, or log in: {}", self.log_in()))
     }
 
@@ -308,11 +308,11 @@ impl Registry {
         let why = shown(why.join(": ").as_bytes());
         let host = &self.host;
         let hint = if self.plain || !why.contains("InvalidMessage") && !why.to_lowercase().contains("certificate") {
-            "check the network, and try again: what has come so far is kept".to_owned()
+            "check the network and try again; downloaded parts are kept".to_owned()
         } else {
-            format!("if you trust the way to it: kennel config set --user images.insecure '[\"{host}\"]'")
+            format!("if you trust the network: kennel config set --user images.insecure '[\"{host}\"]'")
         };
-        Error::new(code, format!("cannot talk to {host}: {why}")).hint(hint)
+        Error::new(code, format!("request to {host} failed: {why}")).hint(hint)
     }
 }
 
@@ -342,9 +342,9 @@ fn client(insecure: bool, options: &PullOptions) -> Result<Client> {
         let secure = |url: &Url| url.scheme() == "https";
         let downgrade = attempt.previous().last().is_some_and(secure) && !secure(attempt.url());
         if attempt.previous().len() > REDIRECTS {
-            attempt.error("it leads on and on")
+            attempt.error("too many redirects")
         } else if downgrade && !insecure {
-            attempt.error("it leads from HTTPS to plain HTTP")
+            attempt.error("it redirects from HTTPS to plain HTTP")
         } else {
             attempt.follow()
         }
@@ -370,7 +370,7 @@ fn client(insecure: bool, options: &PullOptions) -> Result<Client> {
     builder.build().map_err(|error| {
         let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
         Error::new(ErrorCode::NotAvailable, format!("cannot make connections: {why}"))
-            .hint("install the certificates of authorities: apt-get install ca-certificates")
+            .hint("install CA certificates: apt-get install ca-certificates")
     })
 }
 

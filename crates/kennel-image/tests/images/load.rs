@@ -232,8 +232,8 @@ fn plain_files_get_a_name() {
 #[test]
 fn what_cannot_be_read_is_no_image() {
     let shelf = Shelf::new();
-    shelf.refuses(b"", "nothing in it");
-    shelf.refuses(&[7; 5000], "no tar archive");
+    shelf.refuses(b"", "it is empty");
+    shelf.refuses(&[7; 5000], "not a readable tar archive");
     shelf.refuses(&gzip(b"x")[..12], "cannot be read");
     let missing = shelf.load_with(Path::new("/nowhere.tar"), &LoadOptions::default()).unwrap_err();
     assert_eq!(missing.code(), ErrorCode::NotFound);

@@ -474,7 +474,7 @@ fn a_registry_that_lies_is_refused() {
             ErrorCode::InvalidConfig,
         ),
         ("app", Box::new(|_| http("200 OK", "", br#"{"schemaVersion":2}"#)), "of no image", ErrorCode::InvalidConfig),
-        ("app", Box::new(|_| b"garbage\r\n\r\n".to_vec()), "cannot talk to", ErrorCode::NotAvailable),
+        ("app", Box::new(|_| b"garbage\r\n\r\n".to_vec()), "request to ", ErrorCode::NotAvailable),
         ("app", Box::new(|_| http("500 Oops", "", b"")), "cannot answer now", ErrorCode::NotAvailable),
         (
             "app",
@@ -484,7 +484,7 @@ fn a_registry_that_lies_is_refused() {
             "slow \\u{1b}[31m down",
             ErrorCode::LimitExceeded,
         ),
-        ("app", Box::new(|_| http("401 No", "", b"")), "wants a login", ErrorCode::PermissionDenied),
+        ("app", Box::new(|_| http("401 No", "", b"")), "requires a login", ErrorCode::PermissionDenied),
         (
             "app",
             Box::new(|_| http("401 No", "www-authenticate: Bearer realm=\"ftp://x/\"\r\n", b"")),
@@ -503,7 +503,12 @@ fn a_registry_that_lies_is_refused() {
             "no token",
             ErrorCode::InvalidConfig,
         ),
-        ("app", Box::new(|_| http("302 There", "location: /v2/\r\n", b"")), "on and on", ErrorCode::NotAvailable),
+        (
+            "app",
+            Box::new(|_| http("302 There", "location: /v2/\r\n", b"")),
+            "too many redirects",
+            ErrorCode::NotAvailable,
+        ),
         (
             "named",
             Box::new(|_| http("200 OK", "", br#"{"schemaVersion":2,"layers":[]}"#)),

@@ -185,7 +185,10 @@ pub async fn symlinks_in_a_repository_are_refused(stage: &Stage) {
     fs::remove_file(workspace.join(".git/hooks")).unwrap();
     fs::write(workspace.join(".git/commondir"), elsewhere.join(".git").to_str().unwrap()).unwrap();
     let error = refusal(stage, &spec).await;
-    assert!(error.to_string().contains("commondir: git takes hooks and settings from elsewhere"), "{error}");
+    assert!(
+        error.to_string().contains("commondir: git would read hooks and settings from another directory"),
+        "{error}"
+    );
     assert!(state(&elsewhere.join(".git")) == before);
 }
 

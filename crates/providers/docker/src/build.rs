@@ -84,7 +84,7 @@ fn hear(line: &[u8], step: &mut Option<String>, tell: &(dyn Fn(String) + Sync)) 
 fn failed(what: &str, step: Option<&str>, why: &str) -> Error {
     let step = step.map(|step| format!(" at step {step}")).unwrap_or_default();
     let message = format!("{what}: it failed{step}: {}", printable(why.trim()));
-    Error::new(ErrorCode::ExecFailed, message).hint("see what it said before that; each step runs in a fresh container")
+    Error::new(ErrorCode::ExecFailed, message).hint("see the output of the build; each step runs in a new container")
 }
 
 fn query(build: &ImageBuild, file: &str) -> String {

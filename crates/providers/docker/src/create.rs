@@ -135,7 +135,7 @@ impl Docker {
             }
             Err(error) if status(&error) == Some(404) => return Err(self.no_image(image_reference(spec)?)),
             Err(error) => {
-                let error = self.engine.error(format!("make the container {container}"), error);
+                let error = self.engine.error(format!("create the container {container}"), error);
                 return Err(if has_own_ids(mode) { no_ids(mode, error) } else { error });
             }
         };
@@ -167,7 +167,7 @@ impl Docker {
         match self.engine.api().await?.inspect_image(reference).await {
             Ok(image) => Ok(image.config.unwrap_or_default()),
             Err(error) if status(&error) == Some(404) => Err(self.no_image(reference)),
-            Err(error) => Err(self.engine.error(format!("look at the image {reference}"), error)),
+            Err(error) => Err(self.engine.error(format!("inspect the image {reference}"), error)),
         }
     }
 
@@ -216,21 +216,23 @@ impl Docker {
     /// A user of a rootless engine cannot give files away.
     fn check_owner(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
         match spec.owner {
-            Some(owner) if is_rootless(mode) && owner != caller() => {
-                Err(Error::unsupported(mode.provider, format!("files of user {}: it is not root's", owner.uid))
-                    .hint("leave out sudo"))
-            }
-            None if is_rootless(mode) && has_own_ids(mode) && caller().uid == 0 => {
-                Err(Error::unsupported(mode.provider, "the user namespace keep-id to root: the engine is another's")
-                    .hint("leave out --userns, or call it as the user who runs the engine"))
-            }
+            Some(owner) if is_rootless(mode) && owner != caller() => Err(Error::unsupported(
+                mode.provider,
+                format!("files of user {}: the engine does not run as root", owner.uid),
+            )
+            .hint("leave out sudo")),
+            None if is_rootless(mode) && has_own_ids(mode) && caller().uid == 0 => Err(Error::unsupported(
+                mode.provider,
+                "the user namespace keep-id for root: the engine belongs to another user",
+            )
+            .hint("leave out --userns, or call it as the user who runs the engine")),
             _ => Ok(()),
         }
     }
 
     /// Creates the working directory with the owner of the commands' user.
     async fn make_workdir(&self, engine_id: &str, workdir: &Workdir) -> Result<()> {
-        let what = "make the working directory";
+        let what = "create the working directory";
         let name = workdir.path.trim_matches('/');
         if name.is_empty() || (workdir.if_missing && self.is_there(engine_id, &workdir.path).await) {
             return Ok(());
@@ -294,7 +296,7 @@ impl Docker {
                 .filter(|asked| **asked != container.runtime)
                 .map(|asked| format!("the runtime {asked}")),
         );
-        missing.extend((spec.read_only && !container.read_only).then(|| "a read-only root".to_owned()));
+        missing.extend((spec.read_only && !container.read_only).then(|| "a read-only root filesystem".to_owned()));
         if missing.is_empty() {
             return Ok(());
         }
@@ -318,7 +320,7 @@ fn check_shared(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
     };
     let copy = "copy what is needed: kennel cp";
     let refuse = |what: String, hint: String| {
-        let what = format!("{what} {with}: it would be nobody's");
+        let what = format!("{what} {with}: its files would belong to nobody");
         Err(Error::unsupported(mode.provider, what).hint(format!("{hint}{or}")))
     };
     if let Some(workspace) = &spec.workspace {
@@ -345,7 +347,7 @@ fn no_ids(mode: &Mode, error: Error) -> Error {
     if !["available IDs", "unused IDs", "additional UIDs"].iter().any(|part| said.contains(part)) {
         return error;
     }
-    let error = Error::unsupported(mode.provider, format!("a user namespace: no ids are left for it ({said})"));
+    let error = Error::unsupported(mode.provider, format!("a user namespace: no ids are left ({said})"));
     error.hint(if is_rootless(mode) {
         "have root give you ids in /etc/subuid and /etc/subgid: kennel doctor"
     } else {
@@ -377,7 +379,7 @@ pub(crate) fn image_name(reference: &str) -> Result<&str> {
     if !reference.is_empty() && reference.chars().all(plain) && !reference.contains("..") {
         return Ok(reference);
     }
-    Err(Error::new(ErrorCode::InvalidConfig, format!("{reference:?} is not the name of an image")))
+    Err(Error::new(ErrorCode::InvalidConfig, format!("invalid image name {reference:?}")))
 }
 
 /// Whether a name was refused because it is in use. Podman has no separate status for that.

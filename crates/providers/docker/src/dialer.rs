@@ -90,25 +90,27 @@ impl TcpDialer {
         };
         let certificates = |pem| CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
         let mut roots = RootCertStore::empty();
-        for authority in certificates(tls.authorities).map_err(|error| failed("read who vouches for it", &error))? {
-            roots.add(authority).map_err(|error| failed("read who vouches for it", &error))?;
+        for authority in certificates(tls.authorities).map_err(|error| failed("read the CA certificates", &error))? {
+            roots.add(authority).map_err(|error| failed("read the CA certificates", &error))?;
         }
         if roots.is_empty() {
-            return Err(failed("read who vouches for it", &"there is no certificate"));
+            return Err(failed("read the CA certificates", &"there is no certificate"));
         }
         let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| failed("choose how to speak", &error))?
+            .map_err(|error| failed("choose TLS versions", &error))?
             .with_root_certificates(roots);
         let config = match tls.identity {
             None => config.with_no_client_auth(),
             Some((chain, key)) => {
-                let chain = certificates(chain).map_err(|error| failed("read our certificate", &error))?;
-                let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| failed("read our key", &error))?;
-                config.with_client_auth_cert(chain, key).map_err(|error| failed("use our certificate", &error))?
+                let chain = certificates(chain).map_err(|error| failed("read the client certificate", &error))?;
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| failed("read the client key", &error))?;
+                config
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|error| failed("use the client certificate", &error))?
             }
         };
-        let name = ServerName::try_from(host.clone()).map_err(|error| failed("read its name", &error))?;
+        let name = ServerName::try_from(host.clone()).map_err(|error| failed("read the server name", &error))?;
         Ok(Self { tls: Some((TlsConnector::from(Arc::new(config)), name)), host, port })
     }
 }

@@ -171,7 +171,7 @@ impl Docker {
                 Ok(Container::read(seen, &self.installation))
             }
             Err(error) if is_gone(&error) => Ok(None),
-            Err(error) => Err(self.engine.error("look at a sandbox", error)),
+            Err(error) => Err(self.engine.error("inspect a sandbox", error)),
         }
     }
 

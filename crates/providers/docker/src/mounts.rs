@@ -79,10 +79,10 @@ pub(crate) fn unchanged(paths: &[PathBuf], name: &str) -> Result<()> {
     let symlink = |path: &&PathBuf| path.canonicalize().map_or_else(|_| path.is_symlink(), |real| real != **path);
     let Some(path) = paths.iter().find(symlink) else { return Ok(()) };
     let message = format!(
-        "start sandbox {name}: mount {}: the path contains a symlink that was not there when the sandbox was made",
+        "start sandbox {name}: mount {}: the path contains a symlink that was not there when the sandbox was created",
         path.display()
     );
-    Err(Error::new(ErrorCode::StartFailed, message).hint("put the directory back, or make the sandbox anew"))
+    Err(Error::new(ErrorCode::StartFailed, message).hint("restore the directory, or create the sandbox again"))
 }
 
 /// Returns what is mounted over itself in a git repository at the top of a writable mount, so that it can neither be

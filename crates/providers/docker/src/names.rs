@@ -28,7 +28,7 @@ impl NamePrefix {
         {
             return Ok(Self(text));
         }
-        let message = format!("no container's name can begin with {text:?}");
+        let message = format!("invalid prefix of container names {text:?}");
         Err(Error::new(ErrorCode::InvalidConfig, message)
             .hint("use letters, digits, dots, dashes and underscores, a letter or digit first"))
     }

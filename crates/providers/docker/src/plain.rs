@@ -211,7 +211,7 @@ impl StandIn {
                 part = output.next(), if held.is_none() => match part {
                     Some(Ok(LogOutput::StdErr { message })) => held = Some((1, message.into())),
                     Some(Ok(part)) => held = Some((0, part.into_bytes().into())),
-                    Some(Err(error)) => return Err(self.failure("read what a command says", error)),
+                    Some(Err(error)) => return Err(self.failure("read the output of a command", error)),
                     None => return Ok(true),
                 },
                 () = &mut feeding => {}
@@ -290,12 +290,12 @@ fn refused(what: &str) -> Failure {
 
 fn word(request: &Request) -> &'static str {
     match request {
-        Request::Attach(_) => "coming back to a command",
+        Request::Attach(_) => "attaching to a command",
         Request::Processes => "a list of commands",
         Request::Kill { .. } => "ending a command",
         Request::Watch { .. } => "watching files",
-        Request::Stats => "what it uses",
-        Request::Shutdown { .. } => "ending everything inside",
+        Request::Stats => "resource usage",
+        Request::Shutdown { .. } => "stopping all processes",
         _ => "listing, moving and removing files",
     }
 }

@@ -291,7 +291,7 @@ fn main_process(spec: &SandboxSpec, image: &ImageConfig) -> Result<Option<Vec<St
     }
     let own = own_command(image);
     if own.is_empty() {
-        return Err(Error::new(ErrorCode::InvalidConfig, "the image has no command of its own")
+        return Err(Error::new(ErrorCode::InvalidConfig, "the image defines no command")
             .hint("name one: kennel create --image IMAGE -- COMMAND"));
     }
     Ok(Some(own))

@@ -183,7 +183,7 @@ impl Provider for Docker {
             return Err(container.not_running());
         }
         let done = self.engine.api().await?.unpause_container(&container.engine_id).await;
-        done.map_err(|error| self.engine.error(format!("let sandbox {} go on", container.info.name), error))
+        done.map_err(|error| self.engine.error(format!("resume sandbox {}", container.info.name), error))
     }
 
     async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
@@ -289,7 +289,7 @@ impl Docker {
     fn check_pauses(&self, container: &Container) -> Result<()> {
         match Mode::named(&container.info.enforcement.mode) {
             Some(mode) if mode.pause == Support::Refused => {
-                Err(Error::unsupported(self.name(), "pauses").hint("kennel explain pause"))
+                Err(Error::unsupported(self.name(), "pausing").hint("kennel explain pause"))
             }
             _ => Ok(()),
         }

@@ -45,7 +45,7 @@ impl Docker {
         match self.engine.api().await?.inspect_image(image).await {
             Ok(_) => Ok(true),
             Err(error) if status(&error) == Some(404) => Ok(false),
-            Err(error) => Err(self.engine.error(format!("look at the image {image}"), error)),
+            Err(error) => Err(self.engine.error(format!("inspect the image {image}"), error)),
         }
     }
 

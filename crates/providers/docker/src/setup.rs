@@ -47,7 +47,7 @@ impl Docker {
         let ask = async {
             self.engine.api().await?;
             let info: Result<Info, _> = self.engine.ask("/info").await;
-            let info = info.map_err(|error| self.engine.error("ask what the engine can do", error))?;
+            let info = info.map_err(|error| self.engine.error("read the engine's info", error))?;
             Ok(Setup::of(&info, self.engine.kind(), self.engine.dialer().is_here()))
         };
         self.setup.get_or_try_init(|| ask).await
@@ -121,7 +121,7 @@ impl Setup {
             let why = "a system call filter: this engine runs without seccomp".to_owned();
             Some((why, Some("start the engine with its default seccomp profile")))
         } else if rootless && !here {
-            Some(("sandboxes on an engine of another machine that runs rootless".into(), None))
+            Some(("sandboxes on a rootless engine of another machine".into(), None))
         } else {
             None
         };
@@ -157,17 +157,20 @@ impl Setup {
                 refuse("a user namespace for each sandbox", "use --provider podman, or native, which always has one")
             }
             Some("keep-id") if !is_rootless(self.mode) => {
-                refuse("the user namespace keep-id: the engine is root's", "use --userns auto")
+                refuse("the user namespace keep-id: the engine runs as root", "use --userns auto")
             }
             Some("auto") if is_rootless(self.mode) => {
-                refuse("the user namespace auto: the engine is not root's", "use --userns keep-id")
+                refuse("the user namespace auto: the engine does not run as root", "use --userns keep-id")
             }
             Some(word @ ("auto" | "keep-id")) => match Mode::named(&format!("{}, {USERNS} {word}", self.mode.name)) {
                 Some(mode) => Ok(mode),
                 None => refuse("a user namespace for each sandbox on another machine", "leave out --userns"),
             },
-            Some(other) => Err(Error::new(ErrorCode::InvalidConfig, format!("there is no user namespace {other:?}"))
-                .hint("use --userns auto, keep-id or host")),
+            Some(other) => Err(Error::new(
+                ErrorCode::InvalidConfig,
+                format!("invalid user namespace {other:?}: expected auto, keep-id or host"),
+            )
+            .hint("use --userns auto, keep-id or host")),
         }
     }
 }

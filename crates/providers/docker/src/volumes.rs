@@ -37,8 +37,7 @@ impl Docker {
         };
         let mut volumes = Vec::new();
         if spec.data && spec.tied && spec.name.is_none() {
-            let message =
-                "a volume of its own for a sandbox that is removed at once and has no name: nobody would find it";
+            let message = "a data volume needs a sandbox with a name: this one has none, and is removed at once";
             return Err(Error::new(ErrorCode::InvalidConfig, message).hint("give the sandbox a --name"));
         }
         if spec.data {
@@ -59,7 +58,7 @@ impl Docker {
         targets.extend(spec.mounts.iter().map(|mount| mount.target.trim_end_matches('/')));
         targets.sort_unstable();
         if let Some([twice, _]) = targets.windows(2).find(|pair| pair[0] == pair[1]) {
-            let message = format!("two things are to be at {twice}");
+            let message = format!("two mounts or volumes have the same path {twice}");
             return Err(Error::new(ErrorCode::InvalidConfig, message).hint("choose another path for one of them"));
         }
         Ok(volumes)
@@ -78,7 +77,7 @@ impl Docker {
             match made {
                 Err(error) if status(&error) == Some(409) || error.to_string().contains("already exists") => {}
                 made => {
-                    made.map_err(|error| self.engine.error(format!("make the volume {}", volume.name), error))?;
+                    made.map_err(|error| self.engine.error(format!("create the volume {}", volume.name), error))?;
                 }
             }
         }

@@ -14,7 +14,8 @@ const LEAST: u64 = 1 << 20;
 /// Creates the disk: a sparse file that contains a filesystem.
 pub(crate) async fn make(dir: &Path, size: ByteSize) -> Result<()> {
     if size.0 < LEAST {
-        let message = format!("a disk of {}: the smallest has {}", format_bytes(size.0), format_bytes(LEAST));
+        let message =
+            format!("a disk limit of {} is too small: the minimum is {}", format_bytes(size.0), format_bytes(LEAST));
         return Err(Error::new(ErrorCode::InvalidConfig, message));
     }
     let path = dir.join(DISK);
@@ -40,7 +41,7 @@ pub(crate) async fn make(dir: &Path, size: ByteSize) -> Result<()> {
             ))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let message = "a limit on the disk needs mkfs.ext4, which is not here";
+            let message = "a disk limit needs mkfs.ext4, which is not installed";
             Err(Error::new(ErrorCode::NotAvailable, message).hint("apt-get install e2fsprogs"))
         }
         Err(error) => Err(Error::io("run mkfs.ext4", error)),

@@ -90,16 +90,17 @@ pub(crate) fn is_frozen(groups: &Groups, id: &SandboxId) -> bool {
 /// Freezes everything below `jail`, or leaves it as it was.
 pub(crate) async fn freeze(groups: &Groups, id: &SandboxId, name: &str, jail: i32) -> Result<()> {
     let what = || format!("pause sandbox {name}");
-    let freezer = groups.dir().and_then(|groups| Freezer::of(groups, id)).ok_or_else(|| {
-        Error::new(ErrorCode::Unsupported, format!("{}: this machine has no freezer control group", what()))
-    })?;
+    let freezer = groups
+        .dir()
+        .and_then(|groups| Freezer::of(groups, id))
+        .ok_or_else(|| Error::new(ErrorCode::Unsupported, format!("{}: this machine has no freezer cgroup", what())))?;
     let began = std::fs::create_dir_all(&freezer.dir).and_then(|()| freezer.turn(true));
     began.map_err(|error| Error::io(format!("{}: {}", what(), freezer.dir.display()), error))?;
     if until(|| freezer.gather(jail) && freezer.is_frozen()).await {
         return Ok(());
     }
     thaw(groups, id, name, jail).await?;
-    Err(Error::new(ErrorCode::Internal, format!("{}: it does not stand still within {WITHIN:?}", what())))
+    Err(Error::new(ErrorCode::Internal, format!("{}: its processes did not freeze within {WITHIN:?}", what())))
 }
 
 /// Thaws everything. It is no error if nothing was frozen.
@@ -108,13 +109,16 @@ pub(crate) async fn thaw(groups: &Groups, id: &SandboxId, name: &str, jail: i32)
     let Some(freezer) = found.filter(|freezer| freezer.switch.exists()) else {
         return Ok(());
     };
-    let what = || format!("let sandbox {name} go on");
+    let what = || format!("resume sandbox {name}");
     freezer.turn(false).map_err(|error| Error::io(what(), error))?;
     if has_limits(&freezer.dir) {
         return Ok(());
     }
     if !until(|| freezer.release(jail)).await {
-        return Err(Error::new(ErrorCode::Internal, format!("{}: some stay in {}", what(), freezer.dir.display())));
+        return Err(Error::new(
+            ErrorCode::Internal,
+            format!("{}: some processes stay in {}", what(), freezer.dir.display()),
+        ));
     }
     let _ = std::fs::remove_dir(&freezer.dir);
     if let Some(parent) = freezer.dir.parent() {

@@ -232,7 +232,7 @@ impl Native {
     /// Returns the sandbox, if it can be paused, and the process id of its jail.
     fn jail_of(&self, id: &SandboxId) -> Result<(Record, i32)> {
         if self.mode().pause == Support::Refused {
-            let what = "a pause to an ordinary user who was given no control group";
+            let what = "pausing for an ordinary user without a delegated cgroup";
             return Err(Error::unsupported("native", what).hint("kennel explain pause"));
         }
         let record = self.records.find(id.as_str())?;
@@ -292,7 +292,7 @@ impl Provider for Native {
         if self.maker.rights == Rights::User
             && let Some(why) = self.refused()
         {
-            let detail = format!("this kernel grants ordinary users no sandboxes: {why}");
+            let detail = format!("this kernel does not allow sandboxes for ordinary users: {why}");
             return Availability { available: false, detail, fix: Some("kennel doctor".into()) };
         }
         let uname = rustix::system::uname();

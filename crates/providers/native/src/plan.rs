@@ -62,7 +62,10 @@ pub(crate) async fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker:
         // Mount exactly the named path: a sandbox or another user could change a symlink in it.
         let real = real(host);
         if real != *host && host.exists() {
-            let message = format!("mount {}: there is a link in it, which may lead elsewhere by then", host.display());
+            let message = format!(
+                "mount {}: the path contains a symlink, which could change before it is mounted",
+                host.display()
+            );
             return Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("name {}", real.display())));
         }
         guard.check(host, &real, read_only)?;
@@ -82,14 +85,14 @@ pub(crate) async fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker:
         check_target(&cache.target, &format!("cache {}", cache.name))?;
     }
     if spec.image_main && spec.command.is_none() && image.is_none_or(|image| image.command.is_empty()) {
-        let message = "the image names no command of its own";
+        let message = "the image defines no command";
         return Err(Error::new(ErrorCode::InvalidConfig, message).hint("name one, after --"));
     }
     if spec.runtime.is_some() {
-        return Err(Error::unsupported("native", "another runtime").hint("kennel explain images"));
+        return Err(Error::unsupported("native", "a choice of runtime").hint("kennel explain images"));
     }
     if spec.userns.is_some() {
-        return Err(Error::unsupported("native", "another user namespace: each sandbox has one of its own")
+        return Err(Error::unsupported("native", "a choice of user namespace: each sandbox has its own")
             .hint("leave out --userns, or use --provider podman"));
     }
     inside_user(user_of(spec, image), image, maker).map(drop)
@@ -167,7 +170,7 @@ pub(crate) fn of(
     let owners = match (maker.rights, ids.outside(user, group)) {
         (Rights::Root, Some((user, group))) => Owners::Top { user, group },
         (Rights::Root, None) => {
-            let message = format!("there can be no user {user} with group {group} inside");
+            let message = format!("user {user} with group {group} cannot exist inside");
             return Err(Error::new(ErrorCode::InvalidConfig, message));
         }
         // Only root can change how the owners of the host's files appear.
@@ -372,7 +375,7 @@ fn inside_user(user: &str, image: Option<&TakenImage>, maker: &Maker) -> Result<
             None => Err(Error::new(ErrorCode::InvalidConfig, format!("there is no group of user {user:?}"))),
         },
         Some(uid) if maker.rights == Rights::User => {
-            let message = format!("there can be no user {uid} inside: you have too few ids to give");
+            let message = format!("user {uid} cannot exist inside: you have too few subordinate ids");
             Err(Error::new(ErrorCode::Unsupported, message).hint("kennel doctor"))
         }
         _ => Err(Error::new(ErrorCode::InvalidConfig, format!("there is no user {user:?}"))),

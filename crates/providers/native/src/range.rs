@@ -81,7 +81,7 @@ impl Claims {
         if let Some(claim) = self.try_take(first, Some(dir))? {
             return claim.give_to(dir);
         }
-        let message = format!("the user ids from {first} are those of another sandbox: see {}", path.display());
+        let message = format!("the user ids from {first} belong to another sandbox: see {}", path.display());
         Err(Error::new(ErrorCode::AlreadyExists, message).hint("remove one of the two sandboxes"))
     }
 

@@ -69,7 +69,7 @@ pub(super) fn has_old_rules() -> bool {
 
 /// Allows the traffic of sandboxes.
 pub(super) fn pass() -> Result<()> {
-    let what = "let sandboxes pass beside Docker";
+    let what = "allow sandboxes in Docker's firewall";
     let name = "iptables-restore";
     // Another process that does the same waits, and finds it done. The lock is on the program, so that no lock file is
     // left.

@@ -156,7 +156,7 @@ fn pasta() -> Result<String> {
     let device = rustix::fs::access("/dev/net/tun", rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK);
     device.map_err(|_| {
         unavailable(
-            "a network for sandboxes of ordinary users: /dev/net/tun is not this user's to open",
+            "a network for sandboxes of ordinary users: this user cannot open /dev/net/tun",
             "sudo chmod 666 /dev/net/tun",
         )
     })?;

@@ -49,8 +49,8 @@ pub(super) fn present() -> Result<Option<Rules>, Errno> {
 /// Returns the rules, if nothing is left to do.
 pub(super) fn in_force() -> Result<Option<Rules>> {
     let failed = |error: Errno| {
-        Error::new(ErrorCode::NotAvailable, format!("network bridge: the kernel tells of no firewall rules: {error}"))
-            .hint("boot a kernel with CONFIG_NF_TABLES; in a container, start that with CAP_NET_ADMIN")
+        Error::new(ErrorCode::NotAvailable, format!("network bridge: cannot read the kernel's firewall rules: {error}"))
+            .hint("boot a kernel with CONFIG_NF_TABLES; in a container, start it with CAP_NET_ADMIN")
     };
     Ok(present().map_err(failed)?.filter(|_| is_forwarding()))
 }
@@ -77,9 +77,9 @@ pub(super) fn install() -> Result<Ipv4Addr> {
     let routes = std::fs::read_to_string("/proc/net/route").unwrap_or_default();
     let range = RANGES.into_iter().find(|range| !is_taken(*range, &routes)).unwrap_or(RANGES[0]);
     let forwarding = is_forwarding();
-    super::run("make firewall rules for network bridge", "nft", &["-f", "-"], &text(range, !forwarding))?;
+    super::run("create firewall rules for network bridge", "nft", &["-f", "-"], &text(range, !forwarding))?;
     if !forwarding {
-        let what = || format!("let packets pass: write 1 to {FORWARDING}");
+        let what = || format!("enable forwarding: write 1 to {FORWARDING}");
         std::fs::write(FORWARDING, "1")
             .map_err(|error| Error::io(what(), error).hint("sysctl -w net.ipv4.ip_forward=1"))?;
     }

@@ -132,7 +132,7 @@ async fn detached(feeder: Option<&Feeder>) {
 
 /// A keeper that ends commands in time never lets it come to this.
 fn unresponsive() -> Error {
-    Error::new(ErrorCode::Timeout, "the time ran out, and the keeper did not end the command")
+    Error::new(ErrorCode::Timeout, "the time limit was reached, but the keeper did not end the command")
 }
 
 /// The command's side, and what the user did to it so far.

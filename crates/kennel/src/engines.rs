@@ -82,21 +82,25 @@ impl Endpoint {
                 .hint("use unix:///PATH or tcp://HOST:PORT")
         };
         if let Some(path) = text.strip_prefix("unix://") {
-            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(bad("no absolute path")) };
+            return if path.starts_with('/') {
+                Ok(Self::Unix(path.into()))
+            } else {
+                Err(bad("the path must be absolute"))
+            };
         }
         let Some(place) = text.strip_prefix("tcp://") else {
-            return Err(bad("only unix sockets and TCP can be used"));
+            return Err(bad("expected a unix socket or a TCP address"));
         };
         let place = place.trim_end_matches('/');
         let usual = if certificates.is_some() { 2376 } else { 2375 };
         // An address of version 6 is in brackets.
         let (host, port) = match place.rsplit_once(':') {
-            Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| bad("no port"))?),
+            Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| bad("the port is invalid"))?),
             _ => (place, usual),
         };
         let host = host.trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() || host.contains('/') {
-            return Err(bad("no host"));
+            return Err(bad("the host is invalid"));
         }
         Ok(Self::Tcp { host: host.to_owned(), port, certificates })
     }
@@ -164,8 +168,11 @@ fn certificates() -> Result<Option<PathBuf>> {
     if environment::docker_tls_verify() {
         let dir = environment::docker_cert_path().or_else(environment::docker_config);
         return dir.map(Some).ok_or_else(|| {
-            Error::new(ErrorCode::InvalidConfig, "DOCKER_TLS_VERIFY is set, and nothing says where certificates are")
-                .hint("set DOCKER_CERT_PATH")
+            Error::new(
+                ErrorCode::InvalidConfig,
+                "DOCKER_TLS_VERIFY is set, but the directory of the certificates is unknown",
+            )
+            .hint("set DOCKER_CERT_PATH")
         });
     }
     if environment::docker_tls() {
@@ -175,7 +182,7 @@ fn certificates() -> Result<Option<PathBuf>> {
 }
 
 fn unverified(what: &str) -> Error {
-    Error::new(ErrorCode::Unsupported, format!("{what}: nobody would look who answers there"))
+    Error::new(ErrorCode::Unsupported, format!("{what}: the server's certificate would not be verified"))
 }
 
 /// The context that is in use, if it is not the usual one.
@@ -219,10 +226,10 @@ fn in_context(dir: &Path, name: &str) -> Result<Endpoint> {
         Error::new(ErrorCode::InvalidConfig, format!("there is no Docker context {shown}")).hint(hint)
     })?;
     let place = meta.endpoints.docker.filter(|place| !place.host.is_empty()).ok_or_else(|| {
-        Error::new(ErrorCode::InvalidConfig, format!("the Docker context {shown} leads to no engine")).hint(hint)
+        Error::new(ErrorCode::InvalidConfig, format!("the Docker context {shown} has no endpoint")).hint(hint)
     })?;
     if place.unverified {
-        return Err(unverified(&format!("the Docker context {shown} says skip-tls-verify")).hint(hint));
+        return Err(unverified(&format!("the Docker context {shown} sets skip-tls-verify")).hint(hint));
     }
     let certificates = Some(contexts.join("tls").join(&key).join("docker")).filter(|dir| dir.join("ca.pem").exists());
     Endpoint::parse(&place.host, &format!("the host of the Docker context {shown}"), certificates)

@@ -69,7 +69,7 @@ impl Watch {
 /// Makes a sandbox. If the user gives up meanwhile, it is waited for and removed; a second signal does not wait.
 pub(crate) async fn create(provider: Arc<dyn Provider>, spec: &SandboxSpec, watch: &mut Watch) -> Result<Sandbox> {
     const LAST_WAIT: Duration = Duration::from_secs(10);
-    let mut creating = pin!(while_waiting("making the sandbox", Sandbox::create(provider, spec)));
+    let mut creating = pin!(while_waiting("creating the sandbox", Sandbox::create(provider, spec)));
     let reason = tokio::select! {
         made = &mut creating => return made.inspect(|sandbox| say_network(sandbox, spec)),
         reason = watch.ended() => reason,
@@ -88,7 +88,9 @@ fn say_network(sandbox: &Sandbox, spec: &SandboxSpec) {
     let usual = sandbox.provider().mode().default_network();
     let network = sandbox.info().network;
     if spec.network.is_none() && network != usual {
-        report::warning(&format!("network {network}: {usual} cannot be had on this machine; kennel doctor says why"));
+        report::warning(&format!(
+            "network: using {network}, because {usual} is not available here (kennel doctor shows why)"
+        ));
     }
 }
 
@@ -96,7 +98,10 @@ fn say_network(sandbox: &Sandbox, spec: &SandboxSpec) {
 pub(crate) async fn say_ports(sandbox: &Sandbox, spec: &SandboxSpec) -> Result<()> {
     if spec.ports.iter().any(|port| port.host.is_none()) {
         for port in sandbox.inspect().await?.ports {
-            report::note(&format!("{} is port {}/{} inside", port.address, port.inside, port.protocol));
+            report::note(&format!(
+                "{} forwards to port {}/{} of the sandbox",
+                port.address, port.inside, port.protocol
+            ));
         }
     }
     Ok(())

@@ -24,7 +24,7 @@ impl Places {
         }
         let below_home = |part: &str| {
             environment::home().map(|home| home.join(part)).filter(|path| path.is_absolute()).ok_or_else(|| {
-                Error::new(ErrorCode::InvalidConfig, "there is no place for Kennel's files: HOME is not set")
+                Error::new(ErrorCode::InvalidConfig, "cannot find a directory for Kennel's files: HOME is not set")
                     .hint("set HOME, or KENNEL_HOME to a directory for Kennel alone")
             })
         };
@@ -94,7 +94,7 @@ fn read_id(path: &Path) -> std::io::Result<String> {
     if id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         Ok(id.to_owned())
     } else {
-        Err(std::io::Error::other("it is not sixteen hexadecimal digits"))
+        Err(std::io::Error::other("expected sixteen hexadecimal digits"))
     }
 }
 

@@ -17,13 +17,13 @@ use std::sync::Arc;
 /// A provider, as people type it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ProviderName {
-    /// Linux namespaces, on this machine's own files
+    /// Linux namespaces on this machine, without an engine
     Native,
-    /// Containers of a Podman engine
+    /// Podman containers
     Podman,
-    /// Containers of a Docker engine
+    /// Docker containers
     Docker,
-    /// Plain processes, without any isolation
+    /// Plain processes without isolation
     Local,
     /// Apple's containers
     #[value(alias = "macos-container", hide = true)]
@@ -237,7 +237,7 @@ impl Providers {
         let engine = set.filter(|name| matches!(name, ProviderName::Podman | ProviderName::Docker));
         let chosen = match self.named.or(engine) {
             Some(named) => named,
-            None => self.engine(settings, "native: it builds no images").await?,
+            None => self.engine(settings, "native: it cannot build images").await?,
         };
         self.make(chosen, settings)
     }
@@ -255,7 +255,7 @@ impl Providers {
             (false, true) => ProviderName::Docker,
             (false, false) => {
                 let message = format!(
-                    "no provider is available: {native}; podman: there is no {}; docker: there is no {}",
+                    "no provider is available: {native}; podman: {} does not exist; docker: {} does not exist",
                     podman.shown(),
                     docker.shown()
                 );
@@ -319,8 +319,8 @@ impl Providers {
             },
             several => {
                 let ids: Vec<&str> = several.iter().map(|(_, id)| id.as_str()).collect();
-                let message = format!("{text} is the beginning of {} ids: {}", ids.len(), ids.join(", "));
-                Err(Error::new(ErrorCode::InvalidConfig, message).hint("type more of the id"))
+                let message = format!("{text} matches {} ids: {}", ids.len(), ids.join(", "));
+                Err(Error::new(ErrorCode::InvalidConfig, message).hint("use more characters of the id"))
             }
         }
     }
@@ -432,6 +432,6 @@ pub(crate) fn try_kernel() -> Result<kennel_native::Trial> {
 /// Says which providers could not be asked.
 pub(crate) fn report_silent(silent: &[(ProviderName, Error)]) {
     for (name, error) in silent {
-        report::warning(&format!("sandboxes of {} cannot be seen: {error}", name.as_str()));
+        report::warning(&format!("cannot list the sandboxes of {}: {error}", name.as_str()));
     }
 }

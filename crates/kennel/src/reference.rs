@@ -2,7 +2,6 @@
 
 use crate::cli::Cli;
 use crate::environment;
-use clap::CommandFactory;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -23,7 +22,7 @@ fn is_current(page: &str, text: &str) {
 #[test]
 fn the_reference_of_commands_is_current() {
     let mut text = "# Commands\n\nGenerated from `kennel COMMAND --help`.\n".to_owned();
-    let mut cli = Cli::command().term_width(100);
+    let mut cli = Cli::with_help().term_width(100);
     cli.build();
     let names: Vec<String> = cli.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let mut page = |title: &str, command: &mut clap::Command| {
@@ -63,12 +62,12 @@ fn the_reference_of_errors_is_current() {
 fn the_reference_of_variables_is_current() {
     let mut text =
         "# Environment variables\n\nEverything that Kennel reads from the environment. Generated from the program.\n\n\
-        | variable | what it is for |\n|---|---|\n"
+        | variable | meaning |\n|---|---|\n"
             .to_owned();
     for (name, what) in environment::VARIABLES {
         writeln!(text, "| `{name}` | {what} |").unwrap();
     }
-    text.push_str("\n## Settings\n\nEach is over the same one in a file; see [settings](config.md).\n\n| variable | setting | what it is |\n|---|---|---|\n");
+    text.push_str("\n## Settings\n\nEach overrides the same setting in a file; see [settings](config.md).\n\n| variable | setting | meaning |\n|---|---|---|\n");
     for variable in kennel_config::environment_variables() {
         writeln!(text, "| `{}` | `{}` | {} |", variable.name, variable.key, cell(&variable.description)).unwrap();
     }
@@ -99,7 +98,7 @@ fn section(text: &mut String, path: &str, schema: &Value) {
     let own: Vec<_> = properties().filter(|(name, it)| same(it).is_none() && *name != "$schema").collect();
     let (inner, plain): (Vec<_>, Vec<_>) = own.into_iter().partition(|(_, it)| below(it).is_some());
     if !plain.is_empty() {
-        text.push_str("\n| key | what it is | value | default | also |\n|---|---|---|---|---|\n");
+        text.push_str("\n| key | meaning | value | default | also |\n|---|---|---|---|---|\n");
     }
     for (name, property) in plain {
         let bare = |name: &str| name.replace(['-', '_'], "").to_lowercase();

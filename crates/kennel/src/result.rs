@@ -119,7 +119,7 @@ impl Record {
         if !self.json {
             problem.iter().chain(&cleanup).for_each(report::error);
             if !changed.is_empty() {
-                report::note(&format!("changed files that run on this machine: {}", changed.join(", ")));
+                report::note(&format!("changed files that programs on this machine run: {}", changed.join(", ")));
             }
             return exit;
         }
@@ -230,13 +230,13 @@ impl JsonError {
 fn complaint(status: ExitStatus, timeout: Option<Duration>) -> Option<Error> {
     if status.timed_out {
         let within = timeout.map(|limit| format!(" within {limit:?}")).unwrap_or_default();
-        let message = format!("the command did not end{within}, and was ended");
+        let message = format!("the command did not finish{within}, and was ended");
         return Some(
             Error::new(ErrorCode::Timeout, message).hint("give it more time with --timeout, or --timeout none"),
         );
     }
     status.oom_killed.then(|| {
-        Error::new(ErrorCode::LimitExceeded, "memory ran out, and the command was killed")
+        Error::new(ErrorCode::LimitExceeded, "the command ran out of memory, and was killed")
             .hint("allow it more with --memory")
             .exit_code(status.shell_code())
     })

@@ -10,22 +10,23 @@ use kennel_types::{Command, ErrorCode, ExecSpec, TermSize};
 
 const EXAMPLES: &str = "\
 Examples:
-  kennel attach box                 its main process, or a shell that stays when you leave
+  kennel attach box                 its main process, or a shell that stays when you detach
   kennel attach box --process 7     a command that `kennel exec -d` left running
 
-Ctrl-P Ctrl-Q leaves it running.";
+Ctrl-P Ctrl-Q detaches and leaves the command running.";
 
-/// Take over the terminal of a running command
+/// Attach this terminal to a running command
 ///
-/// The main process if there is one; else the one shell that was left; else a new one. What it
-/// printed while nobody read is shown first. A lost connection is made again without losing output.
+/// Attaches to the main process if there is one, else to the only detached command that has a terminal, else to a
+/// new shell. First shows what the command printed while nobody was attached. A lost connection is restored without
+/// losing output.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Attach {
     /// Id or name of the sandbox
     #[arg(add = sandboxes())]
     id: String,
-    /// The number of a process
+    /// Number of the process, as printed by `kennel exec --detach`
     #[arg(long, value_name = "N")]
     process: Option<u64>,
 }
@@ -36,7 +37,10 @@ impl Attach {
             Ok(Ending::Exited(status) | Ending::Aborted(status, _)) => status.shell_code() as u8,
             Ok(Ending::ReaderGone) => crate::output::BROKEN_PIPE,
             Ok(Ending::Detached) => {
-                report::note(&format!("left it running; come back with: kennel attach {}", self.id));
+                report::note(&format!(
+                    "detached; the command keeps running; to attach again: kennel attach {}",
+                    self.id
+                ));
                 0
             }
             Err(error) => report::failed(&error),
@@ -85,7 +89,7 @@ impl Attach {
                     .iter()
                     .map(|it| format!("{} ({})", it.process, printable(&String::from_utf8_lossy(&it.program))))
                     .collect();
-                let message = format!("{} commands could be meant: {}", list.len(), list.join(", "));
+                let message = format!("{} commands can be attached to: {}", list.len(), list.join(", "));
                 Err(Error::new(ErrorCode::InvalidConfig, message)
                     .hint(format!("kennel attach {} --process {}", self.id, several[0].process)))
             }
@@ -95,7 +99,8 @@ impl Attach {
     /// A new shell that stays when the user leaves.
     async fn shell(&self, sandbox: &Sandbox) -> Result<Exec> {
         if input::kind() != input::Kind::Terminal {
-            let message = format!("nothing runs in {} that could be attached to, and this is no terminal", self.id);
+            let message =
+                format!("attach to {}: it has no command to attach to, and standard input is not a terminal", self.id);
             return Err(
                 Error::new(ErrorCode::AttachFailed, message).hint(format!("kennel exec {} -- COMMAND", self.id))
             );

@@ -20,34 +20,34 @@ Examples:
 
 /// Build an image
 ///
-/// From a Dockerfile or Containerfile and the directory it is in, without what .dockerignore names. An engine
-/// does it: Podman, else Docker, or the one that --provider names. What it says goes to standard error, the
-/// image's name to standard output.
+/// Builds from a Dockerfile or Containerfile and a directory, without the files that .dockerignore excludes. An
+/// engine does the work: Podman, else Docker, or the one that --provider names. Its messages go to standard error,
+/// and the name of the image to standard output.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Build {
-    /// The directory to build from
+    /// Directory to build from
     #[arg(default_value = ".", value_name = "DIR")]
     context: PathBuf,
-    /// What the image is called
+    /// Name of the image
     #[arg(short, long)]
     tag: String,
-    /// The file that says how [default: Dockerfile or Containerfile in DIR]
+    /// Build file [default: Dockerfile or Containerfile in DIR]
     #[arg(short, long)]
     file: Option<PathBuf>,
-    /// A value for an argument of the file
+    /// Value of an ARG in the build file
     #[arg(long = "build-arg", value_name = "NAME=VALUE")]
     args: Vec<String>,
-    /// Memory of each step, as in 512m or 4G
+    /// Memory limit of each step, for example 512m or 4G
     #[arg(long, value_name = "SIZE")]
     memory: Option<ByteSize>,
-    /// CPUs of each step, as in 0.5 or 2
+    /// CPU limit of each step, for example 0.5 or 2
     #[arg(long, value_name = "COUNT", value_parser = parse_cpus)]
     cpus: Option<u32>,
-    /// Do every step again
+    /// Do not use cached steps
     #[arg(long)]
     no_cache: bool,
-    /// Pull what it is made from, also if it is there
+    /// Pull the base image even if it is present
     #[arg(long)]
     pull: bool,
     /// Print JSON

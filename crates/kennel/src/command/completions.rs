@@ -14,13 +14,13 @@ Examples:
   source <(kennel completions zsh)               in ~/.zshrc, after compinit
   kennel completions fish | source               in ~/.config/fish/config.fish";
 
-/// Print completions for a shell
+/// Print shell completions
 ///
-/// Commands, options, and the names of the sandboxes there are. Read it anew after an update.
+/// Completes commands, options and names of sandboxes. Load the completions again after an update of Kennel.
 #[derive(Debug, clap::Args)]
 #[command(after_help = COMPLETIONS)]
 pub(crate) struct Completions {
-    /// Which shell
+    /// The shell to complete for
     #[arg(value_enum)]
     shell: clap_complete::Shell,
 }
@@ -41,7 +41,7 @@ Examples:
 
 /// Print the manual page
 ///
-/// With --dir, a page for each command is written there.
+/// With --dir, writes one page per command to that directory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = MAN)]
 pub(crate) struct Man {

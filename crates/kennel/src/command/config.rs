@@ -14,22 +14,22 @@ use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
-  kennel config show                        every setting, and which layer set it
-  kennel config show sandbox                those of one section
+  kennel config show                        all settings, and the layer that set each
+  kennel config show sandbox                the settings of one section
   kennel config get sandbox.memory
   kennel config set sandbox.memory 2g       in the project's file
   kennel config set --user sandbox.memory 2g
-  kennel config path                        where settings are looked for
+  kennel config path                        where Kennel looks for settings
   kennel config validate
-  kennel config trust                       allow what the project's files ask for
+  kennel config trust                       allow what the project's files request
   kennel config schema > kennel.schema.json
 
-Layers, weakest first: built-in, the user's file, the project's file, environment, flags.";
+Layers, lowest precedence first: built-in, the user's file, the project's file, environment, flags.";
 
 /// Show, change and check settings
 ///
-/// What is set in `sandbox` is in force for `run` and `create`, where their flags say nothing else. A
-/// project's files may not open up more than a sandbox has by itself until they are trusted.
+/// Settings under `sandbox` apply to `run` and `create`, unless a flag overrides them. A project's files cannot
+/// give a sandbox more access than it has by default until you trust them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Config {
@@ -39,36 +39,36 @@ pub(crate) struct Config {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Show the settings that count, and which layer each is from
+    /// Show the settings in effect, and the layer that set each
     Show {
-        /// Only those at or under this key
+        /// Show only settings at or below this key
         key: Option<String>,
-        /// Print JSON, with the origin of each
+        /// Print JSON, with the origin of each setting
         #[arg(long)]
         json: bool,
     },
     /// Print one setting
     Get {
-        /// The key, as in sandbox.memory
+        /// Key of the setting, for example sandbox.memory
         key: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Change a setting in a file; its comments stay
+    /// Change a setting in a file, and keep its comments
     Set {
-        /// The key, as in sandbox.memory
+        /// Key of the setting, for example sandbox.memory
         key: String,
-        /// The value
+        /// New value
         value: String,
-        /// In the user's file, not the project's
+        /// Change the user's file instead of the project's
         #[arg(long, conflicts_with = "file")]
         user: bool,
-        /// In this file
+        /// Change this file
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// Show where settings are looked for
+    /// Show where Kennel looks for settings
     Path {
         /// Print JSON
         #[arg(long)]
@@ -76,15 +76,15 @@ enum Action {
     },
     /// Print the JSON schema of a settings file
     Schema,
-    /// Allow the project's files, as they are now, what they open up
+    /// Trust the project's files as they are now
     Trust {
-        /// Take it back
+        /// Revoke the trust
         #[arg(long)]
         revoke: bool,
     },
     /// Check settings files
     Validate {
-        /// The files [default: all that are found]
+        /// Files to check [default: all that are found]
         files: Vec<PathBuf>,
     },
 }
@@ -167,7 +167,10 @@ fn set(key: &str, value: &str, user: bool, file: Option<&PathBuf>) -> Result<u8>
         (Some(file), _) => Place::named(&named(file)?),
         (None, true) => {
             let dir = around.user.clone().ok_or_else(|| {
-                Error::new(ErrorCode::InvalidConfig, "there is no place for the user's settings: HOME is not set")
+                Error::new(
+                    ErrorCode::InvalidConfig,
+                    "cannot find the directory of the user's settings: HOME is not set",
+                )
             })?;
             chosen(&around, Layer::User).unwrap_or_else(|| Place::of_user(&dir.join("config.toml")))
         }
@@ -226,7 +229,7 @@ fn trust(revoke: bool) -> Result<u8> {
     let paths = RealPaths::default();
     let grants = loaded.layered.grants(&|path| paths.of(path).ok());
     if grants.is_empty() {
-        report::note("the project's files open up nothing: there is nothing to trust");
+        report::note("the project's files request no additional access: there is nothing to trust");
         return Ok(0);
     }
     trust.allow(&loaded, &grants)?;
@@ -247,7 +250,7 @@ fn validate(files: &[PathBuf]) -> Result<u8> {
         files.iter().map(|file| absolute(file).map(found)).collect::<Result<_>>()?
     };
     if places.is_empty() {
-        report::note("there are no settings files: the built-in settings are always right");
+        report::note("there are no settings files to check");
         return Ok(0);
     }
     let warnings = kennel_config::validate(&places, &around.environment).map_err(|error| wrong(&error))?;

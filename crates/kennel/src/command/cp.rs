@@ -11,39 +11,39 @@ use std::ffi::OsString;
 
 const EXAMPLES: &str = "\
 Examples:
-  kennel cp notes.txt box:/tmp/            a file
-  kennel cp box:src ./copy                 a directory; `src` counts from the working directory
-  kennel cp box:src/. ./copy               what is in it
-  kennel cp box:/etc/hosts - | grep box    the content
-  date | kennel cp - box:/tmp/date
-  kennel cp --archive box:src - | tar tv   as a tar archive, on standard output
-  kennel cp --archive box:src src.tar      or in a file
-  kennel cp --archive src.tar box:/work    unpacked inside
+  kennel cp notes.txt box:/tmp/            copy a file
+  kennel cp box:src ./copy                 copy a directory; `src` is relative to the working directory
+  kennel cp box:src/. ./copy               copy the contents of a directory
+  kennel cp box:/etc/hosts - | grep box    write the content to standard output
+  date | kennel cp - box:/tmp/date         read the content from standard input
+  kennel cp --archive box:src - | tar tv   write a tar archive to standard output
+  kennel cp --archive box:src src.tar      write a tar archive to a file
+  kennel cp --archive src.tar box:/work    unpack a tar archive in the sandbox
   tar c . | kennel cp --archive - box:/work
 
-A name here that has a colon in it is written ./a:b.";
+Write a host path that contains a colon as ./a:b.";
 
 /// Copy files into or out of a sandbox
 ///
-/// Directories are copied with all that is in them, symlinks as symlinks. A symlink in a path here that you name is followed
-/// only beneath the current directory (a relative path) and only beneath the workspace that it lies in (any path): what
-/// runs inside can write symlinks there.
+/// Directories are copied with their contents, symlinks as symlinks. A symlink in a host path is followed only beneath the
+/// current directory (for a relative path) and only beneath the workspace that contains it (for any path), because
+/// processes in a sandbox can create symlinks there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Cp {
-    /// From where: PATH, ID:PATH or - for standard input
+    /// Source: PATH, ID:PATH, or - for standard input
     #[arg(value_name = "SRC", add = places())]
     source: OsString,
-    /// To where: PATH, ID:PATH or - for standard output
+    /// Destination: PATH, ID:PATH, or - for standard output
     #[arg(value_name = "DST", add = places())]
     target: OsString,
-    /// The place here is a tar archive: what is inside is packed into it, or it is unpacked inside
+    /// Treat the host path as a tar archive: pack files of the sandbox into it, or unpack it in the sandbox
     ///
-    /// Owners and times are in an archive that is made, and are not taken from one that is unpacked. A directory that is
-    /// there already keeps its permissions. Nothing is unpacked outside the directory that is named.
+    /// Packing records owners and times; unpacking ignores them. A directory that exists already keeps its permissions.
+    /// Nothing is unpacked outside the destination directory.
     #[arg(long)]
     archive: bool,
-    /// Read or write inside as this user
+    /// Access the files of the sandbox as this user
     #[arg(short, long)]
     user: Option<String>,
 }
@@ -84,7 +84,7 @@ impl Cp {
                 }
             }
             _ => {
-                let message = "exactly one of the two places must be in a sandbox";
+                let message = "exactly one of source and destination must be in a sandbox";
                 return Err(Error::new(ErrorCode::InvalidConfig, message).hint("write it as ID:PATH"));
             }
         }
@@ -93,10 +93,10 @@ impl Cp {
         }
         let mut wrong = Vec::new();
         if tally.left_out > 0 {
-            wrong.push(format!("{} of {} entries were left out", tally.left_out, tally.files + tally.left_out));
+            wrong.push(format!("{} of {} entries were skipped", tally.left_out, tally.files + tally.left_out));
         }
         if tally.damaged > 0 {
-            wrong.push(format!("{} of {} entries are not whole", tally.damaged, tally.files + tally.left_out));
+            wrong.push(format!("{} of {} entries are incomplete", tally.damaged, tally.files + tally.left_out));
         }
         if wrong.is_empty() { Ok(0) } else { Err(Error::new(ErrorCode::Unsupported, wrong.join(", "))) }
     }

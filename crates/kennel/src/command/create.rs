@@ -14,37 +14,37 @@ use kennel_types::ErrorCode;
 const EXAMPLES: &str = "\
 Examples:
   kennel create --name box --start        a sandbox that waits for `kennel exec`
-  kennel create --start -- ./server       one that runs a command, and ends with it
-  kennel create --start -p 8080 -- ./server   reachable at a port of 127.0.0.1 that is told
-  kennel create --start --rm -- ./job     one that is removed when its command ends
+  kennel create --start -- ./server       a sandbox that stops when its command ends
+  kennel create --start -p 8080 -- ./server   port 8080 inside, at a free port of 127.0.0.1
+  kennel create --start --rm -- ./job     a sandbox that is removed when its command ends
   kennel create --image debian --memory 1G --network none
   kennel create --start --image agent --image-command --data --cache npm:/root/.npm";
 
-/// Make a sandbox that stays
+/// Create a sandbox that stays
 ///
-/// Prints its name, or its id if it has none. The command is its main process: it starts with the
-/// sandbox, and the sandbox ends with it. Without one the sandbox waits for `kennel exec`.
+/// Prints the name of the sandbox, or its id if it has no name. The command becomes the main process: it starts
+/// with the sandbox, and the sandbox stops when it ends. Without a command, the sandbox waits for `kennel exec`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Create {
-    /// Start it too
+    /// Also start the sandbox
     #[arg(long)]
     start: bool,
-    /// Print what `kennel inspect` would
+    /// Print the sandbox as JSON, as `kennel inspect` does
     #[arg(long)]
     json: bool,
-    /// Remove it when it ends: when its main process ends, or it is stopped
+    /// Remove the sandbox when its main process ends or it is stopped
     #[arg(long)]
     rm: bool,
-    /// Stop it after this time without a command, as in 30m; `none` for never [default: none]
+    /// Stop the sandbox after this time without a command, for example 30m, or `none` [default: none]
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<Patience>,
-    /// Without a command, let the image's own be the main process
+    /// Without CMD, run the image's command as the main process
     #[arg(long, conflicts_with = "command")]
     image_command: bool,
     #[command(flatten)]
     sandbox: SandboxOptions,
-    /// The main process and its arguments
+    /// Main process and its arguments
     #[arg(value_name = "CMD", trailing_var_arg = true)]
     command: Vec<String>,
 }

@@ -23,25 +23,25 @@ use std::time::Instant;
 const EXAMPLES: &str = "\
 Examples:
   kennel doctor
-  kennel doctor --fix               get what is missing, after asking
+  kennel doctor --fix               fix what is missing, after asking
   kennel doctor --provider docker
   kennel doctor --json | jq '.providers[] | select(.available | not)'";
 
-/// Say what works here, and what is missing
+/// Check what works on this machine
 ///
-/// Every provider is asked, and where it can be done a sandbox is really made and a command run in it.
-/// With --provider only that one, and the machine as far as it matters to it. Exits with 0 if at
-/// least one provider that isolates works (or the one that is named).
+/// Checks every provider and, where possible, creates a sandbox and runs a command in it. With --provider, checks
+/// only that provider and what it needs from this machine. Exits with 0 if at least one provider that isolates works,
+/// or the one that --provider names.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Doctor {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Get what is missing: show the commands, ask, run them, look again
+    /// Fix what is missing: show the commands, ask, run them and check again
     #[arg(long, conflicts_with = "json")]
     fix: bool,
-    /// Do not ask
+    /// Do not ask before running commands
     #[arg(long, short, requires = "fix")]
     yes: bool,
 }
@@ -57,7 +57,7 @@ impl Doctor {
         let diagnosis = diagnose(&names, &host).await;
         let printed = if self.json { print_json(&diagnosis) } else { print(&text::of(&diagnosis)) };
         if fix::steps(&diagnosis.lacks(), &host).iter().any(|step| matches!(step, Step::Run(_))) {
-            report::note("kennel doctor --fix gets what is missing, after asking");
+            report::note("kennel doctor --fix fixes what is missing, after asking");
         }
         if printed == 0 { diagnosis.status() } else { printed }
     }
@@ -167,7 +167,7 @@ async fn examine_made(provider: &Arc<dyn Provider>) -> (Availability, Option<f64
     match attempt(provider.clone()).await {
         Ok(()) => (seen, Some((began.elapsed().as_secs_f64() * 1e4).round() / 10.0)),
         Err(error) => {
-            let detail = format!("{}; but a sandbox could not be made: {error}", seen.detail);
+            let detail = format!("{}; but creating a sandbox failed: {error}", seen.detail);
             let fix = error.next_step().map(ToOwned::to_owned).or(seen.fix);
             (Availability { available: false, detail, fix }, None)
         }

@@ -13,7 +13,7 @@ use serde::Serialize;
 /// Which sandboxes.
 #[derive(Debug, clap::Args)]
 pub(super) struct Targets {
-    /// Ids or names
+    /// Ids or names of sandboxes
     #[arg(value_name = "ID", required = true, add = sandboxes())]
     ids: Vec<String>,
     /// Print a JSON array

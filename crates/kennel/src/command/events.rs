@@ -15,9 +15,9 @@ Examples:
   kennel events
   kennel events --json | jq -r 'select(.event == \"stopped\").sandboxId'";
 
-/// Show what happens to sandboxes, as it happens
+/// Show events of sandboxes as they happen
 ///
-/// One line each, until it is interrupted. `missed` says that something was lost before: look again.
+/// Prints one line per event until interrupted. `missed` means that earlier events were lost: list the sandboxes again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Events {
@@ -64,7 +64,7 @@ impl Events {
                 return Ok(printed);
             }
         }
-        Err(Error::new(kennel_types::ErrorCode::NotAvailable, "no provider tells what happens any more"))
+        Err(Error::new(kennel_types::ErrorCode::NotAvailable, "no provider reports events any more"))
     }
 }
 

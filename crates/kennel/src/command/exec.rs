@@ -16,16 +16,16 @@ use std::time::Instant;
 const EXAMPLES: &str = "\
 Examples:
   kennel exec box -- ls -l
-  kennel exec -it box                  a shell
+  kennel exec -it box                  start a shell
   kennel exec box -c 'cd src && make'
-  kennel exec -d box -- ./server       leave it running; `kennel attach box --process N` finds it
+  kennel exec -d box -- ./server       leave it running, for `kennel attach box --process N`
   kennel exec --json box -- make test
 
-Exit status: as of `kennel run`.";
+Exit status: the same as that of `kennel run`.";
 
 /// Run a command in a running sandbox
 ///
-/// It ends with this program unless it is detached. Without a command, a shell if you can type.
+/// The command ends with this program, unless it is detached. Without a command, starts a shell on a terminal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Exec {
@@ -34,21 +34,21 @@ pub(crate) struct Exec {
     id: String,
     #[command(flatten)]
     program: ProgramOptions,
-    /// Leave it running, and print the number of its process
+    /// Leave the command running, and print the number of its process
     #[arg(short, long, conflicts_with = "interactive")]
     detach: bool,
-    /// Working directory [default: the sandbox's own]
+    /// Working directory [default: that of the sandbox]
     #[arg(short, long, value_name = "DIR")]
     workdir: Option<String>,
     #[command(flatten)]
     env: EnvironmentOptions,
-    /// Run as this user: a name or number, with :group if need be
+    /// User to run as: a name or number, optionally with :group
     #[arg(short, long)]
     user: Option<String>,
-    /// End it after this time, as in 30s or 2h; `none` for never [default: sandbox.commandTimeout, if that is set]
+    /// Time limit for the command, for example 30s or 2h, or `none` [default: sandbox.commandTimeout, if set]
     #[arg(long, value_name = "TIME")]
     timeout: Option<Patience>,
-    /// Collect the output, and print one JSON object
+    /// Collect the output and print one JSON object
     #[arg(long, conflicts_with = "tty")]
     json: bool,
 }
@@ -72,7 +72,7 @@ impl Exec {
         let (sandbox, mut spec) = watch.unless_ended(self.connect(providers, record)).await?;
         let program = self.program.program(None)?;
         if self.json && program.tty {
-            return Err(Error::new(ErrorCode::InvalidConfig, "--json collects the output of a command: there is none")
+            return Err(Error::new(ErrorCode::InvalidConfig, "--json needs a command, whose output it collects")
                 .hint(format!("kennel exec --json {} -- COMMAND", self.id)));
         }
         let own = program.spec();
@@ -94,7 +94,7 @@ impl Exec {
     /// Starts the command and leaves it.
     async fn detached(&self, providers: &Providers, record: &mut Record) -> Result<u8> {
         if self.program.is_empty() {
-            return Err(Error::new(ErrorCode::InvalidConfig, "there is no command to leave running")
+            return Err(Error::new(ErrorCode::InvalidConfig, "--detach needs a command to leave running")
                 .hint(format!("kennel exec -d {} -- COMMAND", self.id)));
         }
         let (sandbox, mut spec) = self.connect(providers, record).await?;

@@ -10,19 +10,20 @@ use serde::Serialize;
 
 const EXAMPLES: &str = "\
 Examples:
-  kennel explain                  all providers beside each other
-  kennel explain native           what holds a native sandbox
-  kennel explain limits           who gives limits, and who refuses them
+  kennel explain                  compare all providers
+  kennel explain native           what isolates a native sandbox
+  kennel explain limits           which providers enforce limits
   kennel explain seccomp --json";
 
-/// Explain what a provider enforces, or who gives a feature
+/// Show what providers enforce and support
 ///
-/// What is not given is refused: a sandbox is never weaker than asked. What cannot be had on this machine is
-/// told with the reason, and what to type.
+/// Shows all providers, one provider, or which providers support a feature. A provider refuses what it does not
+/// support: a sandbox is never weaker than requested. For a provider that is not available on this machine, shows
+/// the reason and the command to run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Explain {
-    /// A provider, or a feature
+    /// A provider or a feature
     #[arg(value_name = "PROVIDER|FEATURE")]
     subject: Option<String>,
     /// Print the rows as JSON
@@ -76,7 +77,7 @@ impl Explain {
         let found: Vec<Feature> = features().into_iter().filter(|feature| feature.name == wanted).collect();
         if found.is_empty() {
             let known: Vec<String> = features().into_iter().map(|feature| feature.name).collect();
-            let message = format!("nothing is known of {subject:?}: there are {}", known.join(", "));
+            let message = format!("unknown provider or feature {subject:?}: the features are {}", known.join(", "));
             return report::failed(&Error::new(ErrorCode::InvalidConfig, message).hint("kennel explain"));
         }
         if self.json {
@@ -104,9 +105,9 @@ fn features() -> Vec<Feature> {
         }
     });
     let networks = [
-        (NetworkMode::Bridge, "A network of its own with a way out."),
-        (NetworkMode::None, "No network but its own loopback."),
-        (NetworkMode::Host, "The host's own network: no wall there."),
+        (NetworkMode::Bridge, "Its own network, with access to the outside."),
+        (NetworkMode::None, "No network except its own loopback."),
+        (NetworkMode::Host, "The host's network, without isolation."),
     ];
     let networks = networks.map(|(network, what)| Feature {
         name: format!("network_{network}"),
@@ -119,30 +120,30 @@ fn features() -> Vec<Feature> {
         given: Box::new(move |mode: &Mode| of(mode) == Support::Given),
     };
     let supports = [
-        support("limits", "Memory, CPU and process limits; one that cannot be held fails the creation.", |mode| {
+        support("limits", "Memory, CPU and process limits. Creation fails if one cannot be enforced.", |mode| {
             mode.limits
         }),
-        support("mounts", "The workspace and other paths of the host, shown inside.", |mode| mode.mounts),
-        support("ports", "Ports inside that can be reached at 127.0.0.1, with network bridge.", |mode| mode.ports),
-        support("volumes", "A volume of its own that outlives it, and volumes that sandboxes share.", |mode| {
+        support("mounts", "Bind mounts of the workspace and other host paths.", |mode| mode.mounts),
+        support("ports", "Ports published at 127.0.0.1, with network bridge.", |mode| mode.ports),
+        support("volumes", "A volume that outlives the sandbox, and volumes that sandboxes share.", |mode| {
             mode.volumes
         }),
         support(
             "keeper",
-            "A keeper inside: terminals, timeouts, signals, run. Without: plain commands and files.",
+            "A keeper inside, for terminals, timeouts, signals and run. Without it: plain commands and files.",
             |mode| mode.keeper,
         ),
-        support("read_only", "A root that is only read, but for the workspace, mounts, volumes and /tmp.", |mode| {
+        support("read_only", "A read-only root filesystem, except the workspace, mounts, volumes and /tmp.", |mode| {
             mode.read_only
         }),
         support("disk", "A limit on what is written to the sandbox's own files.", |mode| mode.disk),
-        support("nesting", "Other sandboxes inside, as those of bubblewrap.", |mode| mode.nesting),
-        support("pause", "Everything inside stands still, and goes on later.", |mode| mode.pause),
-        support("users", "Commands as another user than the sandbox's own.", |mode| mode.users),
+        support("nesting", "Nested sandboxes, for example those of bubblewrap.", |mode| mode.nesting),
+        support("pause", "All processes can be paused and resumed.", |mode| mode.pause),
+        support("users", "Commands as a user other than the sandbox's own.", |mode| mode.users),
     ];
     let images = Feature {
         name: "images".into(),
-        what: "Another root file system than the host's own.",
+        what: "A root filesystem from an image, instead of the host's.",
         given: Box::new(|mode| mode.backing == Backing::Image),
     };
     layers.chain(networks).chain(supports).chain([images]).collect()
@@ -178,7 +179,7 @@ fn describe(Here { mode, here }: &Here) -> String {
     let mut text = format!("{}\n", mode.name);
     let mut line = |name: &str, value: &str| text.extend([format!("  {name:<16} "), value.to_owned(), "\n".to_owned()]);
     let root = match mode.backing {
-        Backing::HostOverlay => "the host's own, with a private writable layer",
+        Backing::HostOverlay => "the host's, with a private writable layer",
         Backing::HostParts => "the host's own, with private layers; what belongs to its root stays as it is",
         Backing::Image => "an image",
         Backing::Host => "the host itself",
@@ -190,7 +191,7 @@ fn describe(Here { mode, here }: &Here) -> String {
     line("ids", mode.ids);
     line("workspace files", &format!("belong to {}", mode.workspace_files));
     let networks: Vec<String> = mode.networks.iter().map(ToString::to_string).collect();
-    line("network", &format!("{} (the first if none is named)", networks.join(", ")));
+    line("network", &format!("{} (the first is the default)", networks.join(", ")));
     let support = |given| if given == Support::Given { "given" } else { "refused" };
     line("ports", support(mode.ports));
     line("limits", support(mode.limits));
@@ -203,10 +204,10 @@ fn describe(Here { mode, here }: &Here) -> String {
     line("pause", support(mode.pause));
     line("keeper", support(mode.keeper));
     if mode.layers.is_empty() {
-        line("walls", "none: it isolates nothing");
+        line("isolation", "none: it isolates nothing");
     }
     for (at, layer) in mode.layers.iter().enumerate() {
-        line(if at == 0 { "walls" } else { "" }, &format!("{:<20} {}", layer.name(), layer.meaning()));
+        line(if at == 0 { "isolation" } else { "" }, &format!("{:<20} {}", layer.name(), layer.meaning()));
     }
     text
 }

@@ -7,15 +7,15 @@ use kennel_core::printable;
 
 const EXAMPLES: &str = "\
 Examples:
-  kennel gc                       removes what killed programs left behind
-  kennel --provider native gc     of one provider only
-  kennel image prune --all        images that no sandbox is made of";
+  kennel gc
+  kennel --provider native gc     only of one provider
+  kennel image prune --all        remove images that no sandbox uses";
 
-/// Remove what killed programs have left behind
+/// Remove what killed programs left behind
 ///
-/// Sandboxes are not touched, whether they run or not: see `kennel rm`. What is left of one whose maker or guard was
-/// killed (directories, control groups, old programs) is removed, and printed. Listing sandboxes does most of it on the
-/// way, so there is rarely anything to do.
+/// Removes and prints what is left of a sandbox whose creator or guard process was killed: directories, cgroups and old
+/// programs. Sandboxes are not removed, whether they run or not: see `kennel rm`. Listing sandboxes already removes most
+/// leftovers, so there is rarely anything to do.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Gc {

@@ -20,13 +20,13 @@ Examples:
   kennel image load --name mine ./rootfs         from plain files
   kennel image ls
   kennel image rm debian:12
-  kennel image prune --all                       all that no sandbox is made of
+  kennel image prune --all                       remove all images that no sandbox uses
 
-They are for sandboxes that need no engine. Docker keeps its own.";
+These images are for sandboxes that need no engine. Engines keep their own images.";
 
 /// Pull, load, list and remove images
 ///
-/// Layers are verified, unpacked once and shared by all images that have them. Logins are those of `docker login` and
+/// Each layer is verified, unpacked once, and shared by all images that contain it. Logins are those of `docker login` and
 /// `podman login`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]

@@ -13,16 +13,16 @@ Examples:
   kennel inspect box
   kennel inspect box | jq '.[0].enforcement'";
 
-/// Tell all about sandboxes, as JSON
+/// Show a sandbox in detail, as JSON
 ///
-/// Prints an array. `enforcement` says what really holds each of them.
+/// Prints an array. `enforcement` shows what is enforced for each sandbox.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Inspect {
-    /// Ids or names
+    /// Ids or names of sandboxes
     #[arg(value_name = "ID", required = true, add = sandboxes())]
     ids: Vec<String>,
-    /// Print errors as JSON too, each in the place of its sandbox
+    /// Also print errors as JSON, each in the place of its sandbox
     #[arg(long)]
     json: bool,
 }

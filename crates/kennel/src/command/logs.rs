@@ -14,19 +14,19 @@ Examples:
   kennel logs box
   kennel logs --tail 50 -f box";
 
-/// Show what the main process printed
+/// Show the output of the main process
 ///
-/// Its standard output and error go to ours.
+/// Writes its standard output and standard error to those of this program.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Logs {
     /// Id or name of the sandbox
     #[arg(add = sandboxes())]
     id: String,
-    /// Go on until the sandbox ends
+    /// Follow the output until the sandbox ends
     #[arg(short, long)]
     follow: bool,
-    /// Only the last lines
+    /// Show only the last COUNT lines
     #[arg(short = 'n', long, value_name = "COUNT")]
     tail: Option<usize>,
 }

@@ -17,32 +17,32 @@ Examples:
   kennel ls --all
   kennel ls --all --filter status=stopped --filter label=team=a
   kennel ls --watch
-  kennel ls --format name,status         these columns, between tabs, without a heading
+  kennel ls --format name,status         only these columns, separated by tabs, no header
   kennel ls --json | jq '.[].id'
   kennel rm $(kennel ls --all -q)";
 
 /// List sandboxes
 ///
-/// Those that run, of every provider. A provider that cannot be asked is named on standard error.
+/// Lists the running sandboxes of all providers. Reports on standard error which providers cannot be reached.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Ls {
-    /// Also those that do not run
+    /// Also list sandboxes that are not running
     #[arg(short, long)]
     all: bool,
-    /// Ids only
+    /// Print only ids
     #[arg(short = 'q', long = "ids", conflicts_with = "json")]
     ids: bool,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
-    /// These columns only, between tabs: id, name, provider, status, exit-code, created, image, network, ports, workspace
+    /// Print only these columns, separated by tabs: id, name, provider, status, exit-code, created, image, network, ports, workspace
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',', conflicts_with_all = ["json", "ids"])]
     format: Vec<Column>,
-    /// Only those of which this is true: status, provider, name, image, or label=KEY[=VALUE]
+    /// List only sandboxes that match: status, provider, name, image, or label=KEY[=VALUE]
     #[arg(short, long = "filter", value_name = "KEY=VALUE")]
     filters: Vec<Filter>,
-    /// Show the table again whenever something changes
+    /// Update the table whenever something changes
     #[arg(short, long, conflicts_with_all = ["ids", "json", "format"])]
     watch: bool,
 }
@@ -100,7 +100,7 @@ impl std::str::FromStr for Filter {
         let owned = value.to_owned();
         match key {
             "status" if Status::ALL.iter().any(|it| it.to_string() == value) => Ok(Self::Status(owned)),
-            "status" => Err("a status is created, running, paused or stopped".into()),
+            "status" => Err(format!("unknown status {value:?}: expected created, running, paused or stopped")),
             "provider" => Ok(Self::Provider(owned)),
             "name" => Ok(Self::Name(owned)),
             "image" => Ok(Self::Image(owned)),
@@ -108,7 +108,7 @@ impl std::str::FromStr for Filter {
                 Some((key, value)) => Self::Label(key.to_owned(), Some(value.to_owned())),
                 None => Self::Label(owned, None),
             }),
-            _ => Err("can filter by status, provider, name, image and label".into()),
+            _ => Err(format!("unknown filter {key:?}: expected status, provider, name, image or label")),
         }
     }
 }
@@ -158,7 +158,7 @@ impl Ls {
             }
             match events.next().await {
                 Some(event) => drop(event?),
-                None => return Err(Error::new(ErrorCode::NotAvailable, "no provider tells what happens any more")),
+                None => return Err(Error::new(ErrorCode::NotAvailable, "no provider reports events any more")),
             }
         }
     }

@@ -9,9 +9,9 @@ Examples:
   kennel pause box
   kennel pause $(kennel ls -q)";
 
-/// Make everything in sandboxes stand still
+/// Pause all processes in a sandbox
 ///
-/// Their processes keep their memory and use no time. `kennel unpause` lets them go on.
+/// Paused processes keep their memory and use no CPU time. `kennel unpause` resumes them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = PAUSE)]
 pub(crate) struct Pause {
@@ -24,7 +24,7 @@ Examples:
   kennel unpause box
   kennel unpause $(kennel ls -q --filter status=paused)";
 
-/// Let paused sandboxes go on
+/// Resume a paused sandbox
 #[derive(Debug, clap::Args)]
 #[command(after_help = UNPAUSE)]
 pub(crate) struct Unpause {

@@ -9,14 +9,14 @@ Examples:
   kennel rename box builder
   kennel rename 4k2 builder";
 
-/// Give a sandbox another name
+/// Rename a sandbox
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Rename {
-    /// Id or name
+    /// Id or name of the sandbox
     #[arg(add = sandboxes())]
     id: String,
-    /// The new name
+    /// New name
     name: String,
     /// Print a JSON array
     #[arg(long)]

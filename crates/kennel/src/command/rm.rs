@@ -8,20 +8,20 @@ use kennel_core::RemoveOptions;
 const EXAMPLES: &str = "\
 Examples:
   kennel rm box
-  kennel rm --force box              also if it runs
+  kennel rm --force box              even if it is running
   kennel rm $(kennel ls --all -q)";
 
-/// Remove sandboxes
+/// Remove a sandbox
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Rm {
-    /// Ids or names
+    /// Ids or names of sandboxes
     #[arg(value_name = "ID", required = true, add = sandboxes())]
     ids: Vec<String>,
-    /// Also if it runs
+    /// Also remove running sandboxes
     #[arg(short, long)]
     force: bool,
-    /// Its data volumes too
+    /// Also remove the data volumes of the sandboxes
     #[arg(short = 'v', long)]
     volumes: bool,
     /// Print a JSON array

@@ -14,40 +14,40 @@ use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Examples:
-  kennel run -- make test                     a command, with the current directory at /workspace
-  kennel run -c 'make 2>&1 | tail -3'         a shell command
-  kennel run                                  a shell
-  kennel run -it -- vi notes                  a full-screen program
+  kennel run -- make test                     run a command in the current directory
+  kennel run -c 'make 2>&1 | tail -3'         run a shell command
+  kennel run                                  start a shell
+  kennel run -it -- vi notes                  run a full-screen program
   kennel run --network none --memory 512m --timeout 30s -- ./untrusted
   kennel run -p 3000:80 -- ./server           port 80 inside is http://127.0.0.1:3000
   kennel run -v ./data:/data:ro -e TOKEN -- ./report
   kennel run --image debian -- cat /etc/os-release
-  sort < names | kennel run -- uniq -c        what comes in is passed on
-  kennel run --json -- make test              one JSON object with all there is to know
+  sort < names | kennel run -- uniq -c        standard input is passed on
+  kennel run --json -- make test              output, exit code and timings as one JSON object
 
-Exit status: the command's own; 124 the time ran out, 125 Kennel failed, 126 the command cannot be
-run, 127 it was not found, 128+N signal N ended it.";
+Exit status: that of the command; 124 if the time limit was reached, 125 if Kennel failed, 126 if the
+command cannot be run, 127 if it was not found, 128+N if signal N ended it.";
 
-/// Run a command in a sandbox of its own
+/// Run a command in a new sandbox
 ///
-/// The sandbox is made for it and removed afterwards, also when this program is killed. The current
-/// directory is at /workspace inside. Signals are passed on; a second Ctrl-C within two seconds
-/// kills. Without a command the image's own is run, or a shell; on a terminal as with -it.
+/// Creates a sandbox, runs the command in it and removes the sandbox afterwards, even if this program is killed. The
+/// current directory is mounted at /workspace. Signals are passed on to the command; a second Ctrl-C within two seconds
+/// kills it. Without a command, runs the command of the image or, on a terminal, a shell, and uses the terminal as with -it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     #[command(flatten)]
     program: ProgramOptions,
-    /// End it after this time, as in 30s or 2h; `none` for never [default: 5m, none on a terminal]
+    /// Time limit for the whole run, for example 30s or 2h, or `none` [default: 5m; `none` on a terminal]
     #[arg(long, value_name = "TIME")]
     timeout: Option<Patience>,
-    /// Remove the sandbox afterwards: the default
+    /// Remove the sandbox afterwards (the default)
     #[arg(long, conflicts_with = "keep")]
     rm: bool,
-    /// Keep the sandbox afterwards, running
+    /// Keep the sandbox running afterwards
     #[arg(long)]
     keep: bool,
-    /// Collect the output, and print one JSON object
+    /// Collect the output and print one JSON object
     #[arg(long, conflicts_with = "tty")]
     json: bool,
     #[command(flatten)]
@@ -99,7 +99,10 @@ impl Run {
         record.ended(Phase::Create);
         let outcome = self.inside(&sandbox, &spec, &settings, record, watch, line).await;
         if !spec.tied && line.is_some() {
-            report::note(&format!("sandbox {} stays: kennel rm --force {0}", sandbox.info().name));
+            report::note(&format!(
+                "sandbox {} keeps running; to remove it: kennel rm --force {0}",
+                sandbox.info().name
+            ));
         } else {
             *cleanup = remove(&sandbox).await;
             record.ended(Phase::Remove);
@@ -120,7 +123,7 @@ impl Run {
         let own = settings.sandbox.command.as_deref().or(sandbox.info().image_command.as_deref());
         let program = self.program.program(own)?;
         if self.json && program.tty {
-            return Err(Error::new(ErrorCode::InvalidConfig, "--json collects the output of a command: there is none")
+            return Err(Error::new(ErrorCode::InvalidConfig, "--json needs a command, whose output it collects")
                 .hint("kennel run --json -- COMMAND"));
         }
         let launched = while_waiting("starting the sandbox", watch.unless_ended(sandbox.launch())).await;

@@ -9,22 +9,21 @@ use kennel_types::ErrorCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  kennel setup                 what `kennel run` would use here
-  kennel setup docker          install Docker, and start it
-  kennel setup native --yes    without asking";
+  kennel setup                 set up the provider that `kennel run` would use
+  kennel setup docker          install and start Docker
+  kennel setup native --yes    do not ask";
 
-/// Get what a provider needs
+/// Install what a provider needs
 ///
-/// Shows what is missing and the commands that get it, asks, runs them one by one and looks again. What
-/// needs root is run with sudo. What a program should not do by itself is only shown. Exits with 0 if
-/// the provider works.
+/// Shows what is missing and the commands that fix it, asks, runs them one by one and checks again. Commands that need
+/// root run with sudo. Steps that a program should not take on its own are only shown. Exits with 0 if the provider works.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Setup {
-    /// The provider; if not given, the one that `kennel run` would use
+    /// Provider to set up [default: the one that `kennel run` would use]
     #[arg(value_name = "PROVIDER", value_enum)]
     chosen: Option<ProviderName>,
-    /// Do not ask
+    /// Do not ask before running commands
     #[arg(long, short)]
     yes: bool,
 }
@@ -40,7 +39,8 @@ impl Setup {
     async fn provider(&self, providers: &Providers) -> Result<ProviderName> {
         match (self.chosen, providers.named()) {
             (Some(chosen), Some(named)) if chosen != named => {
-                let message = format!("setup {} --provider {}: which one?", chosen.as_str(), named.as_str());
+                let message =
+                    format!("setup {} --provider {}: expected only one provider", chosen.as_str(), named.as_str());
                 Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("kennel setup {}", chosen.as_str())))
             }
             (Some(name), _) | (None, Some(name)) => Ok(name),

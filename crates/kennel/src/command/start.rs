@@ -13,11 +13,11 @@ Examples:
   kennel start box
   kennel start box other";
 
-/// Start sandboxes
+/// Start a sandbox
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Start {
-    /// Ids or names
+    /// Ids or names of sandboxes
     #[arg(value_name = "ID", required = true, add = sandboxes())]
     ids: Vec<String>,
     /// Print a JSON array

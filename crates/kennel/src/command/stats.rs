@@ -22,17 +22,17 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Between the two looks of `--no-stream`.
 const FIRST_LOOKS: Duration = Duration::from_millis(250);
 
-/// Show what sandboxes use
+/// Show the resource usage of sandboxes
 ///
-/// A table that is renewed every second, of all that run or of those that are named. With --json
-/// one object per sandbox and second, on a line of its own.
+/// Prints a table of all running sandboxes, or of the given ones, and updates it every second. With --json, prints one
+/// object per sandbox and second, each on its own line.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Stats {
-    /// Ids or names [default: all that run]
+    /// Ids or names of sandboxes [default: all that are running]
     #[arg(value_name = "ID", add = sandboxes())]
     ids: Vec<String>,
-    /// Once, and no more
+    /// Print once and exit
     #[arg(long)]
     no_stream: bool,
     /// Print JSON

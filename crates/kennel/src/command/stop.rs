@@ -11,15 +11,15 @@ Examples:
   kennel stop box
   kennel stop --timeout 1s box other";
 
-/// Stop sandboxes
+/// Stop a sandbox
 ///
-/// Everything in them is asked to end, and killed after the grace time. They can be started again.
+/// Asks all processes in it to end, and kills them after the grace period. A stopped sandbox can be started again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Stop {
     #[command(flatten)]
     targets: Targets,
-    /// The grace time; 0 kills at once
+    /// Grace period before processes are killed; 0 kills at once
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = grace)]
     timeout: Duration,
 }

@@ -12,16 +12,16 @@ use serde::Serialize;
 
 const EXAMPLES: &str = "\
 Examples:
-  kennel wait box                 prints the exit code of its main process
+  kennel wait box                 print the exit code of its main process
   test $(kennel wait box) = 0 && echo it went well";
 
-/// Wait until sandboxes have ended
+/// Wait until a sandbox ends
 ///
-/// Prints for each the exit code of its main process, or `-` if it had none.
+/// Prints one line per sandbox: the exit code of its main process, or `-` if it had none.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Wait {
-    /// Ids or names
+    /// Ids or names of sandboxes
     #[arg(value_name = "ID", required = true, add = sandboxes())]
     ids: Vec<String>,
     /// Print a JSON array
@@ -105,7 +105,7 @@ async fn end_of(sandbox: &Sandbox) -> Result<Option<i32>> {
         }
         match events.next().await {
             Some(event) => drop(event?),
-            None => return Err(Error::new(ErrorCode::NotAvailable, "the provider no longer tells what happens")),
+            None => return Err(Error::new(ErrorCode::NotAvailable, "the provider no longer reports events")),
         }
     }
 }

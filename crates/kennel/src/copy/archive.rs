@@ -120,7 +120,7 @@ impl Archive {
                         b'2' => Kind::Symlink(link()),
                         b'3' | b'4' | b'6' => Kind::Other("it is a FIFO, socket or device"),
                         b'5' | b'D' => Kind::Directory,
-                        _ => Kind::Other("nobody knows what it is"),
+                        _ => Kind::Other("its type is unknown"),
                     };
                     // Whatever their header says, those have no content.
                     if !matches!(header.as_old().linkflag[0], b'1'..=b'6') {
@@ -165,7 +165,7 @@ impl Archive {
         if self.at == count as u64 {
             self.refuse_compressed(&block)?;
             if count == 0 {
-                return Err(Error::new(ErrorCode::InvalidConfig, format!("{} is empty, and no archive", self.title)));
+                return Err(Error::new(ErrorCode::InvalidConfig, format!("{} is empty, not an archive", self.title)));
             }
         }
         if count < BLOCK { Err(self.ends_early()) } else { Ok(block) }
@@ -213,7 +213,7 @@ impl Archive {
     fn size(&self, header: &Header) -> Result<u64> {
         // As much as a file can have. Sums with it fit.
         let size = header.entry_size().ok().filter(|&size| i64::try_from(size).is_ok());
-        size.ok_or_else(|| self.broken("a size is no number"))
+        size.ok_or_else(|| self.broken("a size is not a number"))
     }
 
     /// The content of an extended header.
@@ -260,9 +260,9 @@ impl Archive {
 
     fn no_header(&self) -> Error {
         if self.at == BLOCK as u64 {
-            return Error::new(ErrorCode::InvalidConfig, format!("{} is no tar archive", self.title));
+            return Error::new(ErrorCode::InvalidConfig, format!("{} is not a tar archive", self.title));
         }
-        self.broken("what should be the next entry is none")
+        self.broken("the next entry is not valid")
     }
 
     fn broken(&self, why: &str) -> Error {

@@ -49,7 +49,7 @@ impl HostDir {
         let file = rustix::fs::openat(&self.0, checked(name)?, flags, Mode::empty())?;
         let stat = rustix::fs::fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(Error::other("it is no regular file"));
+            return Err(Error::other("it is not a regular file"));
         }
         Ok((File::from(file), stat.st_mode & PERMISSIONS))
     }

@@ -37,7 +37,7 @@ pub(crate) async fn copy_in(
         return copy_tree(inside, HostDir::new(file.into()), target, tally).await;
     }
     if !meta.is_file() {
-        return Err(Error::new(ErrorCode::Unsupported, format!("{} is no file or directory", source.display()))
+        return Err(Error::new(ErrorCode::Unsupported, format!("{} is not a file or directory", source.display()))
             .hint("pass it on standard input: kennel cp - ID:PATH < FILE"));
     }
     copy_file(&inside.files, file, meta.permissions().mode() & 0o777, &target, tally).await

@@ -34,7 +34,7 @@ pub(crate) async fn copy_out(
         (FileKind::File, Some(name)) => copy_file(files, source, &parent, name, stat.mode, tally).await,
         _ => Err(Error::new(
             ErrorCode::Unsupported,
-            format!("{} is no file or directory", String::from_utf8_lossy(source)),
+            format!("{} is not a file or directory", String::from_utf8_lossy(source)),
         )),
     }
 }
@@ -59,7 +59,7 @@ impl Target {
             HostPath::resolve(path, fences, LastLink::Keep).and_then(|path| path.parent()).map_err(what)?;
         let (dir, name) = (HostDir::new(dir), name.into_vec());
         if dir.is_link(&name) {
-            let message = format!("write {}: it is a symlink, which is not written through", path.display());
+            let message = format!("write {}: it is a symlink, which is not followed", path.display());
             return Err(Error::new(ErrorCode::PermissionDenied, message).hint("name the file that it points at"));
         }
         Ok(Self::New(dir, name))

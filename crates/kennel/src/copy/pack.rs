@@ -30,8 +30,8 @@ pub(crate) async fn pack(
 ) -> Result<u8> {
     let Some(target) = target else {
         if std::io::stdout().is_terminal() {
-            let message = "an archive is nothing for a terminal";
-            return Err(Error::new(ErrorCode::InvalidConfig, message).hint("name a file, or pass it on: ... | tar tv"));
+            let message = "cannot write an archive to a terminal";
+            return Err(Error::new(ErrorCode::InvalidConfig, message).hint("name a file, or use a pipe: ... | tar tv"));
         }
         let mut sink = Sink::new(To::Stdout);
         let done = pack_all(files, source, &mut sink, tally).await;
@@ -64,7 +64,7 @@ async fn pack_all(files: &Files, source: &[u8], sink: &mut Sink<'_>, tally: &mut
             pack_file(reader, source, &name, &stat, sink, tally).await?;
         }
         _ => {
-            let message = format!("{} is no file or directory", String::from_utf8_lossy(source));
+            let message = format!("{} is not a file or directory", String::from_utf8_lossy(source));
             return Err(Error::new(ErrorCode::Unsupported, message));
         }
     }
@@ -106,7 +106,7 @@ async fn pack_tree(
                     sink.write(&head(&directory(&name), EntryType::Directory, &stat, 0, b"")).await?;
                     levels.push(Level { path, name, entries: entries.into_iter() });
                     if levels.iter().map(|level| level.entries.len()).sum::<usize>() > OPEN {
-                        let message = format!("more than {OPEN} entries in directories within each other");
+                        let message = format!("more than {OPEN} entries in nested directories");
                         return Err(Error::new(ErrorCode::LimitExceeded, message));
                     }
                 }
@@ -124,7 +124,7 @@ async fn pack_tree(
                     sink.write(&head(&name, EntryType::Symlink, &stat, 0, text)).await?;
                     tally.files += 1;
                 }
-                _ => tally.leave_out(&path, "it is a link to nothing"),
+                _ => tally.leave_out(&path, "it is a symlink without a target"),
             },
             FileKind::Other => tally.leave_out(&path, "it is a FIFO, socket or device"),
         }
@@ -142,7 +142,7 @@ async fn pack_file(
     tally: &mut Tally,
 ) -> Result<()> {
     if i64::try_from(stat.size).is_err() {
-        tally.leave_out(path, "no file is that large");
+        tally.leave_out(path, "its size is not valid");
         return Ok(());
     }
     sink.write(&head(name, EntryType::Regular, stat, stat.size, b"")).await?;
@@ -299,7 +299,7 @@ impl<'a> Sink<'a> {
                 self.holes = self.holes.saturating_add(length);
                 if self.holes > HOLES {
                     let message = format!(
-                        "files have more than {} of holes, all of which a stream would have to hold",
+                        "files have more than {} of holes, which a stream has to write as zeros",
                         format_bytes(HOLES)
                     );
                     return Err(Error::new(ErrorCode::LimitExceeded, message)

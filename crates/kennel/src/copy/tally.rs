@@ -40,14 +40,14 @@ impl Tally {
     pub(super) fn leave_out(&mut self, path: &[u8], why: &str) {
         self.clear();
         self.left_out += 1;
-        report::warning(&format!("{} is left out: {why}", String::from_utf8_lossy(path)));
+        report::warning(&format!("{} is skipped: {why}", String::from_utf8_lossy(path)));
     }
 
     /// An entry is copied, but not as it was, and why.
     pub(super) fn damage(&mut self, path: &[u8], why: &str) {
         self.clear();
         self.damaged += 1;
-        report::warning(&format!("{} is not whole: {why}", String::from_utf8_lossy(path)));
+        report::warning(&format!("{} is incomplete: {why}", String::from_utf8_lossy(path)));
     }
 
     fn clear(&mut self) {

@@ -48,7 +48,7 @@ pub(crate) async fn unpack(
 async fn open(source: Option<&Path>, target: String, fences: &[Fence]) -> Result<Archive> {
     let Some(path) = source else {
         if input::kind() == input::Kind::Terminal {
-            let message = "standard input is a terminal, and no archive";
+            let message = "standard input is a terminal, not an archive";
             return Err(
                 Error::new(ErrorCode::InvalidConfig, message).hint(format!("tar c . | kennel cp --archive - {target}"))
             );
@@ -67,7 +67,7 @@ async fn open(source: Option<&Path>, target: String, fences: &[Fence]) -> Result
     let (file, meta) = opened.await.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(what)?;
     if meta.is_dir() {
         let hint = format!("kennel cp {title} {target}");
-        return Err(Error::new(ErrorCode::InvalidConfig, format!("{title} is a directory, and no archive")).hint(hint));
+        return Err(Error::new(ErrorCode::InvalidConfig, format!("{title} is a directory, not an archive")).hint(hint));
     }
     Ok(Archive::new(if meta.is_file() { Box::new(Plain(file)) } else { Box::new(Input::of(file)) }, title, target))
 }
@@ -132,14 +132,14 @@ impl Unpacking<'_> {
         let mut path = Vec::new();
         for part in name.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
             if part == b".." {
-                return Err("it goes up by ..".into());
+                return Err("its path contains ..".into());
             }
             if part.contains(&0) {
                 return Err("it is not a file name".into());
             }
             if self.links.contains(&path) {
                 let link = String::from_utf8_lossy(&path);
-                return Err(format!("it goes through {link}, a link of the archive"));
+                return Err(format!("its path goes through {link}, a symlink of the archive"));
             }
             if !path.is_empty() {
                 path.push(b'/');
@@ -170,7 +170,7 @@ impl Unpacking<'_> {
 
     async fn link(&mut self, relative: Vec<u8>, text: &[u8], path: &[u8]) -> Result<()> {
         if text.contains(&0) {
-            return Err(refused(&relative, "it is a link with a zero byte"));
+            return Err(refused(&relative, "its link target contains a zero byte"));
         }
         self.inside.files.mkdir(parent(path), true).await?;
         match self.inside.make_link(text, path).await? {
@@ -200,7 +200,7 @@ impl Unpacking<'_> {
                 self.tally.files += 1;
             }
             (FileKind::Symlink, Some(text)) => self.link(relative, &text, path).await?,
-            _ => return Ok(Err(", which is no file")),
+            _ => return Ok(Err(", which is not a file")),
         }
         Ok(Ok(()))
     }

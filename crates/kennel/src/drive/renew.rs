@@ -37,8 +37,11 @@ pub(super) async fn renew(sandbox: &Sandbox, lost: &Exec, size: Option<TermSize>
         }
         tried += 1;
         if tried == TRIES || !error.code().retryable() {
-            return Err(Error::new(ErrorCode::AttachFailed, format!("the connection was lost, and again: {error}"))
-                .hint(format!("kennel attach {}", info.name)));
+            return Err(Error::new(
+                ErrorCode::AttachFailed,
+                format!("the connection was lost, and could not be restored: {error}"),
+            )
+            .hint(format!("kennel attach {}", info.name)));
         }
         #[allow(clippy::disallowed_methods)] // a backoff: nothing tells when a keeper can be reached again
         tokio::time::sleep(FIRST_WAIT * 2u32.pow(tried - 1)).await;
@@ -48,6 +51,6 @@ pub(super) async fn renew(sandbox: &Sandbox, lost: &Exec, size: Option<TermSize>
 /// Says how much output nobody held any more.
 fn report_lost(bytes: u64) {
     if bytes > 0 {
-        report::warning(&format!("{bytes} bytes of older output are no longer there"));
+        report::warning(&format!("{bytes} bytes of older output are no longer available"));
     }
 }

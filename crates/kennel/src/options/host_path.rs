@@ -32,9 +32,9 @@ pub(super) fn existing_in(path: &Path, option: &str, workspace: Option<&Path>) -
     for outer in [Some(base.as_path()), workspace].into_iter().flatten() {
         if !real.starts_with(outer) {
             let message =
-                format!("{option} {}: it leads out of {} to {}", path.display(), outer.display(), real.display());
+                format!("{option} {}: the path leads out of {} to {}", path.display(), outer.display(), real.display());
             return Err(Error::new(ErrorCode::InvalidConfig, message)
-                .hint(format!("if that is what you mean, name it: {}", real.display())));
+                .hint(format!("if you mean that path, name it directly: {}", real.display())));
         }
     }
     Ok(real)
@@ -46,7 +46,7 @@ pub(super) fn not_there(path: &Path, option: &str, error: std::io::Error) -> Err
     let made_by_programs =
         ["/run", "/var/run", "/proc", "/sys", "/dev", "/etc"].iter().any(|dir| path.starts_with(dir));
     let hint = if path.extension().is_some() || made_by_programs {
-        "check the path: only what exists can be mounted".to_owned()
+        "check the path: only an existing path can be mounted".to_owned()
     } else {
         format!("mkdir -p {}", path.display())
     };

@@ -8,16 +8,16 @@ use kennel_types::{Command, ErrorCode, ExecSpec};
 /// Options of `run` and `exec`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProgramOptions {
-    /// Pass the terminal's input on; a pipe or file on standard input is passed in any case
+    /// Pass terminal input to the command; a pipe or file on standard input is always passed
     #[arg(short, long)]
     interactive: bool,
-    /// Run it on a terminal
+    /// Run the command on a terminal
     #[arg(short, long)]
     tty: bool,
-    /// Run this in the sandbox's shell
+    /// Run this string in the sandbox's shell
     #[arg(short = 'c', long = "command", value_name = "STRING", conflicts_with = "argv")]
     shell: Option<String>,
-    /// The command and its arguments
+    /// Command and its arguments
     #[arg(value_name = "CMD", trailing_var_arg = true)]
     argv: Vec<String>,
 }
@@ -54,7 +54,7 @@ impl ProgramOptions {
             Command::LoginShell
         } else {
             return Err(Error::new(ErrorCode::InvalidConfig, "there is no command to run")
-                .hint("put it after --, as in: -- ls -l; or give a string to the shell with -c"));
+                .hint("put it after --, for example: -- ls -l; or pass a string to the shell with -c"));
         };
         let kind = input::kind();
         let input = match kind {

@@ -17,22 +17,22 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Sandbox")]
 pub(crate) struct SandboxOptions {
-    /// Its name; the id stands in for it if not given
+    /// Name of the sandbox [default: its id]
     #[arg(long)]
     name: Option<String>,
-    /// The image to run; goes to podman or docker unless --provider says otherwise
+    /// Image to run; podman or docker runs it if native does not have it
     #[arg(long)]
     pub(crate) image: Option<String>,
-    /// Pull the image: always, if it is missing, or never [default: missing]
+    /// When to pull the image: always, missing or never [default: missing]
     #[arg(long, value_name = "WHEN")]
     pull: Option<Pull>,
-    /// Mount this directory at /workspace [default: the current one]
+    /// Directory to mount at /workspace [default: the current directory]
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
-    /// Mount nothing at /workspace
+    /// Do not mount a directory at /workspace
     #[arg(long, conflicts_with = "workspace")]
     no_workspace: bool,
-    /// Show a host path inside
+    /// Bind mount a host path into the sandbox
     #[arg(short = 'v', long = "volume", value_name = "HOST:TARGET[:ro]")]
     volumes: Vec<String>,
     /// Working directory [default: /workspace]
@@ -40,52 +40,52 @@ pub(crate) struct SandboxOptions {
     workdir: Option<String>,
     #[command(flatten)]
     env: EnvironmentOptions,
-    /// Run as this user: a name or number, with :group if need be
+    /// User to run as: a name or number, optionally with :group
     #[arg(short, long)]
     user: Option<String>,
-    /// Let nothing be written but the workspace, volumes and /tmp; needs an image
+    /// Make the root filesystem read-only, except the workspace, volumes and /tmp; needs an image
     #[arg(long)]
     read_only: bool,
-    /// A volume of its own at /.data, which outlives it; `kennel rm --volumes` removes it
+    /// Add a volume at /.data that outlives the sandbox; `kennel rm --volumes` removes it
     #[arg(long)]
     data: bool,
-    /// A volume that the sandboxes of this workspace share, as in npm:/root/.npm
+    /// Add a volume that the sandboxes of this workspace share, for example npm:/root/.npm
     #[arg(long = "cache", value_name = "NAME:TARGET")]
     caches: Vec<String>,
-    /// What the engine runs it with, as in runsc, kata or crun
+    /// OCI runtime of the engine, for example runsc, kata or crun
     #[arg(long, value_name = "NAME")]
     runtime: Option<String>,
-    /// The user namespace the engine gives it: auto (ids of its own), keep-id (you are yourself inside) or host (none)
+    /// User namespace of the engine: auto (a separate range of ids), keep-id (your own id inside) or host (none)
     #[arg(long, value_name = "MODE")]
     userns: Option<String>,
-    /// Memory, as in 512m or 4G
+    /// Memory limit, for example 512m or 4G
     #[arg(long, value_name = "SIZE")]
     memory: Option<ByteSize>,
-    /// CPUs, as in 0.5 or 2
+    /// CPU limit, for example 0.5 or 2
     #[arg(long, value_name = "COUNT", value_parser = parse_cpus)]
     cpus: Option<u32>,
-    /// Processes and threads
+    /// Limit on the number of processes and threads
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pids: Option<u32>,
-    /// Room for what is written to the sandbox's own files, as in 512m or 4G
+    /// Limit on what is written to the sandbox's own files, for example 512m or 4G
     #[arg(long, value_name = "SIZE")]
     disk: Option<ByteSize>,
-    /// Let other sandboxes, as those of bubblewrap, be made inside; it opens up more of the kernel
+    /// Allow nested sandboxes, for example those of bubblewrap; exposes more of the kernel
     #[arg(long)]
     nesting: bool,
-    /// Make .git/config read-only too, beside .git/hooks; with =false neither is [default: the hooks]
+    /// Make .git/config read-only, in addition to .git/hooks; =false makes both writable [default: only .git/hooks]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     protect_git: Option<bool>,
-    /// bridge, host or none
+    /// Network mode: bridge, host or none
     #[arg(long, value_name = "MODE")]
     pub(crate) network: Option<NetworkMode>,
-    /// Make a port inside reachable at 127.0.0.1; without HOST at any free one
+    /// Publish a port of the sandbox at 127.0.0.1; without HOST, at any free port
     #[arg(short, long = "publish", value_name = "[HOST:]PORT[/udp]")]
     ports: Vec<Port>,
     /// Reserved for sandboxes with settings of their own
     #[arg(long, value_name = "NAME", hide = true)]
     profile: Option<String>,
-    /// Attach a label
+    /// Add a label
     #[arg(long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
 }
@@ -224,7 +224,7 @@ impl SandboxOptions {
                 ErrorCode::InvalidConfig,
                 "the current directory is /, which would be the workspace",
             )
-            .hint("cd to a directory of your own, or say --no-workspace, or --workspace / if you mean it"));
+            .hint("cd to a directory of your own, or use --no-workspace, or --workspace / if you mean it"));
         }
         Ok(Some(here))
     }
@@ -253,9 +253,10 @@ fn toolchains(set: &SandboxSection, shows_home: bool) -> Result<Option<Toolchain
 /// A shared volume, of the project whose directory is the workspace: another's is another one.
 fn cache(entry: &str, said: &str, workspace: Option<&Path>) -> Result<Cache> {
     let bad = |why: &str| {
-        Error::new(ErrorCode::InvalidConfig, format!("{said}: {why}")).hint("use NAME:TARGET, as in npm:/root/.npm")
+        Error::new(ErrorCode::InvalidConfig, format!("{said}: {why}"))
+            .hint("use NAME:TARGET, for example npm:/root/.npm")
     };
-    let (name, target) = entry.split_once(':').ok_or_else(|| bad("where is it to be?"))?;
+    let (name, target) = entry.split_once(':').ok_or_else(|| bad("the path inside is missing"))?;
     kennel_core::check_name(name).map_err(|error| bad(&error.to_string()))?;
     if !target.starts_with('/') {
         return Err(bad("the path inside must be absolute"));

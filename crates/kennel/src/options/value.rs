@@ -24,10 +24,10 @@ impl std::str::FromStr for Patience {
 /// Variables for a command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct EnvironmentOptions {
-    /// Set a variable, or pass on one of ours
+    /// Set an environment variable; without VALUE, copy it from your environment
     #[arg(short, long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
-    /// Set the variables that this file lists, one NAME=VALUE on a line
+    /// Set the environment variables listed in this file, one NAME=VALUE per line
     #[arg(long = "env-file", value_name = "FILE")]
     env_files: Vec<PathBuf>,
 }
@@ -73,7 +73,7 @@ fn listed(path: &Path) -> Result<Vec<(String, String)>> {
             Some(_) => return Err(invalid(format!("--env-file {shown}: line {number}: expected NAME=VALUE"))),
             None => {
                 let message = format!("--env-file {shown}: line {number}: expected NAME=VALUE, found no =");
-                return Err(invalid(message).hint("pass on a variable of your own with -e NAME"));
+                return Err(invalid(message).hint("use -e NAME to copy a variable from your environment"));
             }
         }
     }
@@ -127,7 +127,7 @@ pub(super) fn mount(entry: &str, workspace: Option<&Path>) -> Result<Mount> {
         Some(_) => return Err(wrong("-v", entry, "HOST:TARGET or HOST:TARGET:ro")),
     };
     if !target.starts_with('/') || host.is_empty() {
-        return Err(wrong("-v", entry, "HOST:TARGET with an absolute TARGET, as in ./data:/data"));
+        return Err(wrong("-v", entry, "HOST:TARGET with an absolute TARGET, for example ./data:/data"));
     }
     let host = existing_in(Path::new(host), "-v", workspace)?;
     Ok(Mount { host, target: target.to_owned(), read_only })

@@ -61,14 +61,15 @@ impl Trust {
             let Some(record) = record else { return Some(describe(grant)) };
             let now = Granted::of(grant);
             let led_here = record.grants.iter().any(|granted| granted.key == now.key && granted.paths == now.paths);
-            let since = if now.paths.is_empty() || led_here { "this was not so" } else { "it led elsewhere" };
+            let since = if now.paths.is_empty() || led_here { "this was different" } else { "the path led elsewhere" };
             (!record.grants.contains(&now)).then(|| format!("{}; when the file was trusted {since}", describe(grant)))
         });
         let refused: Vec<String> = refused.collect();
         if refused.is_empty() {
             return Ok(());
         }
-        let first = "the project asks for more than a sandbox has by itself, and is not trusted:".to_owned();
+        let first =
+            "the project's files request more access than a sandbox has by default, and are not trusted:".to_owned();
         let lines = std::iter::once(first).chain(refused);
         Err(Error::of_lines(ErrorCode::PermissionDenied, lines).hint("read it, then: kennel config trust"))
     }

@@ -130,13 +130,13 @@ fn what_cannot_be_copied_is_said(kennel: &Kennel) {
     kennel.kennel(&["exec", &id, "-c", &make]).ok();
     let back = kennel.home.path().join("back");
     let stderr = kennel.kennel(&["cp", &format!("{id}:{dir}"), &back.display().to_string()]).fails(125);
-    assert!(stderr.contains("/fifo is left out") && stderr.contains("1 of 2"), "{stderr}");
+    assert!(stderr.contains("/fifo is skipped") && stderr.contains("1 of 2"), "{stderr}");
     assert_eq!(std::fs::read(back.join("file")).unwrap(), b"x\n");
     let from = kennel.home.path().join("from");
     std::fs::create_dir(&from).unwrap();
     rustix::fs::mknodat(CWD, from.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     let stderr = kennel.kennel(&["cp", &from.display().to_string(), &format!("{id}:{dir}/from")]).fails(125);
-    assert!(stderr.contains("/fifo is left out"), "{stderr}");
+    assert!(stderr.contains("/fifo is skipped"), "{stderr}");
     clean(kennel, &id);
 }
 
@@ -152,7 +152,7 @@ fn nothing_is_written_through_links(kennel: &Kennel) {
     let make = format!("mkdir -p {dir}/sub; echo ours > {dir}/sub/file; echo ours > {dir}/file");
     kennel.kennel(&["exec", &id, "-c", &make]).ok();
     let stderr = kennel.kennel(&["cp", &format!("{id}:{dir}/."), &back.display().to_string()]).fails(125);
-    assert!(stderr.contains("/sub is left out"), "{stderr}");
+    assert!(stderr.contains("/sub is skipped"), "{stderr}");
     assert_eq!(std::fs::read(victim.join("file")).unwrap(), b"theirs");
     assert_eq!(std::fs::read(back.join("file")).unwrap(), b"ours\n", "the link was replaced");
     symlink(victim.join("file"), kennel.home.path().join("named")).unwrap();
@@ -218,10 +218,10 @@ fn another_user_does_all_of_it(kennel: &Kennel) {
     // One directory that is not theirs to read does not spoil the rest.
     let back = kennel.home.path().join("back");
     let stderr = copy(&format!("{id}:{dir}"), &back.display().to_string()).fails(125);
-    assert!(stderr.contains("/closed is left out") && stderr.contains("1 of 3"), "{stderr}");
+    assert!(stderr.contains("/closed is skipped") && stderr.contains("1 of 3"), "{stderr}");
     assert_eq!(std::fs::read(back.join("file")).unwrap(), b"x\n");
     let archive = kennel.kennel(&["cp", "--user", "nobody", "--archive", &format!("{id}:{dir}"), "-"]);
-    assert!(archive.fails(125).contains("/closed is left out"));
+    assert!(archive.fails(125).contains("/closed is skipped"));
     clean(kennel, &id);
 }
 
@@ -235,7 +235,7 @@ fn links_are_put_where_they_belong(kennel: &Kennel) {
     let make = format!("mkdir -p {dir}/full; echo x > {dir}/full/x; echo x > {dir}/file; ln -s full {dir}/link");
     kennel.kennel(&["exec", &id, "-c", &make]).ok();
     let stderr = kennel.kennel(&["cp", &format!("{}/.", tree.display()), &format!("{id}:{dir}")]).fails(125);
-    assert!(stderr.contains("/full is left out: there is a directory in its place"), "{stderr}");
+    assert!(stderr.contains("/full is skipped: there is a directory in its place"), "{stderr}");
     let back = kennel.home.path().join("back");
     kennel.kennel(&["cp", &format!("{id}:{dir}"), &back.display().to_string()]).ok();
     for name in [&b"file"[..], b"link", b"odd\n\xff"] {

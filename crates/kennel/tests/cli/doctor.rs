@@ -139,7 +139,7 @@ fn the_doctor_says_what_to_type() {
     let done = finish(bare.as_root(&["--provider", "docker", "doctor"]), None);
     assert_eq!(done.status, 1, "{done:?}");
     let text = done.text();
-    assert!(text.contains("- docker") && text.contains("9 walls; limits"), "what it would enforce: {text}");
+    assert!(text.contains("- docker") && text.contains("9 isolation layers; limits"), "what it would enforce: {text}");
     assert!(text.contains("try: ") && text.contains(" && unset DOCKER_HOST"), "{text}");
     assert!(!text.contains("This machine"), "Docker has a kernel of its own choice: {text}");
     let object = finish(bare.as_root(&["--provider", "docker", "doctor", "--json"]), None).json();
@@ -161,7 +161,7 @@ fn what_is_missing_is_got_and_looked_at_again() {
     assert!(at("- docker") < at("unpacking-docker") && at("unpacking-docker") < at("+ docker"), "{text}");
     let again = finish(bare.as_root(&["setup", "docker"]), None);
     assert_eq!((again.status, bare.calls().len()), (0, 1), "nobody has to be asked: {again:?}");
-    assert!(again.stderr.contains("nothing that is needed is missing"), "{again:?}");
+    assert!(again.stderr.contains("nothing that is required is missing"), "{again:?}");
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn the_first_that_fails_is_the_last() {
     assert!(text.contains("cannot-be-found"), "its output is shown: {text}");
     assert_eq!(text.matches("Providers").count(), 1, "there is nothing new to look at: {text}");
     let stderr = done.fails(125);
-    assert!(stderr.contains("exit status: 100; nothing was run after it"), "{stderr}");
+    assert!(stderr.contains("exit status: 100; the commands after it were not run"), "{stderr}");
     assert!(stderr.contains(&format!("try: {}\n", calls[0])), "{stderr}");
     assert!(!calls.iter().any(|line| line.contains("usermod")), "{calls:?}");
 }
@@ -243,7 +243,7 @@ fn the_first_that_fails_is_the_last() {
 #[test]
 fn what_works_needs_nothing() {
     let kennel = Kennel::on("local");
-    assert!(kennel.kennel(&["setup"]).stderr.contains("nothing that is needed is missing"));
+    assert!(kennel.kennel(&["setup"]).stderr.contains("nothing that is required is missing"));
     let mut call = Command::new(env!("CARGO_BIN_EXE_kennel"));
     call.arg("setup").env_clear().env("KENNEL_HOME", kennel.home.path()).current_dir(kennel.here());
     let done = finish(call, None);

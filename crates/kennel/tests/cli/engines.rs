@@ -134,7 +134,7 @@ fn an_image_is_built_and_run() {
     let stderr = build(&[]).fails(126);
     assert!(stderr.contains("at step 2/2 : RUN exit 9"), "{stderr}");
     let stderr = call(&home, &env, &["--provider", "native", "build", "-t", &tag]).fails(125);
-    assert!(stderr.contains("cannot give image builds"), "{stderr}");
+    assert!(stderr.contains("does not support building images"), "{stderr}");
     docker::docker(&socket, &["rmi", &tag]);
 }
 

@@ -46,7 +46,7 @@ fn changed_triggers_are_in_the_object(kennel: &Kennel) {
 }
 
 fn changed_triggers_are_told_on_a_terminal(kennel: &Kennel) {
-    const LINE: &str = "changed files that run on this machine: .envrc, package.json";
+    const LINE: &str = "changed files that programs on this machine run: .envrc, package.json";
     let script = "echo > package.json; echo > .envrc; echo > other";
     let heard = |args: &[&str]| {
         let mut session = terminal(kennel.call(args));
@@ -71,7 +71,7 @@ fn hooks_are_protected(kennel: &Kennel) {
     let written = kennel.here().join(".git/hooks/pre-commit");
     if kennel.provider == "local" {
         let stderr = kennel.kennel(&["run", "--protect-git", "--", "true"]).fails(125);
-        assert!(stderr.contains("the local provider cannot give a read-only .git/config"), "{stderr}");
+        assert!(stderr.contains("the local provider does not support a read-only .git/config"), "{stderr}");
         let done = kennel.kennel(&["run", "--json", "-c", hook]);
         assert_eq!(done.json()["changedTriggers"], json!([".git/hooks"]));
         return;

@@ -123,7 +123,7 @@ fn an_attached_shell_stays_when_the_user_leaves(kennel: &Kennel) {
     session.send("SECRET=kept; echo first-$((1 + 1))\r").unwrap();
     session.expect("first-2").expect("a new shell");
     session.send("\x10\x11").unwrap();
-    session.expect("left it running").expect("Ctrl-P Ctrl-Q leaves");
+    session.expect("the command keeps running").expect("Ctrl-P Ctrl-Q leaves");
     ends_with(session, 0);
     let mut session = on_a_terminal(kennel, &["attach", &id]);
     session.send("echo again-$SECRET\r").unwrap();

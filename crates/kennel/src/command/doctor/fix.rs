@@ -143,7 +143,7 @@ fn step(lack: &Lack, host: &Host) -> Option<Step> {
         Lack::Setting(setting) => show(format!("{sudo}sysctl -w {setting}")),
         Lack::Delegation if host.root => show("mount -o remount,rw /sys/fs/cgroup".into()),
         Lack::Delegation if host.systemd => show(DELEGATE.into()),
-        Lack::Delegation => show("run as root: without systemd nobody hands out control groups".into()),
+        Lack::Delegation => show("run as root: without systemd, cgroups are not delegated to users".into()),
         Lack::Other(line) => show(line.clone()),
     }
 }

@@ -74,17 +74,17 @@ fn tried() -> (Check, Check) {
     let trial = match try_kernel() {
         Ok(trial) => trial,
         Err(error) => {
-            let untried = |name| missing(name, format!("cannot be tried: {error}"), None);
+            let untried = |name| missing(name, format!("could not be tested: {error}"), None);
             return (untried(NAMESPACES), untried(LANDLOCK));
         }
     };
     let namespaces = match trial.user_namespace {
-        Ok(()) => ok(NAMESPACES, "one was made and used"),
+        Ok(()) => ok(NAMESPACES, "one was created and used"),
         Err(why) => missing(NAMESPACES, format!("refused: {why}"), Some(refusal(Path::new("/proc/sys")))),
     };
     let landlock = match trial.landlock {
         Ok(version) => ok(LANDLOCK, format!("ABI {version}")),
-        Err(why) => not_needed(LANDLOCK, format!("{why}; used where it is there, needed nowhere")),
+        Err(why) => not_needed(LANDLOCK, format!("{why}; used where available, never required")),
     };
     (namespaces, landlock)
 }
@@ -99,7 +99,7 @@ fn refusal(settings: &Path) -> Lack {
     let is = |path: &str, value: &str| fs::read_to_string(settings.join(path)).is_ok_and(|text| text.trim() == value);
     let found = known.into_iter().find(|(path, value, _)| is(path, value));
     found.map_or_else(
-        || Lack::Other("boot a kernel with CONFIG_USER_NS=y; in a container, start that with more rights".into()),
+        || Lack::Other("boot a kernel with CONFIG_USER_NS=y; in a container, start it with more privileges".into()),
         |(_, _, setting)| Lack::Setting(setting),
     )
 }
@@ -119,11 +119,11 @@ fn control_groups(mount: &Path, host: &Host) -> Check {
         let writable = access(&dir, Access::WRITE_OK).is_ok();
         let without: Vec<&str> = WANTED.into_iter().filter(|name| !given.contains(name)).collect();
         return match (writable, without.is_empty()) {
-            (true, true) => ok(NAME, format!("version 2, ours to divide: {}", given.join(" "))),
+            (true, true) => ok(NAME, format!("version 2, writable, with {}", given.join(" "))),
             (true, false) => {
                 missing(NAME, format!("version 2, without {}", without.join(", ")), Some(Lack::Delegation))
             }
-            (false, _) => missing(NAME, "version 2, not ours to divide: limits are refused", Some(Lack::Delegation)),
+            (false, _) => missing(NAME, "version 2, not writable: limits are refused", Some(Lack::Delegation)),
         };
     }
     let unified = || Some(Lack::Other("boot with systemd.unified_cgroup_hierarchy=1".into()));
@@ -133,9 +133,9 @@ fn control_groups(mount: &Path, host: &Host) -> Check {
     }
     let writable = WANTED.iter().all(|name| access(mount.join(name), Access::WRITE_OK).is_ok());
     match (writable, host.root) {
-        (true, _) => ok(NAME, "version 1, ours to divide: cpu memory pids"),
+        (true, _) => ok(NAME, "version 1, writable, with cpu memory pids"),
         (false, true) => missing(NAME, "version 1, read-only: limits are refused", Some(Lack::Delegation)),
-        (false, false) => missing(NAME, "version 1, not ours to divide: limits are refused", unified()),
+        (false, false) => missing(NAME, "version 1, not writable: limits are refused", unified()),
     }
 }
 
@@ -143,9 +143,9 @@ fn overlay() -> Check {
     const NAME: &str = "overlay";
     let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     if known.lines().any(|line| line.split_whitespace().last() == Some(NAME)) {
-        ok(NAME, "the kernel has it")
+        ok(NAME, "supported by the kernel")
     } else {
-        missing(NAME, "the kernel does not list it", Some(Lack::OverlayModule))
+        missing(NAME, "not listed in /proc/filesystems", Some(Lack::OverlayModule))
     }
 }
 
@@ -155,7 +155,7 @@ fn pasta(host: &Host) -> Check {
 }
 
 fn newuidmap(host: &Host) -> Check {
-    const WITHOUT: &str = "one user inside at most";
+    const WITHOUT: &str = "only one user id inside";
     program("newuidmap", Program::Newuidmap, WITHOUT, host)
 }
 
@@ -163,7 +163,7 @@ fn newuidmap(host: &Host) -> Check {
 fn program(name: &'static str, program: Program, without: &str, host: &Host) -> Check {
     match program.find() {
         Some(path) => ok(name, path.display().to_string()),
-        None if host.root => not_needed(name, "not installed; root needs none"),
+        None if host.root => not_needed(name, "not installed; root does not need it"),
         None => missing(name, format!("not installed: {without}"), Some(Lack::Program(program))),
     }
 }
@@ -171,7 +171,7 @@ fn program(name: &'static str, program: Program, without: &str, host: &Host) -> 
 fn subordinate_ids(host: &Host) -> Check {
     const NAME: &str = "subordinate ids";
     if host.root {
-        return not_needed(NAME, "root needs none");
+        return not_needed(NAME, "root does not need them");
     }
     let (user, uid) = (user(), rustix::process::getuid().as_raw());
     let files = ["/etc/subuid", "/etc/subgid"];
@@ -181,7 +181,7 @@ fn subordinate_ids(host: &Host) -> Check {
     if without.is_empty() {
         return ok(NAME, "in /etc/subuid and /etc/subgid");
     }
-    let detail = format!("none in {}: one user inside at most", without.join(" and "));
+    let detail = format!("none in {}: only one user id inside", without.join(" and "));
     let lack = first_free(&listed).map(|first| match user {
         Some(user) => Lack::SubordinateIds { user, first },
         // Not a user of this machine's own: its tools change none but those.
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(seen().0, State::Ok);
         let controllers = dir.path().join("cgroup.controllers");
         fs::write(&controllers, "cpuset cpu io memory pids\n").unwrap();
-        assert_eq!((seen().0, &*seen().1), (State::Ok, "version 2, ours to divide: cpuset cpu io memory pids"));
+        assert_eq!((seen().0, &*seen().1), (State::Ok, "version 2, writable, with cpuset cpu io memory pids"));
         fs::write(&controllers, "memory pids\n").unwrap();
         assert_eq!(seen(), (State::Missing, "version 2, without cpu".into(), vec![Lack::Delegation]));
     }

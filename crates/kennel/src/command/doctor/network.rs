@@ -11,7 +11,7 @@ const NAME: &str = "bridge network";
 /// Whether sandboxes get one, and what is in its way.
 pub(super) fn check(host: &Host) -> Check {
     if !host.root {
-        return not_needed(NAME, "for root's sandboxes");
+        return not_needed(NAME, "only for sandboxes of root");
     }
     let made = Bridge::make();
     judge(&Bridge::look(), made)
@@ -19,7 +19,7 @@ pub(super) fn check(host: &Host) -> Check {
 
 fn judge(bridge: &Bridge, made: Result<()>) -> Check {
     if bridge.nft.is_none() && bridge.range.is_none() {
-        let detail = "nft is not installed: sandboxes have network none";
+        let detail = "nft is not installed: sandboxes get network none";
         return missing(NAME, detail, Some(Lack::Program(Program::Nft)));
     }
     if let Err(error) = made {
@@ -30,20 +30,20 @@ fn judge(bridge: &Bridge, made: Result<()>) -> Check {
         // What someone else has closed is theirs to open.
         let open = "iptables -I FORWARD -i kennel+ -j ACCEPT && \
                     iptables -I FORWARD -o kennel+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT";
-        return missing(NAME, "the firewall lets nothing pass (FORWARD drops)", Some(Lack::Other(open.into())));
+        return missing(NAME, "the firewall drops forwarded packets (chain FORWARD)", Some(Lack::Other(open.into())));
     }
     if bridge.firewalld {
         let open = "firewall-cmd --permanent --zone=trusted --add-interface=kennel+ && firewall-cmd --reload";
-        return missing(NAME, "firewalld lets nothing of it pass unless it is told to", Some(Lack::Other(open.into())));
+        return missing(NAME, "firewalld drops its packets unless it is configured", Some(Lack::Other(open.into())));
     }
-    let forwarding = if bridge.forwarding { "" } else { "; net.ipv4.ip_forward is turned on with the next sandbox" };
+    let forwarding = if bridge.forwarding { "" } else { "; the next sandbox will enable net.ipv4.ip_forward" };
     let docker = match bridge.docker {
         Docker::NotHere => "",
-        Docker::Open => "; Docker lets it pass",
-        Docker::Shut => "; Docker is told to let it pass with the next sandbox",
+        Docker::Open => "; Docker's firewall accepts it",
+        Docker::Shut => "; the next sandbox will add a rule to Docker's firewall",
     };
-    let legacy = if bridge.legacy { "; iptables-legacy has rules, too, which cannot be seen" } else { "" };
-    ok(NAME, format!("rules are there, addresses {range}{forwarding}{docker}{legacy}"))
+    let legacy = if bridge.legacy { "; iptables-legacy has rules too, which Kennel cannot read" } else { "" };
+    ok(NAME, format!("firewall rules are in place, addresses {range}{forwarding}{docker}{legacy}"))
 }
 
 #[cfg(test)]

@@ -12,13 +12,13 @@ use std::process::{Command, Stdio};
 /// nobody to ask.
 pub(super) fn all(steps: &[Step], yes: bool, unasked: &str) -> Result<bool> {
     let (commands, others): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|step| matches!(step, Step::Run(_)));
-    show("Only you can do", &others);
-    show("To run", &commands);
+    show("Steps that only you can take", &others);
+    show("Commands to run", &commands);
     if commands.is_empty() {
         let rest = if others.is_empty() {
-            "nothing that is needed is missing"
+            "nothing that is required is missing"
         } else {
-            "nothing here that could be run for you"
+            "there is nothing that Kennel can run for you"
         };
         report::say(&format!("\n{rest}"));
         return Ok(false);
@@ -43,7 +43,7 @@ fn show(title: &str, steps: &[&Step]) {
 fn agreed(unasked: &str) -> Result<bool> {
     if !terminal::is_asking() {
         return Err(
-            Error::new(ErrorCode::InvalidConfig, "there is nobody to ask: this is not a terminal").hint(unasked)
+            Error::new(ErrorCode::InvalidConfig, "cannot ask for confirmation: this is not a terminal").hint(unasked)
         );
     }
     let answer = report::ask("\nRun these? [y/N] ")?;
@@ -62,7 +62,8 @@ fn run(step: &Step) -> Result<()> {
         command.stdin(Stdio::null());
     }
     let failed = |how: String| {
-        Err(Error::new(ErrorCode::NotAvailable, format!("{line}: {how}; nothing was run after it")).hint(&line))
+        Err(Error::new(ErrorCode::NotAvailable, format!("{line}: {how}; the commands after it were not run"))
+            .hint(&line))
     };
     match command.status() {
         Ok(status) if status.success() => Ok(()),

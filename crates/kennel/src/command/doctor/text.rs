@@ -53,7 +53,7 @@ fn walls(mode: &Mode) -> String {
     let networks: Vec<String> = mode.networks.iter().map(ToString::to_string).collect();
     let limits = if mode.limits == Support::Given { "limits" } else { "no limits" };
     format!(
-        "{} walls; {limits}; network {}; files in the workspace belong to {}; kennel explain {}",
+        "{} isolation layers; {limits}; network {}; files in the workspace belong to {}; kennel explain {}",
         mode.layers.len(),
         networks.join(", "),
         mode.workspace_files,

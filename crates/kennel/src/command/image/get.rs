@@ -18,23 +18,24 @@ Examples:
   kennel image pull registry.example:5000/team/app@sha256:…
   kennel --quiet image pull debian        without progress
 
-What breaks off is continued by the next pull. Mirrors, and registries without HTTPS, are
+The next pull continues an interrupted one. Mirrors, and registries without HTTPS, are
 settings: `kennel config show images`.";
 
 const LOAD_EXAMPLES: &str = "\
 Examples:
-  kennel image load app.tar                          of `docker save`, or an OCI layout
+  kennel image load app.tar                          an archive of `docker save`, or an OCI layout
   docker save app | kennel image load -
   kennel image load --name mine:1 ./rootfs           plain files
-  kennel image load --name mine:1 rootfs.tar.zst     as of `docker export` or `mmdebstrap`";
+  kennel image load --name mine:1 rootfs.tar.zst     for example of `docker export` or `mmdebstrap`";
 
 /// Pull an image from a registry
 ///
-/// It is asked for again also if it is here: the name may stand for another one by now. Layers that are here are not fetched.
+/// Asks the registry even if the image is present, because the name may refer to another image by now. Does not download
+/// layers that are present.
 #[derive(Debug, clap::Args)]
 #[command(after_help = PULL_EXAMPLES)]
 pub(super) struct Pull {
-    /// Its name: `debian` is `docker.io/library/debian:latest`
+    /// Name of the image; `debian` means `docker.io/library/debian:latest`
     #[arg(value_name = "IMAGE")]
     image: String,
     /// Print a JSON object
@@ -44,15 +45,15 @@ pub(super) struct Pull {
 
 /// Load images from an archive, an OCI layout or plain files
 ///
-/// What it is is found out: an archive of `docker save`, an OCI layout as an archive or a directory, or a root file system
-/// as an archive or a directory. Archives may be packed with gzip or zstd. Devices are left out.
+/// Detects the format: an archive of `docker save`, an OCI layout as an archive or a directory, or a root filesystem as an
+/// archive or a directory. Archives may be compressed with gzip or zstd. Device files are skipped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = LOAD_EXAMPLES)]
 pub(super) struct Load {
     /// A file, a directory, or - for standard input
     #[arg(value_name = "PATH")]
     path: PathBuf,
-    /// The name it gets; plain files have none of their own
+    /// Name for the image; plain files have no name of their own
     #[arg(long, value_name = "IMAGE")]
     name: Option<String>,
     /// Print a JSON array
@@ -101,7 +102,7 @@ impl Pull {
         let pulled = store()?.pull(&reference, &options, &|progress| bars.show_image(progress)).await;
         pulled
             .map_err(of)
-            .map_err(|error| or_hint(error, "try again; if it is refused again, tell whoever made the image"))
+            .map_err(|error| or_hint(error, "try again; if it is refused again, tell the author of the image"))
     }
 }
 
@@ -122,12 +123,12 @@ impl Load {
         let options = LoadOptions { name, limits: pull_options(Settings::in_force()?.images).limits };
         let standard_input = self.path.as_os_str() == "-";
         if standard_input && input::kind() == input::Kind::Terminal {
-            let message = "standard input is a terminal, and no archive";
+            let message = "standard input is a terminal, not an archive";
             return Err(Error::new(ErrorCode::InvalidConfig, message).hint("docker save IMAGE | kennel image load -"));
         }
         let path = if standard_input { Path::new("/dev/stdin") } else { &self.path };
         let bars = Bars::new(format!("loading {}", self.path.display()));
         let loaded = store()?.load(path, &options, &|progress| bars.show_image(progress)).await;
-        loaded.map_err(of).map_err(|error| or_hint(error, "kennel image load --help, for what can be loaded"))
+        loaded.map_err(of).map_err(|error| or_hint(error, "kennel image load --help lists what can be loaded"))
     }
 }

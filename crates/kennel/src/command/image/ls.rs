@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const EXAMPLES: &str = "\
 Examples:
   kennel image ls
-  kennel image ls --format name,size      these columns, between tabs, without a heading
+  kennel image ls --format name,size      only these columns, separated by tabs, no header
   kennel image ls --json | jq '.[].reference'
   kennel image rm $(kennel image ls -q)";
 
@@ -21,13 +21,13 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Ls {
-    /// Ids only, each once
+    /// Print only ids, each once
     #[arg(short = 'q', long = "ids", conflicts_with = "json")]
     ids: bool,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
-    /// These columns only, between tabs: name, id, manifest, created, size
+    /// Print only these columns, separated by tabs: name, id, manifest, created, size
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',', conflicts_with_all = ["json", "ids"])]
     format: Vec<Column>,
 }

@@ -17,16 +17,16 @@ Examples:
 
 const PRUNE_EXAMPLES: &str = "\
 Examples:
-  kennel image prune                    what has no name, and downloads that broke off
-  kennel image prune --all              also images that no sandbox is made of";
+  kennel image prune
+  kennel image prune --all              also remove images that no sandbox uses";
 
 /// Remove images
 ///
-/// Layers go with the last image that has them. Those of a sandbox stay for as long as it is there.
+/// A layer is removed with the last image that contains it. Layers of a sandbox stay as long as the sandbox exists.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RM_EXAMPLES)]
 pub(super) struct Rm {
-    /// Names or ids
+    /// Names or ids of images
     #[arg(value_name = "IMAGE", required = true, add = images())]
     images: Vec<String>,
     /// Print a JSON object
@@ -34,11 +34,11 @@ pub(super) struct Rm {
     json: bool,
 }
 
-/// Remove what is of no use
+/// Remove unused layers and interrupted downloads
 #[derive(Debug, clap::Args)]
 #[command(after_help = PRUNE_EXAMPLES)]
 pub(super) struct Prune {
-    /// Also images that no sandbox is made of
+    /// Also remove images that no sandbox uses
     #[arg(short, long)]
     all: bool,
     /// Print a JSON object
@@ -93,7 +93,7 @@ fn show(removed: Result<Removed, Error>, json: bool, freed_too: bool) -> u8 {
     };
     if removed.in_use > 0 {
         report::warning(&format!(
-            "sandboxes are made of {} of the layers: they stay until those are removed, and go with kennel image prune",
+            "sandboxes use {} of the layers, which stay; kennel image prune removes them after the sandboxes",
             removed.in_use
         ));
     }

@@ -106,7 +106,7 @@ fn any_header_is_read_or_refused() {
     }
     let mut other = archive;
     other[0] = b'e';
-    assert_eq!(read(&other).unwrap_err().to_string(), "it is no tar archive");
+    assert_eq!(read(&other).unwrap_err().to_string(), "it is not a tar archive");
 }
 
 #[test]
@@ -168,5 +168,5 @@ fn what_is_compressed_is_told() {
         assert_eq!(error.to_string(), format!("it is compressed with {program}"));
         assert_eq!(error.next_step(), Some(&*format!("{program} -dc it | kennel cp --archive - box:/x")));
     }
-    assert_eq!(read(b"").unwrap_err().to_string(), "it is empty, and no archive");
+    assert_eq!(read(b"").unwrap_err().to_string(), "it is empty, not an archive");
 }

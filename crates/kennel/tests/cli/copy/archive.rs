@@ -229,11 +229,14 @@ fn what_leads_out_is_refused(kennel: &Kennel) {
     for (archive, message) in [
         (
             ended(&[file("fine", ""), file("../../victim/file", "ours")]),
-            "../../victim/file is refused: it goes up by ..",
+            "../../victim/file is refused: its path contains ..",
         ),
         (ended(&[file("a/../../x", "ours")]), "a/../../x is refused"),
-        (ended(&[link("way", &victim), file("way/file", "ours")]), "way/file is refused: it goes through way, a link"),
-        (ended(&[link("a/way", "../../../victim"), file("./a//way/file", "ours")]), "it goes through a/way"),
+        (
+            ended(&[link("way", &victim), file("way/file", "ours")]),
+            "way/file is refused: its path goes through way, a symlink",
+        ),
+        (ended(&[link("a/way", "../../../victim"), file("./a//way/file", "ours")]), "its path goes through a/way"),
         (ended(&[link("way", &victim), link("way/x", "y")]), "way/x is refused"),
         (ended(&[link("way", &victim), entry("way/x/", EntryType::Directory, b"", "")]), "way/x/ is refused"),
         (ended(&[hard("hard", "../../victim/file")]), "hard is refused: it is a hard link to ../../victim/file"),
@@ -269,7 +272,7 @@ fn what_is_no_whole_archive_is_refused(kennel: &Kennel) {
         assert!(stderr.contains(&format!("{program} -dc some.tar.z | kennel cp --archive - {target}")), "{stderr}");
     }
     for (bytes, message) in
-        [(&b""[..], "empty"), (&[b'x'; 2000], "no tar archive"), (&archive[..300], "ends too early")]
+        [(&b""[..], "empty"), (&[b'x'; 2000], "not a tar archive"), (&archive[..300], "ends too early")]
     {
         let stderr = unpack(bytes);
         assert!(stderr.contains(message), "{stderr}");
@@ -283,7 +286,7 @@ fn what_is_no_whole_archive_is_refused(kennel: &Kennel) {
     for (bytes, message) in [
         (&archive[..2000], "ends too early, within second, after 1 entry and 2000 bytes"),
         (&archive[..1024], "ends too early, after 1 entry and 1024 bytes"),
-        (&damaged[..], "damaged: what should be the next entry is none, after 1 entry and 1536 bytes"),
+        (&damaged[..], "damaged: the next entry is not valid, after 1 entry and 1536 bytes"),
     ] {
         let stderr = unpack(bytes);
         assert!(stderr.contains(message), "{stderr}");
@@ -313,7 +316,7 @@ fn later_entries_take_the_place_of_links(kennel: &Kennel) {
     ]);
     let target = format!("{dir}/target");
     let stderr = kennel.kennel_with(&["cp", "--archive", "-", &format!("{id}:{target}")], &archive).fails(125);
-    assert!(stderr.contains("/d is left out: there is a directory") && stderr.contains("1 of 8"), "{stderr}");
+    assert!(stderr.contains("/d is skipped: there is a directory") && stderr.contains("1 of 8"), "{stderr}");
     let show = format!("cat {victim}/file {target}/a {target}/b/file; echo; readlink {target}/c; ls {target}/d");
     assert_eq!(kennel.kennel(&["exec", &id, "-c", &show]).ok(), "theirs\noursours\nb\nx");
     clean(kennel, &id);
@@ -349,12 +352,12 @@ fn what_cannot_be_in_an_archive_is_said(kennel: &Kennel) {
     let back = picture(&untar(kennel, &out.stdout, "back"));
     assert_eq!(back.keys().collect::<Vec<_>>(), [b"file"]);
     let stderr = out.fails(125);
-    assert!(stderr.contains("/fifo is left out: it is a FIFO") && stderr.contains("1 of 2"), "{stderr}");
+    assert!(stderr.contains("/fifo is skipped: it is a FIFO") && stderr.contains("1 of 2"), "{stderr}");
     let special = [EntryType::Fifo, EntryType::Char, EntryType::Block, EntryType::new(b'?')];
     let special = special.map(|kind| entry("special", kind, b"", ""));
     let archive = ended(&[special.concat(), file("after", "x")]);
     let stderr = kennel.kennel_with(&["cp", "--archive", "-", &format!("{id}:{dir}/new")], &archive).fails(125);
-    assert!(stderr.contains("special is left out") && stderr.contains("4 of 5"), "{stderr}");
+    assert!(stderr.contains("special is skipped") && stderr.contains("4 of 5"), "{stderr}");
     assert_eq!(kennel.kennel(&["exec", &id, "--", "ls", "-A", &format!("{dir}/new")]).ok(), "after");
     clean(kennel, &id);
 }
@@ -370,7 +373,7 @@ fn files_that_change_do_not_spoil_the_rest(kennel: &Kennel) {
         let back = std::fs::read(untar(kennel, &out.stdout, name).join(name)).unwrap();
         assert_eq!(back.len(), size);
         let stderr = out.fails(125);
-        assert!(stderr.contains(message) && stderr.contains("1 of 1 entries are not whole"), "{stderr}");
+        assert!(stderr.contains(message) && stderr.contains("1 of 1 entries are incomplete"), "{stderr}");
     }
 }
 

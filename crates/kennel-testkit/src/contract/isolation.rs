@@ -164,10 +164,10 @@ pub async fn mounting_is_refused(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }
-    const TRIED: [&str; 4] = ["mount -t tmpfs none /mnt", "mount -t proc none /mnt", "umount /proc", "unshare -m true"];
+    const TRIED: [&str; 4] = ["mount -t tmpfs none /tmp", "mount -t proc none /tmp", "umount /proc", "unshare -m true"];
     let sandbox = stage.running().await;
     // The programs are there, and it is not they who refuse: outside, root may do all of this.
-    ok(&sandbox, "command -v mount && command -v umount && command -v unshare && test -d /mnt").await;
+    ok(&sandbox, "command -v mount && command -v umount && command -v unshare && test -d /tmp").await;
     if rustix::process::geteuid().is_root() {
         for script in TRIED {
             let apart = ["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", script];

@@ -25,6 +25,12 @@ pub fn marked(mark: &str) -> Vec<u32> {
     pids().filter(carries).collect()
 }
 
+/// The same for a command that was started just now. The kernel reports a start before it has filled in the new environment.
+pub async fn marked_soon(mark: &str) -> Vec<u32> {
+    crate::eventually("the command can be seen from outside", async || !marked(mark).is_empty()).await;
+    marked(mark)
+}
+
 /// Processes of a program that has this among its arguments.
 pub fn called(program: &str, argument: &str) -> Vec<u32> {
     let is_one = |pid: &u32| {

@@ -213,6 +213,15 @@ pub(crate) fn status(error: &EngineError) -> Option<u16> {
     }
 }
 
+/// Whether a hook failed that the engine runs for itself before a container starts; Kennel configures none.
+///
+/// Docker uses one to keep the network namespace of a container: it bind-mounts `/proc/PID/ns/net`. That mount fails with
+/// ENOENT about once in 500 starts if other programs mount at the same time (seen with Docker 20.10 on Linux 6.18). The
+/// container is left as it was, and the next attempt succeeds.
+pub(crate) fn is_hook_failure(error: &EngineError) -> bool {
+    status(error).is_some() && error.to_string().contains("error running hook")
+}
+
 /// Whether a container does not exist. Podman fails with another status if it is removed meanwhile.
 pub(crate) fn is_gone(error: &EngineError) -> bool {
     let stumbled = || status(error) == Some(500) && error.to_string().contains("no such container");

@@ -1,6 +1,6 @@
 //! The provider trait, implemented on top of the engine.
 
-use crate::engine::{Engine, Kind, status};
+use crate::engine::{Engine, Kind, is_hook_failure, status};
 use crate::info::Container;
 use crate::keeper::{Missed, SocketMark, back_off, greet_starting, shut_down, socket_mark};
 use crate::setup::is_rootless;
@@ -27,6 +27,8 @@ use tokio::task::JoinHandle;
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// How much longer than the grace period an end may take before the engine is asked to force it.
 const SLACK: Duration = Duration::from_secs(3);
+/// How often a start is attempted if a hook of the engine fails.
+const START_ATTEMPTS: u32 = 3;
 /// How long an engine may take to remove a container that it still cleans up. A busy machine needs seconds.
 const REMOVED_WITHIN: Duration = Duration::from_secs(15);
 /// The longest pause between two attempts to remove it.
@@ -310,9 +312,13 @@ impl Docker {
         if container.copied {
             self.put_keeper(container).await?;
         }
-        match self.engine.api().await?.start_container(&container.engine_id, None).await {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.start_error(container, error).await),
+        let mut attempts = 1;
+        loop {
+            match self.engine.api().await?.start_container(&container.engine_id, None).await {
+                Ok(()) => return Ok(()),
+                Err(error) if is_hook_failure(&error) && attempts < START_ATTEMPTS => attempts += 1,
+                Err(error) => return Err(self.start_error(container, error).await),
+            }
         }
     }
 

@@ -129,7 +129,7 @@ async fn subordinate_ids_of_a_user_reach_no_keeper_of_roots() {
     let mut sleep = ExecSpec::argv(["sleep", "1000"]);
     sleep.env.insert("KENNEL_TEST_COMMAND".into(), format!("{}-sleep", fixture.home.mark()));
     let _exec = sandbox.exec(&sleep).await.unwrap();
-    let pid = host::marked(&format!("{}-sleep", fixture.home.mark()))[0];
+    let pid = host::marked_soon(&format!("{}-sleep", fixture.home.mark())).await[0];
     let keeper = keeper_of(pid);
     assert!(!may_signal(SHARED, keeper) && !may_signal(SHARED, pid));
     // It can signal its own, and whoever has the ids of the sandbox can signal its keeper.

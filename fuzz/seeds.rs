@@ -2,16 +2,28 @@
 //! checked in; run this again when the protocol changes (`cargo run --example seeds`, in this directory).
 
 use kennel_proto::{
-    Body, Channel, Entry, ExitReport, Failure, FailureKind, FileKind, Frame, Hello, Outcome, ProcessInfo, Reply,
-    Request, Size, Stat, StatsReport, Welcome, encode, sparse,
+    Body, Channel, Entry, ExitReport, Failure, FailureKind, Features, FileKind, Frame, Hello, Outcome, ProcessInfo,
+    Reply, Request, Size, Stat, StatsReport, Welcome, encode, sparse,
 };
 use std::path::Path;
 
 fn main() {
     let frames: Vec<(&str, Vec<Frame>)> = vec![
         ("hello", vec![frame(0, Body::Hello(Hello { generation: 1, token: Some(vec![1; 8].into()), owner: true }))]),
-        ("welcome", vec![frame(0, Body::Welcome(Welcome { generation: 1, version: "1".into(), main: Some(1) }))]),
+        ("welcome", vec![frame(0, Body::Welcome(Welcome { generation: 1, version: "1".into(), main: Some(1), features: Features::ALL }))]),
         ("open", vec![frame(1, Body::Open(Box::new(Request::Stat { path: b"/x".to_vec().into(), user: None, follow: true })))]),
+        ("symlink", vec![frame(1, Body::Open(Box::new(Request::Symlink {
+            path: b"/l".to_vec().into(),
+            user: Some("1:1".into()),
+            target: b"../x".to_vec().into(),
+            replace: true,
+        })))]),
+        ("chmod", vec![frame(1, Body::Open(Box::new(Request::Chmod {
+            path: b"/x".to_vec().into(),
+            user: None,
+            mode: 0o755,
+            follow: false,
+        })))]),
         ("host", vec![
             frame(1, Body::Signal(15)),
             frame(1, Body::Resize(Size { rows: 24, cols: 80 })),
@@ -55,6 +67,10 @@ fn main() {
             attached: true,
             detached: false,
         }]))))]),
+        ("links", vec![
+            frame(6, Body::Reply(Reply::Done(Outcome::Nothing))),
+            frame(7, Body::Fail(Failure { kind: FailureKind::Refused, message: "it is a symlink".into() })),
+        ]),
         ("outcomes", vec![
             frame(4, Body::Reply(Reply::Done(Outcome::Stats(StatsReport::default())))),
             frame(3, Body::Reply(Reply::Done(Outcome::Stat(stat())))),

@@ -1,6 +1,6 @@
 //! A keeper that answers anything at all: after a valid welcome come arbitrary bytes in arbitrary cuts, and then it hangs
-//! up. A command with input, a listing, a file, a plain call and a file with holes are under way meanwhile. Each must end, in an error or
-//! not; none may panic, wait for ever or hold more than its window.
+//! up. A command with input, a listing, a file, a plain call, a file with holes, a symlink and a change of permissions are
+//! under way meanwhile. Each must end, in an error or not; none may panic, wait for ever or hold more than its window.
 //!
 //! Time stands still: it moves only when nothing else can, so whoever waits for ever is seen at once.
 #![no_main]
@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use kennel_core::{
     Dialed, Error, EventStream, LogOptions, LogStream, Provider, RUN_OUTPUT_CAP, RemoveOptions, Result, Sandbox,
 };
-use kennel_proto::{Body, Frame, Welcome, encode};
+use kennel_proto::{Body, Features, Frame, Welcome, encode};
 use kennel_types::{
     Availability, Enforcement, ErrorCode, ExecSpec, Limits, MODES, Mode, NetworkMode, SandboxId, SandboxInfo,
     SandboxSpec, Status,
@@ -54,7 +54,18 @@ async fn ask(stream: DuplexStream) {
         let Ok(mut reader) = files.open_sparse("/huge").await else { return };
         while let Ok(Some(_)) = reader.piece().await {}
     };
-    let _ = tokio::join!(run, list, read, sandbox.processes(), holes);
+    // These two wait for the welcome, and so have the last streams.
+    let link = async {
+        if let Ok(files) = sandbox.files(None).await {
+            let _ = files.symlink("/link", "file", true).await;
+        }
+    };
+    let chmod = async {
+        if let Ok(files) = sandbox.files(None).await {
+            let _ = files.chmod("/file", 0o755, false).await;
+        }
+    };
+    let _ = tokio::join!(run, list, read, sandbox.processes(), holes, link, chmod);
 }
 
 /// Says welcome and then whatever it was told to; reads along, so that nobody waits to write.
@@ -65,7 +76,8 @@ async fn answer(stream: DuplexStream, bytes: Vec<u8>) {
         while reader.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
     });
     let mut welcome = Vec::new();
-    encode(&Frame { stream: 0, body: Body::Welcome(Welcome { generation: 1, ..Welcome::default() }) }, &mut welcome);
+    let body = Body::Welcome(Welcome { generation: 1, features: Features::ALL, ..Welcome::default() });
+    encode(&Frame { stream: 0, body }, &mut welcome);
     let _ = writer.write_all(&welcome).await;
     if let Some((cut, rest)) = bytes.split_first() {
         for piece in rest.chunks(usize::from(*cut).max(1)) {

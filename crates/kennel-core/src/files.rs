@@ -6,7 +6,7 @@ pub use holes::SparseReader;
 
 use crate::keeper::{Arrival, KeeperStream};
 use crate::{Error, Keeper, Result};
-use kennel_proto::{Body, Channel, Entry, Outcome, Reply, Request, Stat, WatchItem, caps};
+use kennel_proto::{Body, Channel, Entry, Features, Outcome, Reply, Request, Stat, WatchItem, caps};
 use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat, WatchEvent, WatchKind};
 use minicbor::bytes::ByteVec;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -147,6 +147,35 @@ impl Files {
     pub async fn make_dir(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
         let (path, mode) = (Self::path(path)?, Some(mode));
         self.keeper.call(Request::Mkdir { path, user: self.user.clone(), parents: false, mode }).await.map(drop)
+    }
+
+    /// Creates a symlink with the text `target`, which is not resolved. With `replace` it replaces what is at the path,
+    /// in one step; a directory is never replaced. Fails with `Unsupported` if the keeper cannot do this.
+    pub async fn symlink(&self, path: impl AsRef<[u8]>, target: impl AsRef<[u8]>, replace: bool) -> Result<()> {
+        let (path, target) = (Self::path(path)?, Self::path(target)?);
+        self.require(Features::SYMLINK, "create symlinks").await?;
+        self.keeper.call(Request::Symlink { path, user: self.user.clone(), target, replace }).await.map(drop)
+    }
+
+    /// Sets the permission bits of a file or directory. A file does not get set-user-id and set-group-id bits. If
+    /// `follow` is not set, a symlink is refused. Fails with `Unsupported` if the keeper cannot do this.
+    pub async fn chmod(&self, path: impl AsRef<[u8]>, mode: u32, follow: bool) -> Result<()> {
+        let path = Self::path(path)?;
+        self.require(Features::CHMOD, "set permissions").await?;
+        self.keeper.call(Request::Chmod { path, user: self.user.clone(), mode, follow }).await.map(drop)
+    }
+
+    /// Returns what the keeper supports beyond the first keepers of its generation.
+    pub async fn features(&self) -> Result<Features> {
+        Ok(self.keeper.welcome().await?.features)
+    }
+
+    /// Checks for a feature. A keeper closes the connection when it receives an unknown request.
+    async fn require(&self, feature: Features, what: &str) -> Result<()> {
+        if self.features().await?.contains(feature) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorCode::Unsupported, format!("{what}: the keeper of this sandbox does not support it")))
     }
 
     /// Moves a file or directory.

@@ -28,6 +28,7 @@ pub use files::{FileReader, FileWatch, Files, SparseReader, WriteOptions};
 pub use guard::{Guard, Screen};
 pub use host_path::{Fence, HostPath, LastLink, open_regular_file, open_regular_file_beneath};
 pub use keeper::{Keeper, KeeperStream, shut_down};
+pub use kennel_proto::Features;
 pub use kennel_proto::sparse::Piece;
 pub use kennel_types as types;
 pub use logfile::{LOG_FILES, follow_log, keep_last_lines};

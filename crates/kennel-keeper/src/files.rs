@@ -6,7 +6,7 @@ use crate::report::{Report, try_write_all, write_all};
 use crate::worker::Pipes;
 use kennel_proto::{Entry, Failure, FailureKind, FileKind, Outcome, Stat};
 use minicbor::Encode;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
@@ -74,11 +74,7 @@ struct Temporary<'a> {
 
 impl<'a> Temporary<'a> {
     fn create(dir: &'a OwnedFd, path: &[u8]) -> Result<Self, Failure> {
-        let name = format!(
-            ".kennel-{}-{}",
-            rustix::process::getpid(),
-            rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec
-        );
+        let name = temporary_name();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file =
             rustix::fs::openat(dir, &name, flags, Mode::from_raw_mode(0o600)).map_err(|error| failure(path, error))?;
@@ -98,6 +94,12 @@ impl Drop for Temporary<'_> {
             let _ = rustix::fs::unlinkat(self.dir, &self.name, AtFlags::empty());
         }
     }
+}
+
+/// A name for a new entry until it is complete.
+fn temporary_name() -> String {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec;
+    format!(".kennel-{}-{now}", rustix::process::getpid())
 }
 
 /// Copies until the end, or until `left` bytes were copied.
@@ -276,6 +278,47 @@ fn move_across(from: &[u8], to: &[u8], replace: bool) -> Done {
     temporary.rename(to_name).map_err(|error| failure(to, error))?;
     let (from_dir, from_name) = paths::parent(from)?;
     rustix::fs::unlinkat(&from_dir, from_name, AtFlags::empty()).map_err(|error| failure(from, error))?;
+    Ok(Outcome::Nothing)
+}
+
+pub(crate) fn symlink(path: &[u8], target: &[u8], replace: bool) -> Done {
+    let (dir, name) = paths::parent(path)?;
+    match rustix::fs::symlinkat(target, &dir, name) {
+        Ok(()) => return Ok(Outcome::Nothing),
+        Err(Errno::EXIST) if replace => {}
+        Err(error) => return Err(failure(path, error)),
+    }
+    let temporary = temporary_name();
+    rustix::fs::symlinkat(target, &dir, &temporary).map_err(|error| failure(path, error))?;
+    match rustix::fs::renameat(&dir, &temporary, &dir, name) {
+        Ok(()) => Ok(Outcome::Nothing),
+        Err(error) => {
+            let _ = rustix::fs::unlinkat(&dir, &temporary, AtFlags::empty());
+            Err(failure(path, if error == Errno::ISDIR { Errno::EXIST } else { error }))
+        }
+    }
+}
+
+pub(crate) fn chmod(path: &[u8], mode: u32, follow: bool) -> Done {
+    let flags = if follow { OFlags::PATH } else { OFlags::PATH | OFlags::NOFOLLOW };
+    let found = paths::open(path, flags, Mode::empty()).map_err(|error| failure(path, error))?;
+    let stat = rustix::fs::fstat(&found).map_err(|error| failure(path, error))?;
+    let bits = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => mode & FILE_BITS,
+        FileType::Directory => mode & 0o7777,
+        FileType::Symlink => return Err(refused(path, "it is a symlink, which is not followed")),
+        _ => return Err(refused(path, "it is not a file or directory")),
+    };
+    // The descriptor was opened without the right to read, so that the kernel checks only who owns the file. `fchmod`
+    // does not accept such a descriptor; its name in /proc refers to the same file, whatever happens to the path.
+    let proc = rustix::fs::open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| failure(b"/proc", error))?;
+    if !rustix::fs::fstatfs(&proc).is_ok_and(|fs| fs.f_type == rustix::fs::PROC_SUPER_MAGIC) {
+        return Err(refused(b"/proc", "it is not a proc filesystem"));
+    }
+    let name = format!("self/fd/{}", found.as_raw_fd());
+    rustix::fs::chmodat(&proc, name, Mode::from_raw_mode(bits), AtFlags::empty())
+        .map_err(|error| failure(path, error))?;
     Ok(Outcome::Nothing)
 }
 

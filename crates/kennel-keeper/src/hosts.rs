@@ -6,7 +6,7 @@ use crate::log::Log;
 use crate::requests::limit;
 use crate::shim::Order;
 use crate::sys;
-use kennel_proto::{Body, Channel, Failure, Frame, GENERATION, Hello, Outcome, Reply, Welcome, caps};
+use kennel_proto::{Body, Channel, Failure, Features, Frame, GENERATION, Hello, Outcome, Reply, Welcome, caps};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -180,6 +180,7 @@ impl Keeper {
             generation: GENERATION.min(hello.generation),
             version: env!("CARGO_PKG_VERSION").into(),
             main: self.main,
+            features: Features::ALL,
         };
         connection.send(0, Body::Welcome(welcome));
         Ok(())

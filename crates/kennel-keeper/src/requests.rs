@@ -176,13 +176,15 @@ fn check_spawn(spawn: &Spawn) -> Result<(), Failure> {
 fn check_paths(request: &Request) -> Result<(), Failure> {
     let paths: &[&[u8]] = match request {
         Request::Move { from, to, .. } => &[from, to],
+        Request::Symlink { path, target, .. } => &[path, target],
         Request::Read { path, .. }
         | Request::Write { path, .. }
         | Request::List { path, .. }
         | Request::Stat { path, .. }
         | Request::Mkdir { path, .. }
         | Request::Remove { path, .. }
-        | Request::Watch { path, .. } => &[path],
+        | Request::Watch { path, .. }
+        | Request::Chmod { path, .. } => &[path],
         _ => &[],
     };
     for path in paths {

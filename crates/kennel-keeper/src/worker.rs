@@ -47,6 +47,8 @@ fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outco
         Request::Mkdir { path, parents, mode, .. } => files::mkdir(&full(path), *parents, *mode),
         Request::Move { from, to, replace, .. } => files::rename(&full(from), &full(to), *replace),
         Request::Remove { path, recursive, .. } => files::remove(&full(path), *recursive),
+        Request::Symlink { path, target, replace, .. } => files::symlink(&full(path), target, *replace),
+        Request::Chmod { path, mode, follow, .. } => files::chmod(&full(path), *mode, *follow),
         Request::Watch { path, recursive, .. } => watch::run(&full(path), *recursive, pipes),
         _ => Err(Failure { kind: FailureKind::Invalid, message: "no request on files".into() }),
     }

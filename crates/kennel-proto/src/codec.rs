@@ -272,9 +272,21 @@ mod tests {
         };
         let bodies = [
             Body::Hello(Hello { generation: 1, token: Some(vec![1, 2].into()), owner: true }),
-            Body::Welcome(Welcome { generation: 1, version: "x".into(), main: Some(7) }),
+            Body::Welcome(Welcome { generation: 1, version: "x".into(), main: Some(7), features: Features::ALL }),
             Body::Open(Box::new(Request::Spawn(spawn))),
             Body::Open(Box::new(Request::Shutdown { grace_ms: 1 })),
+            Body::Open(Box::new(Request::Symlink {
+                path: b"/l".to_vec().into(),
+                user: Some("7".into()),
+                target: vec![b'.', 0xff].into(),
+                replace: true,
+            })),
+            Body::Open(Box::new(Request::Chmod {
+                path: b"/d".to_vec().into(),
+                user: None,
+                mode: 0o2755,
+                follow: false,
+            })),
             Body::Reply(Reply::Ready { stdin_window: 3 }),
             Body::Fail(Failure { kind: FailureKind::Refused, message: "no".into() }),
             Body::Data { channel: Channel::Stderr, offset: 9, bytes: vec![1, 2, 3] },
@@ -290,6 +302,31 @@ mod tests {
         for (index, body) in bodies.into_iter().enumerate() {
             round_trip(&Frame { stream: index as u32, body });
         }
+    }
+
+    #[test]
+    fn welcomes_with_and_without_features_are_understood() {
+        /// The welcome of the first keepers, and what the first hosts read of it.
+        #[derive(Debug, PartialEq, minicbor::Encode, minicbor::Decode)]
+        struct First {
+            #[n(0)]
+            generation: u32,
+            #[n(1)]
+            version: String,
+            #[n(2)]
+            main: Option<u64>,
+        }
+        for main in [None, Some(7)] {
+            let first = minicbor::to_vec(First { generation: 1, version: "x".into(), main }).unwrap();
+            let read: Welcome = minicbor::decode(&first).unwrap();
+            assert_eq!(read, Welcome { generation: 1, version: "x".into(), main, features: Features::default() });
+            assert!(!read.features.contains(Features::SYMLINK) && !read.features.contains(Features::CHMOD));
+            let now = minicbor::to_vec(Welcome { features: Features::ALL, ..read }).unwrap();
+            assert_eq!(minicbor::decode::<First>(&now).unwrap(), First { generation: 1, version: "x".into(), main });
+        }
+        // A newer keeper has features that this host does not know.
+        let newer: Features = minicbor::decode(&minicbor::to_vec(u64::MAX).unwrap()).unwrap();
+        assert!(newer.contains(Features::ALL));
     }
 
     #[test]

@@ -7,6 +7,11 @@
 //! follows from it. Control messages are CBOR with numbered fields. Unknown fields are skipped, so a newer side can
 //! talk to an older one. The bytes of commands and files are sent raw.
 //!
+//! # Features
+//!
+//! A request that was added within a generation has a bit in [`Features`]. The keeper lists its features in its
+//! [`Welcome`]. A host does not send a request that the keeper did not list.
+//!
 //! # Flow control
 //!
 //! Each stream has up to three channels of bytes: `Stdin` to the keeper, `Stdout` and `Stderr` from it. Bytes are
@@ -30,8 +35,8 @@ pub mod sparse;
 pub use codec::{DecodeError, Decoder, HEADER, encode, encode_data_header, try_encode};
 pub use config::{KeeperConfig, LogSink};
 pub use message::{
-    Attach, Body, Channel, Entry, ExitReport, Failure, FailureKind, FileKind, Frame, Hello, Outcome, ProcessInfo,
-    Reply, Request, Size, Spawn, SpawnCommand, Stat, StatsReport, WatchItem, WatchKind, Welcome,
+    Attach, Body, Channel, Entry, ExitReport, Failure, FailureKind, Features, FileKind, Frame, Hello, Outcome,
+    ProcessInfo, Reply, Request, Size, Spawn, SpawnCommand, Stat, StatsReport, WatchItem, WatchKind, Welcome,
 };
 
 /// The protocol generation that this crate implements. A host supports keepers of its own and of older generations.

@@ -95,6 +95,37 @@ pub struct Welcome {
     /// The process id of the main process, if there is one.
     #[n(2)]
     pub main: Option<u64>,
+    /// What the keeper supports beyond the first keepers of its generation. They do not send this field, which means
+    /// that they have none of these features.
+    #[n(3)]
+    #[cbor(default)]
+    pub features: Features,
+}
+
+/// A set of features of a keeper, as bits. A host sends the request of a feature only to a keeper that has it, because
+/// a keeper closes the connection when it receives an unknown request. Unknown bits are ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(transparent)]
+pub struct Features(#[n(0)] u64);
+
+impl Features {
+    /// [`Request::Symlink`].
+    pub const SYMLINK: Self = Self(1);
+    /// [`Request::Chmod`].
+    pub const CHMOD: Self = Self(1 << 1);
+    /// All features that this crate knows.
+    pub const ALL: Self = Self(Self::SYMLINK.0 | Self::CHMOD.0);
+
+    /// Returns the features that are in both sets.
+    #[must_use]
+    pub fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Whether all features of `other` are in this set.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
 }
 
 /// A request of the host.
@@ -251,6 +282,38 @@ pub enum Request {
         #[n(0)]
         grace_ms: u64,
     },
+    /// Create a symlink. Needs [`Features::SYMLINK`].
+    #[n(14)]
+    Symlink {
+        /// The symlink. Its parent directory must exist.
+        #[n(0)]
+        path: ByteVec,
+        /// The user to act as.
+        #[n(1)]
+        user: Option<String>,
+        /// The text of the symlink. It has the same cap as a path, and is not resolved.
+        #[n(2)]
+        target: ByteVec,
+        /// Whether to replace what is at the path, in one step. A directory is never replaced.
+        #[n(3)]
+        replace: bool,
+    },
+    /// Set the permission bits of a file or directory. Needs [`Features::CHMOD`].
+    #[n(15)]
+    Chmod {
+        /// The file or directory.
+        #[n(0)]
+        path: ByteVec,
+        /// The user to act as.
+        #[n(1)]
+        user: Option<String>,
+        /// Permission bits. A file does not get its set-user-id and set-group-id bits.
+        #[n(2)]
+        mode: u32,
+        /// Whether to follow a symlink at the end of the path. If not, a symlink is refused.
+        #[n(3)]
+        follow: bool,
+    },
 }
 
 impl Request {
@@ -265,7 +328,9 @@ impl Request {
             | Self::Mkdir { user, .. }
             | Self::Move { user, .. }
             | Self::Remove { user, .. }
-            | Self::Watch { user, .. } => user.as_deref(),
+            | Self::Watch { user, .. }
+            | Self::Symlink { user, .. }
+            | Self::Chmod { user, .. } => user.as_deref(),
             _ => None,
         }
     }

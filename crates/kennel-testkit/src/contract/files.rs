@@ -3,7 +3,8 @@
 use crate::Stage;
 use crate::inside::{SOON, at, code, files, ok};
 use kennel_core::{FileWatch, WriteOptions};
-use kennel_types::{ErrorCode, FileKind, Support, WatchKind};
+use kennel_types::{Backing, ErrorCode, FileKind, Support, WatchKind};
+use std::os::unix::fs::PermissionsExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::io::AsyncReadExt;
 
@@ -220,6 +221,113 @@ pub async fn directories_are_made(stage: &Stage) {
     files.make_dir(&open, 0o775).await.unwrap();
     assert_eq!(files.stat(&open, true).await.unwrap().mode, 0o775, "nothing is taken away");
     assert_eq!(code(files.make_dir(&open, 0o775).await), ErrorCode::AlreadyExists);
+}
+
+/// With any text; over something only if that was said, and never over a directory.
+pub async fn symlinks_are_created(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let path = |name: &str| at(&sandbox, name);
+    if stage.mode().processes == Support::Refused {
+        assert_eq!(code(files.symlink(path("link"), "file", false).await), ErrorCode::Unsupported);
+        return;
+    }
+    files.write(path("in/file"), b"content", PLAIN).await.unwrap();
+    let text = async |name: &str| files.stat(path(name), false).await.unwrap().target.unwrap();
+    let odd: &[u8] = b"-s \n\xff/../..";
+    for (name, target) in [("in/link", b"file".as_slice()), ("in/dangling", b"/no/such/place"), ("in/odd", odd)] {
+        files.symlink(path(name), target, false).await.unwrap();
+        assert_eq!(text(name).await, target);
+    }
+    assert_eq!(files.read(path("in/link"), 100).await.unwrap(), b"content");
+    // A symlink at the path is not followed, and stays unless it may be replaced.
+    for name in ["in/file", "in/link", "in/dangling"] {
+        assert_eq!(code(files.symlink(path(name), "new", false).await), ErrorCode::AlreadyExists, "{name}");
+    }
+    files.symlink(path("in/link"), "dangling", true).await.unwrap();
+    files.symlink(path("in/fresh"), "file", true).await.unwrap();
+    assert_eq!((text("in/link").await, text("in/fresh").await), (b"dangling".to_vec(), b"file".to_vec()));
+    assert_eq!(files.read(path("in/file"), 100).await.unwrap(), b"content");
+    files.symlink(path("in/file"), "was a file", true).await.unwrap();
+    assert_eq!(text("in/file").await, b"was a file");
+    files.mkdir(path("in/empty"), false).await.unwrap();
+    assert_eq!(code(files.symlink(path("in/empty"), "x", true).await), ErrorCode::AlreadyExists);
+    assert_eq!(files.stat(path("in/empty"), false).await.unwrap().kind, FileKind::Directory);
+    assert_eq!(code(files.symlink(path("absent/link"), "x", true).await), ErrorCode::NotFound);
+    for none in [b"".as_slice(), b"a\0b", &[b'p'; 4096]] {
+        assert_eq!(code(files.symlink(path("in/none"), none, true).await), ErrorCode::InvalidConfig);
+    }
+    let listed: Vec<Vec<u8>> = files.list(path("in")).await.unwrap().into_iter().map(|entry| entry.name).collect();
+    assert_eq!(listed, ["dangling", "empty", "file", "fresh", "link", "odd"].map(|name| name.as_bytes().to_vec()));
+}
+
+/// Those of files and directories, without set-id bits on files; through symlinks only if that was said.
+pub async fn permissions_are_set(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let path = |name: &str| at(&sandbox, &format!("permissions{name}"));
+    let (file, dir) = (&path("/file"), &path(""));
+    files.write(file, b"content", PLAIN).await.unwrap();
+    let mode = async |path: &str| files.stat(path, false).await.unwrap().mode;
+    for (asked, got) in [(0o750, 0o750), (0o6755, 0o755), (0o4711, 0o711), (0o2070, 0o070), (0, 0), (0o600, 0o600)] {
+        files.chmod(file, asked, false).await.unwrap();
+        assert_eq!(mode(file).await, got, "{asked:o}");
+    }
+    for bits in [0o2775, 0o1777, 0o500, 0, 0o755] {
+        files.chmod(dir, bits, true).await.unwrap();
+        assert_eq!(mode(dir).await, bits, "a directory keeps all bits");
+    }
+    assert_eq!(files.read(file, 100).await.unwrap(), b"content");
+    assert_eq!(code(files.chmod(path("/absent"), 0o644, true).await), ErrorCode::NotFound);
+    if stage.mode().processes == Support::Refused {
+        return;
+    }
+    let link = &path("/link");
+    files.symlink(link, "file", false).await.unwrap();
+    assert_eq!(code(files.chmod(link, 0o666, false).await), ErrorCode::PermissionDenied);
+    assert_eq!(mode(file).await, 0o600);
+    files.chmod(link, 0o4640, true).await.unwrap();
+    assert_eq!(mode(file).await, 0o640);
+    ok(&sandbox, "mkfifo permissions/pipe").await;
+    for other in [path("/pipe"), "/dev/null".into(), "/proc/self/fd/0".into()] {
+        assert_eq!(code(files.chmod(&other, 0o666, true).await), ErrorCode::PermissionDenied, "{other}");
+    }
+    // A symlink that was made outside, to a file outside.
+    let secret = stage.home().path().join("secret");
+    std::fs::write(&secret, "outside").unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::symlink(&secret, stage.home().workspace().join("out")).unwrap();
+    if stage.mode().backing != Backing::Host {
+        let _ = files.chmod(at(&sandbox, "out"), 0o666, true).await;
+        assert_eq!(std::fs::metadata(&secret).unwrap().permissions().mode() & 0o7777, 0o600);
+    }
+}
+
+/// The kernel checks the rights of the user whom the call names.
+pub async fn symlinks_and_permissions_as_another_user(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let theirs = sandbox.files(Some("65534:65534")).await.unwrap();
+    if stage.mode().users == Support::Refused {
+        assert_eq!(code(theirs.chmod(at(&sandbox, ""), 0o777, true).await), ErrorCode::Unsupported);
+        assert_eq!(code(theirs.symlink(at(&sandbox, "link"), "x", true).await), ErrorCode::Unsupported);
+        return;
+    }
+    let root = sandbox.files(Some("0:0")).await.unwrap();
+    for (dir, bits) in [("/var/theirs", 0o777), ("/var/ours", 0o755)] {
+        root.mkdir(dir, true).await.unwrap();
+        root.chmod(dir, bits, false).await.unwrap();
+    }
+    root.write("/var/theirs/of-root", b"", WriteOptions { mode: Some(0o644), parents: false }).await.unwrap();
+    assert_eq!(code(theirs.chmod("/var/theirs/of-root", 0o666, false).await), ErrorCode::PermissionDenied);
+    assert_eq!(code(theirs.chmod("/var/ours", 0o777, false).await), ErrorCode::PermissionDenied);
+    assert_eq!(code(theirs.symlink("/var/ours/link", "x", true).await), ErrorCode::PermissionDenied);
+    theirs.symlink("/var/theirs/link", "/etc/passwd", true).await.unwrap();
+    theirs.write("/var/theirs/file", b"", WriteOptions { mode: Some(0o000), parents: false }).await.unwrap();
+    theirs.chmod("/var/theirs/file", 0o6600, false).await.unwrap();
+    for (path, mode) in [("/var/theirs/link", 0o777), ("/var/theirs/file", 0o600)] {
+        let stat = theirs.stat(path, false).await.unwrap();
+        assert_eq!((stat.uid, stat.gid, stat.mode), (65534, 65534, mode), "{path}");
+    }
 }
 
 /// Files and whole directories; over something only if that was said.

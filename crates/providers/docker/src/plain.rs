@@ -87,7 +87,8 @@ impl StandIn {
             let said = match (stream, body) {
                 (0, Body::Hello(hello)) => {
                     let generation = GENERATION.min(hello.generation.max(1));
-                    Body::Welcome(Welcome { generation, version: "none: the engine's own exec".into(), main: None })
+                    let version = "none: the engine's own exec".into();
+                    Body::Welcome(Welcome { generation, version, ..Welcome::default() })
                 }
                 (0, Body::Ping) => Body::Pong,
                 (0, _) => return,

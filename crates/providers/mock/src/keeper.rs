@@ -10,8 +10,8 @@ use crate::streams::{Link, answer};
 use crate::tree::{Tree, fail};
 use crate::{shell, tree};
 use kennel_proto::{
-    Body, Decoder, ExitReport, Failure, FailureKind, Frame, GENERATION, Hello, ProcessInfo, Spawn, StatsReport,
-    Welcome, caps, encode,
+    Body, Decoder, ExitReport, Failure, FailureKind, Features, Frame, GENERATION, Hello, ProcessInfo, Spawn,
+    StatsReport, Welcome, caps, encode,
 };
 use kennel_types::SandboxSpec;
 use std::collections::{BTreeMap, HashMap};
@@ -199,6 +199,8 @@ impl Keeper {
             generation: GENERATION.min(hello.generation.max(1)),
             version: "mock".into(),
             main: self.lock().main,
+            // Its files have no symlinks.
+            features: Features::CHMOD,
         };
         let welcome = Frame { stream: 0, body: Body::Welcome(welcome) };
         let mut reading = Box::pin(self.read(reader, decoder, out));

@@ -173,6 +173,8 @@ async fn files(keeper: &Keeper, request: Request, link: &mut Link) -> Result<Opt
         Request::Mkdir { path, parents, mode, .. } => tree.mkdir(&path, parents, mode)?,
         Request::Move { from, to, replace, .. } => tree.rename(&from, &to, replace)?,
         Request::Remove { path, recursive, .. } => tree.remove(&path, recursive)?,
+        Request::Chmod { path, mode, .. } => tree.chmod(&path, mode)?,
+        Request::Symlink { .. } => return Err(fail(FailureKind::Unsupported, "the mock has no symlinks").into()),
         Request::Watch { path, recursive, .. } => {
             let mut changes = tree.watch(&path, recursive)?;
             let mut outlet = Outlet::open(link).await;

@@ -117,6 +117,16 @@ impl Tree {
         Ok(())
     }
 
+    pub(crate) fn chmod(&self, path: &[u8], mode: u32) -> Result<(), Failure> {
+        let parts = self.resolve(path)?;
+        let mut state = self.lock();
+        state.find(&parts)?;
+        if let Some(node) = state.nodes.get_mut(&parts) {
+            node.mode = mode & if node.content.is_some() { 0o1777 } else { 0o7777 };
+        }
+        Ok(())
+    }
+
     pub(crate) fn rename(&self, from: &[u8], to: &[u8], replace: bool) -> Result<(), Failure> {
         let (from, to) = (self.resolve(from)?, self.resolve(to)?);
         let mut state = self.lock();

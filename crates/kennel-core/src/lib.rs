@@ -5,6 +5,7 @@
 
 mod child;
 mod collect;
+pub mod copy;
 mod error;
 mod exec;
 mod files;

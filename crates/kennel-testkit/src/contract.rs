@@ -1,5 +1,6 @@
 //! The contract: what every provider does, in cases by subject. [`crate::contract_suite!`] makes a test of each.
 
+pub mod copy;
 pub mod exec;
 pub mod files;
 pub mod git;
@@ -235,6 +236,10 @@ macro_rules! contract_of_keepers {
                 changes_are_seen,
                 users_see_what_they_may,
                 what_is_not_there_is_not_found,
+            }
+            copy {
+                nothing_is_run_inside,
+                a_keeper_without_features_is_helped_by_programs,
             }
             paths {
                 dots_stay_inside,

@@ -1,21 +1,40 @@
-//! A provider whose connections can be cut, as a network or a killed program would cut them.
+//! A provider whose connections can be cut, as a network or a killed program would cut them, or read along.
 
-use kennel_core::{Dialed, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result};
+use kennel_core::{
+    ByteStream, Dialed, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result,
+};
+use kennel_proto::{Body, Decoder, Features, Frame, Request, encode};
 use kennel_types::{Availability, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::task::AbortHandle;
 
 /// Passes everything on to a provider, and can cut all connections it has dialled.
 pub struct Wire {
     provider: Arc<dyn Provider>,
     connections: Mutex<Vec<AbortHandle>>,
+    /// Set if frames are read along: the features that are passed on, and the requests seen so far.
+    reading: Option<(Features, Requests)>,
 }
+
+type Requests = Arc<Mutex<Vec<Request>>>;
 
 impl Wire {
     /// A wire to this provider.
     pub fn new(provider: Arc<dyn Provider>) -> Arc<Self> {
-        Arc::new(Self { provider, connections: Mutex::default() })
+        Arc::new(Self { provider, connections: Mutex::default(), reading: None })
+    }
+
+    /// A wire to this provider that notes every request, and passes on only these features of the keepers.
+    pub fn reading(provider: Arc<dyn Provider>, features: Features) -> Arc<Self> {
+        Arc::new(Self { provider, connections: Mutex::default(), reading: Some((features, Requests::default())) })
+    }
+
+    /// The requests since the last call, if they are noted.
+    pub fn requests(&self) -> Vec<Request> {
+        let Some((_, requests)) = &self.reading else { return Vec::new() };
+        std::mem::take(&mut *requests.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Cuts all connections: not a word is said to either side.
@@ -80,7 +99,10 @@ impl Provider for Wire {
         let Dialed { mut stream, token, owner } = self.provider.dial(id).await?;
         let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
         // Aborting it drops both ends.
-        let pump = tokio::spawn(async move { tokio::io::copy_bidirectional(&mut theirs, &mut stream).await });
+        let pump = match self.reading.clone() {
+            None => tokio::spawn(async move { drop(tokio::io::copy_bidirectional(&mut theirs, &mut stream).await) }),
+            Some((features, requests)) => tokio::spawn(read_along(theirs, stream, features, requests)),
+        };
         self.connections.lock().unwrap_or_else(PoisonError::into_inner).push(pump.abort_handle());
         Ok(Dialed { stream: Box::new(ours), token, owner })
     }
@@ -91,5 +113,45 @@ impl Provider for Wire {
 
     async fn watch(&self) -> Result<EventStream> {
         self.provider.watch().await
+    }
+}
+
+async fn read_along(host: DuplexStream, keeper: Box<dyn ByteStream>, features: Features, requests: Requests) {
+    let (host_reader, host_writer) = tokio::io::split(host);
+    let (keeper_reader, keeper_writer) = tokio::io::split(keeper);
+    let to_keeper = relay(host_reader, keeper_writer, |frame| {
+        if let Body::Open(request) = &frame.body {
+            requests.lock().unwrap_or_else(PoisonError::into_inner).push((**request).clone());
+        }
+    });
+    let to_host = relay(keeper_reader, host_writer, |frame| {
+        if let Body::Welcome(welcome) = &mut frame.body {
+            welcome.features = welcome.features.intersection(features);
+        }
+    });
+    tokio::select! {
+        () = to_keeper => {}
+        () = to_host => {}
+    }
+}
+
+/// Passes frames on until either side is gone.
+async fn relay(
+    mut from: impl tokio::io::AsyncRead + Unpin,
+    mut to: impl tokio::io::AsyncWrite + Unpin,
+    mut see: impl FnMut(&mut Frame),
+) {
+    let mut decoder = Decoder::new();
+    let (mut buffer, mut bytes) = (vec![0; 64 * 1024], Vec::new());
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        decoder.feed(&buffer[..count]);
+        bytes.clear();
+        while let Some(mut frame) = decoder.next_frame().expect("both sides speak the protocol") {
+            see(&mut frame);
+            encode(&frame, &mut bytes);
+        }
+        if to.write_all(&bytes).await.is_err() {
+            return;
+        }
     }
 }

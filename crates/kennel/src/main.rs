@@ -6,7 +6,6 @@
 mod cli;
 mod command;
 mod completion;
-mod copy;
 mod drive;
 mod engines;
 mod environment;

@@ -8,6 +8,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::io::Write;
 use std::os::fd::BorrowedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::AsyncWrite;
 
 /// Exit status of a program whose reader went away: 128 and SIGPIPE.
 pub(crate) const BROKEN_PIPE: u8 = 141;
@@ -76,6 +79,50 @@ impl Stream {
             return write_all(descriptor, &bytes);
         }
         tokio::task::spawn_blocking(move || write_all(descriptor, &bytes)).await.unwrap_or(Err(Errno::CANCELED))
+    }
+}
+
+/// Standard output as a stream. One write may be under way; an error of it is returned by the next call.
+#[derive(Default)]
+pub(crate) struct Stdout {
+    writing: Option<Writing>,
+    reader_left: bool,
+}
+
+type Writing = Pin<Box<dyn Future<Output = Result<(), Errno>> + Send>>;
+
+impl Stdout {
+    /// Whether a write failed because nobody reads standard output any more.
+    pub(crate) fn reader_left(&self) -> bool {
+        self.reader_left
+    }
+
+    fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        let Some(writing) = &mut self.writing else { return Poll::Ready(Ok(())) };
+        let done = ready!(writing.as_mut().poll(cx));
+        self.writing = None;
+        self.reader_left |= done == Err(Errno::PIPE);
+        Poll::Ready(done.map_err(Into::into))
+    }
+}
+
+impl AsyncWrite for Stdout {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        ready!(self.poll_done(cx))?;
+        self.writing = Some(Box::pin(Stream::Stdout.write(bytes.to_vec())));
+        // It begins now.
+        match self.poll_done(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(bytes.len())),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        self.poll_done(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        self.poll_done(cx)
     }
 }
 

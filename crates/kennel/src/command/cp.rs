@@ -1,13 +1,21 @@
 //! `kennel cp`.
 
+mod place;
+mod progress;
+
 use crate::completion::places;
-use crate::copy::{Inside, Place, Tally, copy_in, copy_out, copy_stream_in, copy_stream_out, join, pack, unpack};
+use crate::input;
+use crate::output::{BROKEN_PIPE, Stdout};
 use crate::providers::Providers;
 use crate::report;
 use crate::signals::Signals;
-use kennel_core::{Error, Fence, Result};
+use kennel_core::copy::{Copier, Counts, PipeReader};
+use kennel_core::{Error, Result};
 use kennel_types::ErrorCode;
+use place::Place;
+use progress::Shown;
 use std::ffi::OsString;
+use std::io::IsTerminal;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,7 +59,7 @@ pub(crate) struct Cp {
 impl Cp {
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
         let done = match Signals::listen() {
-            // What was begun is dropped, and takes away its half of a file.
+            // A copy that is dropped removes its incomplete file.
             Ok(mut signals) => tokio::select! {
                 done = self.copy(providers) => done,
                 signal = signals.end() => Ok((128 + signal) as u8),
@@ -62,61 +70,77 @@ impl Cp {
     }
 
     async fn copy(&self, providers: &Providers) -> Result<u8> {
-        let mut tally = Tally::begin();
-        let mut status = 0;
         match (Place::read(&self.source), Place::read(&self.target)) {
             (Place::Inside { id, path }, to @ (Place::Host(_) | Place::Stream)) => {
-                let (inside, path) = self.inside(providers, &id, &path).await?;
-                let fences = fences(&inside, &to).await?;
-                match to.file() {
-                    file if self.archive => status = pack(&inside.files, &path, file, &fences, &mut tally).await?,
-                    Some(file) => copy_out(&inside.files, &path, file, &fences, &mut tally).await?,
-                    None => status = copy_stream_out(&inside.files, &path).await?,
+                let mut copier = self.copier(providers, &id).await?;
+                let mut stdout = Stdout::default();
+                let done = match to.file() {
+                    Some(file) if self.archive => copier.pack(&path, file).await,
+                    Some(file) => copier.copy_out(&path, file).await,
+                    None if self.archive => {
+                        refuse_terminal()?;
+                        copier.pack_stream(&path, &mut stdout, "standard output").await
+                    }
+                    None => copier.stream_out(&path, &mut stdout, "standard output").await,
+                };
+                if stdout.reader_left() {
+                    return Ok(BROKEN_PIPE);
                 }
+                done.and_then(|()| all_copied(copier.counts()))
             }
             (from @ (Place::Host(_) | Place::Stream), Place::Inside { id, path }) => {
-                let (inside, path) = self.inside(providers, &id, &path).await?;
-                let fences = fences(&inside, &from).await?;
+                let mut copier = self.copier(providers, &id).await?;
+                let target = self.target.display().to_string();
                 match from.file() {
-                    file if self.archive => unpack(&inside, file, &path, &self.target, &fences, &mut tally).await?,
-                    Some(file) => copy_in(&inside, file, &path, &fences, &mut tally).await?,
-                    None => copy_stream_in(&inside, &path).await?,
+                    Some(file) if self.archive => copier.unpack(file, &path, &target).await?,
+                    Some(file) => copier.copy_in(file, &path).await?,
+                    None if self.archive => {
+                        let stdin = archive_on_stdin(&target)?;
+                        copier.unpack_stream(stdin, "standard input", &path, &target).await?;
+                    }
+                    None => copier.stream_in(input::open(), "standard input", &path).await?,
                 }
+                all_copied(copier.counts())
             }
             _ => {
                 let message = "exactly one of source and destination must be in a sandbox";
-                return Err(Error::new(ErrorCode::InvalidConfig, message).hint("write it as ID:PATH"));
+                Err(Error::new(ErrorCode::InvalidConfig, message).hint("write it as ID:PATH"))
             }
         }
-        if status != 0 {
-            return Ok(status);
-        }
-        let mut wrong = Vec::new();
-        if tally.left_out > 0 {
-            wrong.push(format!("{} of {} entries were skipped", tally.left_out, tally.files + tally.left_out));
-        }
-        if tally.damaged > 0 {
-            wrong.push(format!("{} of {} entries are incomplete", tally.damaged, tally.files + tally.left_out));
-        }
-        if wrong.is_empty() { Ok(0) } else { Err(Error::new(ErrorCode::Unsupported, wrong.join(", "))) }
     }
 
-    /// The sandbox, and the path as seen from its root.
-    async fn inside(&self, providers: &Providers, id: &str, path: &[u8]) -> Result<(Inside, Vec<u8>)> {
+    async fn copier(&self, providers: &Providers, id: &str) -> Result<Copier> {
         let sandbox = providers.find(id).await?;
-        let files = sandbox.files(self.user.as_deref()).await?;
-        let path = join(sandbox.info().workdir.as_bytes(), path);
-        Ok((Inside { sandbox, files, user: self.user.clone() }, path))
+        let mut shown = Shown::begin();
+        Copier::new(&sandbox, self.user.as_deref(), move |progress| shown.show(progress)).await
     }
 }
 
-/// The workspaces that a symlink must not lead out of: those of all sandboxes of the provider. What was removed is not known any
-/// more.
-async fn fences(inside: &Inside, here: &Place) -> Result<Vec<Fence>> {
-    if here.file().is_none() {
-        return Ok(Vec::new());
+/// Reports as an error that something was not copied, or not as it was.
+fn all_copied(counts: Counts) -> Result<u8> {
+    let all = counts.files + counts.skipped;
+    let mut wrong = Vec::new();
+    if counts.skipped > 0 {
+        wrong.push(format!("{} of {all} entries were skipped", counts.skipped));
     }
-    let listed = inside.sandbox.provider().list().await?;
-    let workspaces = listed.iter().chain([inside.sandbox.info()]).filter_map(|info| info.workspace.as_deref());
-    Ok(workspaces.filter_map(Fence::around).collect())
+    if counts.incomplete > 0 {
+        wrong.push(format!("{} of {all} entries are incomplete", counts.incomplete));
+    }
+    if wrong.is_empty() { Ok(0) } else { Err(Error::new(ErrorCode::Unsupported, wrong.join(", "))) }
+}
+
+fn refuse_terminal() -> Result<()> {
+    if !std::io::stdout().is_terminal() {
+        return Ok(());
+    }
+    let message = "cannot write an archive to a terminal";
+    Err(Error::new(ErrorCode::InvalidConfig, message).hint("name a file, or use a pipe: ... | tar tv"))
+}
+
+fn archive_on_stdin(target: &str) -> Result<PipeReader> {
+    if input::kind() != input::Kind::Terminal {
+        return Ok(input::open());
+    }
+    let message = "standard input is a terminal, not an archive";
+    Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("tar c . | kennel cp --archive - {target}")))
 }

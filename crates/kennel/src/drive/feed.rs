@@ -1,8 +1,9 @@
 //! Our standard input on its way to a command's, with the keys that leave it and what has to be said again after a lost
 //! connection.
 
-use crate::input::Input;
+use crate::input;
 use kennel_core::Stdin;
+use kennel_core::copy::PipeReader;
 use kennel_proto::caps;
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc};
@@ -20,7 +21,7 @@ impl Feeder {
         let left = Arc::<Notify>::default();
         let (renewed, renewals) = mpsc::unbounded_channel();
         let keys = keys.then(Keys::default);
-        let feed = Feed { input: Input::open(), stdin, keys, left: left.clone() };
+        let feed = Feed { input: input::open(), stdin, keys, left: left.clone() };
         let task = if keeps { tokio::spawn(feed.again_and_again(renewals)) } else { tokio::spawn(feed.once()) };
         Self { left, renewed, task: task.abort_handle() }
     }
@@ -43,7 +44,7 @@ impl Drop for Feeder {
 }
 
 struct Feed {
-    input: Input,
+    input: PipeReader,
     stdin: Stdin,
     keys: Option<Keys>,
     left: Arc<Notify>,

@@ -1,9 +1,10 @@
-//! A tar archive as it is read: one entry after the other, from a file or a pipe.
+//! Reads a tar archive from a file or a pipe, one entry after the other.
 //!
-//! Any tar is understood: old, POSIX with its extended headers, GNU with its long names. What the archive says of itself
-//! is checked, and no memory is taken for it beyond a cap. Names come as they are written; whoever uses them judges them.
+//! It understands old archives, POSIX archives with extended headers, and GNU archives with long names. Sizes in the
+//! archive are checked against a cap before memory is allocated. Names are returned as they are; the caller must check
+//! them.
 
-use kennel_core::{Error, Result};
+use crate::{Error, Result};
 use kennel_types::ErrorCode;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -18,8 +19,10 @@ const BUFFER: usize = 128 * 1024;
 
 /// An archive that is being read.
 pub(super) struct Archive {
-    from: BufReader<Box<dyn AsyncRead + Unpin>>,
+    from: BufReader<Box<dyn AsyncRead + Send + Unpin>>,
     title: String,
+    /// The host file, for hints.
+    file: Option<String>,
     target: String,
     /// Bytes read so far.
     at: u64,
@@ -65,10 +68,16 @@ struct Extended {
 }
 
 impl Archive {
-    /// Nothing is read yet. The title is what messages call it, the target what the user typed as such.
-    pub(super) fn new(from: Box<dyn AsyncRead + Unpin>, title: String, target: String) -> Self {
+    /// Creates a reader, and reads nothing yet. Errors call the archive `title`. Hints name its `file`, if it is one,
+    /// and call the place inside `target`.
+    pub(super) fn new(
+        from: Box<dyn AsyncRead + Send + Unpin>,
+        title: String,
+        file: Option<String>,
+        target: String,
+    ) -> Self {
         let from = BufReader::with_capacity(BUFFER, from);
-        Self { from, title, target, at: 0, entries: 0, content: 0, filling: 0, name: None, cut: false }
+        Self { from, title, file, target, at: 0, entries: 0, content: 0, filling: 0, name: None, cut: false }
     }
 
     /// The next entry; `None` at the end. Content that was not read is skipped.
@@ -253,7 +262,7 @@ impl Archive {
             [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2")];
         let Some((_, program)) = KINDS.iter().find(|(magic, _)| start.starts_with(magic)) else { return Ok(()) };
         let message = format!("{} is compressed with {program}", self.title);
-        let file = if self.title == STANDARD_INPUT { "FILE" } else { &self.title };
+        let file = self.file.as_deref().unwrap_or("FILE");
         Err(Error::new(ErrorCode::InvalidConfig, message)
             .hint(format!("{program} -dc {file} | kennel cp --archive - {}", self.target)))
     }
@@ -279,9 +288,6 @@ impl Archive {
         format!("after {} {entries} and {} bytes", self.entries, self.at)
     }
 }
-
-/// What messages call our own standard input.
-pub(super) const STANDARD_INPUT: &str = "standard input";
 
 /// The content of one entry.
 pub(super) struct Content<'a>(&'a mut Archive);

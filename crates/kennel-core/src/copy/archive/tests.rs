@@ -12,7 +12,7 @@ type Told = (Vec<u8>, Kind, Vec<u8>);
 fn read(bytes: &[u8]) -> Result<Found> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let from = Box::new(std::io::Cursor::new(bytes.to_vec()));
-    let mut archive = Archive::new(from, "it".into(), "box:/x".into());
+    let mut archive = Archive::new(from, "it".into(), Some("it".into()), "box:/x".into());
     runtime.block_on(async {
         let mut found = Vec::new();
         while let Some(entry) = archive.next().await? {

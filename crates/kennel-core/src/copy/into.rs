@@ -1,19 +1,19 @@
-//! From the host to a sandbox.
+//! Copies from the host to a sandbox.
 
 use super::host::HostDir;
 use super::{Inside, Tally, cannot, join, last_name};
-use crate::input::Input;
-use kennel_core::{Error, Fence, Files, HostPath, LastLink, Result, WriteOptions};
+use crate::{Error, Fence, Files, HostPath, LastLink, Result, WriteOptions};
 use kennel_types::ErrorCode;
 use rustix::fs::{FileType, OFlags};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
+use tokio::io::AsyncRead;
 
 /// Copies a file or directory of the host to a path inside.
-pub(crate) async fn copy_in(
+pub(super) async fn copy_in(
     inside: &Inside,
     source: &Path,
     target: &[u8],
@@ -21,8 +21,8 @@ pub(crate) async fn copy_in(
     tally: &mut Tally,
 ) -> Result<()> {
     let what = |error| cannot("read", source, error);
-    // A symlink that the user named is followed as far as it may lead; what is below is not followed. A FIFO is not waited
-    // for.
+    // A symlink that the user named is followed as far as it may lead. Symlinks below it are not followed. Opening a
+    // FIFO does not block.
     let file = HostPath::resolve(source, fences, LastLink::Follow)
         .and_then(|path| path.open(OFlags::RDONLY | OFlags::NONBLOCK))
         .map_err(what)?;
@@ -43,18 +43,23 @@ pub(crate) async fn copy_in(
     copy_file(&inside.files, file, meta.permissions().mode() & 0o777, &target, tally).await
 }
 
-/// Copies our standard input to a file inside.
-pub(crate) async fn copy_stream_in(inside: &Inside, target: &[u8]) -> Result<()> {
+/// Copies a stream to a file inside.
+pub(super) async fn copy_stream_in(
+    inside: &Inside,
+    from: impl AsyncRead + Send + Unpin,
+    title: &str,
+    target: &[u8],
+) -> Result<()> {
     if target.ends_with(b"/") || inside.is_dir(target).await? {
-        let message = format!("{} is a directory: standard input needs a file name", String::from_utf8_lossy(target));
+        let message = format!("{} is a directory: {title} needs a file name", String::from_utf8_lossy(target));
         return Err(Error::new(ErrorCode::InvalidConfig, message));
     }
-    inside.files.write_from(target, Input::open(), WriteOptions::default()).await
+    inside.files.write_from(target, from, WriteOptions::default()).await
 }
 
-/// A directory still to be copied.
+/// A directory that is still to be copied.
 struct Waiting {
-    parent: Rc<HostDir>,
+    parent: Arc<HostDir>,
     name: Vec<u8>,
     target: Vec<u8>,
 }
@@ -65,7 +70,7 @@ async fn copy_tree(inside: &Inside, from: HostDir, to: Vec<u8>, tally: &mut Tall
     while let Some(Waiting { parent, name, target }) = waiting.pop() {
         match parent.dir(&name) {
             Ok(dir) => copy_entries(inside, dir, &target, &mut waiting, tally).await?,
-            Err(error) => tally.leave_out(&target, &error.to_string()),
+            Err(error) => tally.skip(&target, &error.to_string()),
         }
     }
     Ok(())
@@ -82,20 +87,20 @@ async fn copy_entries(
     let entries = from
         .entries()
         .map_err(|error| Error::io(format!("read what goes to {}", String::from_utf8_lossy(to)), error))?;
-    let from = Rc::new(from);
+    let from = Arc::new(from);
     for (name, kind, _) in entries {
         let target = join(to, &name);
         match kind {
             FileType::Directory => waiting.push(Waiting { parent: from.clone(), name, target }),
             FileType::RegularFile => match from.read_file(&name) {
                 Ok((file, mode)) => copy_file(&inside.files, file, mode, &target, tally).await?,
-                Err(error) => tally.leave_out(&target, &error.to_string()),
+                Err(error) => tally.skip(&target, &error.to_string()),
             },
             FileType::Symlink => match from.read_link(&name) {
                 Ok(link) => copy_link(inside, &link, &target, tally).await?,
-                Err(error) => tally.leave_out(&target, &error.to_string()),
+                Err(error) => tally.skip(&target, &error.to_string()),
             },
-            _ => tally.leave_out(&target, "it is a FIFO, socket or device"),
+            _ => tally.skip(&target, "it is a FIFO, socket or device"),
         }
     }
     Ok(())
@@ -103,8 +108,8 @@ async fn copy_entries(
 
 async fn copy_link(inside: &Inside, link: &[u8], target: &[u8], tally: &mut Tally) -> Result<()> {
     match inside.make_link(link, target).await? {
-        Ok(()) => tally.files += 1,
-        Err(why) => tally.leave_out(target, &why),
+        Ok(()) => tally.file(),
+        Err(why) => tally.skip(target, &why),
     }
     Ok(())
 }
@@ -112,6 +117,6 @@ async fn copy_link(inside: &Inside, link: &[u8], target: &[u8], tally: &mut Tall
 async fn copy_file(files: &Files, file: File, mode: u32, target: &[u8], tally: &mut Tally) -> Result<()> {
     let options = WriteOptions { mode: Some(mode), parents: true };
     files.write_file(target, &file, options, |count| tally.copied(count)).await?;
-    tally.files += 1;
+    tally.file();
     Ok(())
 }

@@ -1,18 +1,17 @@
-//! From a sandbox to the host.
+//! Copies from a sandbox to the host.
 
 use super::host::HostDir;
 use super::{Tally, cannot, join, last_name};
-use crate::output::Stream;
-use kennel_core::{Error, Fence, Files, HostPath, LastLink, Piece, Result};
+use crate::{Error, Fence, Files, HostPath, LastLink, Piece, Result};
 use kennel_types::{DirEntry, ErrorCode, FileKind};
-use rustix::io::Errno;
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 /// Copies a file or directory to a path on the host.
-pub(crate) async fn copy_out(
+pub(super) async fn copy_out(
     files: &Files,
     source: &[u8],
     target: &Path,
@@ -39,11 +38,11 @@ pub(crate) async fn copy_out(
     }
 }
 
-/// What a path on the host means to a copy that writes there.
+/// The meaning of a host path for a copy that writes there.
 pub(super) enum Target {
-    /// A directory that is there.
+    /// An existing directory.
     Directory(HostDir),
-    /// A name in a directory. It may be that of a file, which is replaced; a symlink is not written through.
+    /// A name in a directory. An existing file is replaced; a symlink is refused.
     New(HostDir, Vec<u8>),
 }
 
@@ -66,23 +65,26 @@ impl Target {
     }
 }
 
-/// Copies a file to our standard output.
-pub(crate) async fn copy_stream_out(files: &Files, source: &[u8]) -> Result<u8> {
+/// Copies a file to a stream.
+pub(super) async fn copy_stream_out(
+    files: &Files,
+    source: &[u8],
+    mut to: impl AsyncWrite + Send + Unpin,
+    title: &str,
+) -> Result<()> {
+    let failed = |error| Error::io(format!("write to {title}"), error);
     let mut reader = files.open(source, 0, None).await?;
     while let Some(bytes) = reader.chunk().await? {
-        match Stream::Stdout.write(bytes).await {
-            Ok(()) => {}
-            Err(Errno::PIPE) => return Ok(crate::output::BROKEN_PIPE),
-            Err(error) => return Err(Error::io("write to standard output", error)),
-        }
+        to.write_all(&bytes).await.map_err(failed)?;
     }
-    Ok(0)
+    to.flush().await.map_err(failed)
 }
 
-/// A directory still to be copied. It is opened when its turn comes: only as many are open as the tree is deep.
+/// A directory that is still to be copied. It is opened when its turn comes, so only as many are open as the tree is
+/// deep.
 struct Waiting {
     path: Vec<u8>,
-    parent: Rc<HostDir>,
+    parent: Arc<HostDir>,
     entry: DirEntry,
 }
 
@@ -92,10 +94,10 @@ async fn copy_tree(files: &Files, path: Vec<u8>, into: HostDir, tally: &mut Tall
     while let Some(Waiting { path, parent, entry }) = waiting.pop() {
         match parent.make_dir(&entry.name, entry.stat.mode) {
             Ok(dir) => match copy_entries(files, &path, dir, &mut waiting, tally).await {
-                Err(error) if is_about_the_file(&error) => tally.leave_out(&path, &error.to_string()),
+                Err(error) if is_about_the_file(&error) => tally.skip(&path, &error.to_string()),
                 done => done?,
             },
-            Err(error) => tally.leave_out(&path, &error.to_string()),
+            Err(error) => tally.skip(&path, &error.to_string()),
         }
     }
     Ok(())
@@ -108,25 +110,25 @@ async fn copy_entries(
     waiting: &mut Vec<Waiting>,
     tally: &mut Tally,
 ) -> Result<()> {
-    let into = Rc::new(into);
+    let into = Arc::new(into);
     for entry in files.list(path).await? {
         let from = join(path, &entry.name);
         match entry.stat.kind {
             FileKind::Directory => waiting.push(Waiting { path: from, parent: into.clone(), entry }),
             FileKind::File => match copy_file(files, &from, &into, &entry.name, entry.stat.mode, tally).await {
                 Ok(()) => {}
-                // One file that cannot be read, or is gone meanwhile, does not spoil the rest.
-                Err(error) if is_about_the_file(&error) => tally.leave_out(&from, &error.to_string()),
+                // One file that cannot be read, or is gone meanwhile, does not end the copy.
+                Err(error) if is_about_the_file(&error) => tally.skip(&from, &error.to_string()),
                 Err(error) => return Err(error),
             },
             FileKind::Symlink => {
                 let target = entry.stat.target.unwrap_or_default();
                 match into.make_link(&entry.name, &target) {
-                    Ok(()) => tally.files += 1,
-                    Err(error) => tally.leave_out(&from, &error.to_string()),
+                    Ok(()) => tally.file(),
+                    Err(error) => tally.skip(&from, &error.to_string()),
                 }
             }
-            FileKind::Other => tally.leave_out(&from, "it is a FIFO, socket or device"),
+            FileKind::Other => tally.skip(&from, "it is a FIFO, socket or device"),
         }
     }
     Ok(())
@@ -164,10 +166,10 @@ async fn copy_file(
         }
     }
     if holes {
-        // The last of them may be at the end.
+        // The last hole may be at the end.
         new.file.set_len(size).map_err(what)?;
     }
     new.finish().map_err(what)?;
-    tally.files += 1;
+    tally.file();
     Ok(())
 }

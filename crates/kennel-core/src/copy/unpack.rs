@@ -1,64 +1,47 @@
-//! A tar archive, unpacked inside.
+//! Unpacks a tar archive inside.
 //!
-//! The archive may be anyone's. Nothing of it goes outside the directory it is unpacked in: `..` is refused, and so is
-//! an entry behind a link that the archive itself has made. Links that were inside before are the sandbox's own, and are
-//! followed there as in every copy. What owners and times the archive names is not kept: the file calls cannot set them.
+//! The archive is not trusted. Nothing in it gets outside the directory it is unpacked in: `..` is refused, and so is an
+//! entry behind a symlink of the same archive. Symlinks that existed before belong to the sandbox, and are followed
+//! inside, as in every copy. Owners and times are ignored, because the file requests cannot set them.
 
-use super::archive::{Archive, Entry, Kind, STANDARD_INPUT};
-use super::streams::{Counted, FromInside, Plain};
+use super::archive::{Archive, Entry, Kind};
+use super::streams::{Counted, FromInside, PipeReader, Plain};
 use super::{Inside, Tally, cannot, join};
-use crate::input::{self, Input};
-use kennel_core::{Error, Fence, HostPath, LastLink, Result, WriteOptions};
+use crate::{Error, Fence, HostPath, LastLink, Result, WriteOptions};
 use kennel_proto::caps;
 use kennel_types::{ErrorCode, FileKind};
 use rustix::fs::OFlags;
-use std::collections::HashSet;
-use std::ffi::OsStr;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
+use tokio::io::AsyncRead;
 
 /// Links, and directories that may not be written to, that an archive may have.
 const REMEMBERED: usize = 1_000_000;
 
-/// Unpacks an archive, a file here or our standard input, in a directory inside. `typed` is what the user calls that.
-pub(crate) async fn unpack(
-    inside: &Inside,
-    source: Option<&Path>,
-    target: &[u8],
-    typed: &OsStr,
-    fences: &[Fence],
-    tally: &mut Tally,
-) -> Result<()> {
-    let mut archive = open(source, typed.display().to_string(), fences).await?;
-    // Something that is no archive leaves nothing.
+/// Unpacks an archive in a directory inside.
+pub(super) async fn unpack(inside: &Inside, mut archive: Archive, target: &[u8], tally: &mut Tally) -> Result<()> {
+    // If this is no archive, nothing is created.
     let mut next = archive.next().await?;
     inside.files.mkdir(target, true).await?;
-    let mut unpacking = Unpacking { inside, target, links: HashSet::new(), closed: Vec::new(), tally };
+    let mut unpacking = Unpacking { inside, target, links: HashSet::new(), closed: HashMap::new(), tally };
     while let Some(entry) = next {
         unpacking.entry(&mut archive, entry).await?;
         next = archive.next().await?;
     }
     archive.drain().await?;
-    // What is below first: a closed directory may not even be looked into.
-    let mut closed = unpacking.closed;
+    // The deepest first: a closed directory may not even be searched.
+    let mut closed: Vec<(Vec<u8>, u32)> = unpacking.closed.into_iter().collect();
     closed.sort_unstable_by(|a, b| b.cmp(a));
     inside.set_modes(&closed).await
 }
 
-async fn open(source: Option<&Path>, target: String, fences: &[Fence]) -> Result<Archive> {
-    let Some(path) = source else {
-        if input::kind() == input::Kind::Terminal {
-            let message = "standard input is a terminal, not an archive";
-            return Err(
-                Error::new(ErrorCode::InvalidConfig, message).hint(format!("tar c . | kennel cp --archive - {target}"))
-            );
-        }
-        return Ok(Archive::new(Box::new(Input::open()), STANDARD_INPUT.to_owned(), target));
-    };
+/// Opens an archive that the user named, a file or FIFO. `target` is what the user calls the place inside.
+pub(super) async fn open(path: &Path, target: &str, fences: &[Fence]) -> Result<Archive> {
     let what = |error| cannot("read", path, error);
     let title = path.display().to_string();
     let resolved = HostPath::resolve(path, fences, LastLink::Follow).map_err(what)?;
-    // A FIFO is waited for.
+    // Opening a FIFO blocks until it has a writer.
     let opened = tokio::task::spawn_blocking(move || {
         let file = File::from(resolved.open(OFlags::RDONLY)?);
         let meta = file.metadata()?;
@@ -69,7 +52,9 @@ async fn open(source: Option<&Path>, target: String, fences: &[Fence]) -> Result
         let hint = format!("kennel cp {title} {target}");
         return Err(Error::new(ErrorCode::InvalidConfig, format!("{title} is a directory, not an archive")).hint(hint));
     }
-    Ok(Archive::new(if meta.is_file() { Box::new(Plain(file)) } else { Box::new(Input::of(file)) }, title, target))
+    let from: Box<dyn AsyncRead + Send + Unpin> =
+        if meta.is_file() { Box::new(Plain(file)) } else { Box::new(PipeReader::new(file)) };
+    Ok(Archive::new(from, title.clone(), Some(title), target.to_owned()))
 }
 
 struct Unpacking<'a> {
@@ -78,7 +63,7 @@ struct Unpacking<'a> {
     /// Links that this archive has made.
     links: HashSet<Vec<u8>>,
     /// Directories that get their permissions last, because nothing could be put into them then.
-    closed: Vec<(Vec<u8>, u32)>,
+    closed: HashMap<Vec<u8>, u32>,
     tally: &'a mut Tally,
 }
 
@@ -86,7 +71,7 @@ impl Unpacking<'_> {
     async fn entry(&mut self, archive: &mut Archive, entry: Entry) -> Result<()> {
         let Entry { name, kind, mode } = entry;
         if let Kind::Other(why) = kind {
-            self.tally.leave_out(&name, why);
+            self.tally.skip(&name, why);
             return Ok(());
         }
         let relative = self.judge(&name).map_err(|why| refused(&name, &why))?;
@@ -107,10 +92,10 @@ impl Unpacking<'_> {
         }
         match kind {
             Kind::File => {
-                let content = Counted { from: archive.content(), tally: self.tally };
+                let content = Counted { from: archive.content(), tell: |count| self.tally.copied(count) };
                 let written = self.inside.files.write_from(&path, content, options(mode)).await;
                 written.map_err(|error| archive.cut().unwrap_or(error))?;
-                self.tally.files += 1;
+                self.tally.file();
             }
             Kind::Directory => self.directory(path, mode).await?,
             Kind::Symlink(text) => self.link(relative, &text, &path).await?,
@@ -159,7 +144,7 @@ impl Unpacking<'_> {
         }
         match made {
             Ok(()) if mode & OPEN != OPEN => {
-                self.closed.push((path, mode));
+                self.closed.insert(path, mode);
                 self.remembers()
             }
             // One that was there keeps its permissions.
@@ -175,10 +160,12 @@ impl Unpacking<'_> {
         self.inside.files.mkdir(parent(path), true).await?;
         match self.inside.make_link(text, path).await? {
             Ok(()) => {
-                self.tally.files += 1;
+                self.tally.file();
+                // It may have replaced an empty directory, whose permissions its target must not get.
+                self.closed.remove(path);
                 self.links.insert(relative);
             }
-            Err(why) => self.tally.leave_out(path, &why),
+            Err(why) => self.tally.skip(path, &why),
         }
         self.remembers()
     }
@@ -196,8 +183,8 @@ impl Unpacking<'_> {
             (FileKind::File, _) if from == path => {}
             (FileKind::File, _) => {
                 let from = FromInside::new(files.open(&from, 0, None).await?);
-                files.write_from(path, Counted { from, tally: self.tally }, options(mode)).await?;
-                self.tally.files += 1;
+                files.write_from(path, Counted { from, tell: |count| self.tally.copied(count) }, options(mode)).await?;
+                self.tally.file();
             }
             (FileKind::Symlink, Some(text)) => self.link(relative, &text, path).await?,
             _ => return Ok(Err(", which is not a file")),

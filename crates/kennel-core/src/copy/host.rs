@@ -1,6 +1,6 @@
 //! A host directory held by descriptor, so that nobody can put another in its place. Names in it come from a sandbox.
 
-use kennel_core::{Fence, HostPath, LastLink};
+use crate::{Fence, HostPath, LastLink};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;

@@ -1,42 +1,32 @@
-//! What is inside, as a tar archive. It is written as it is read, and never held as a whole.
+//! Packs files of a sandbox into a tar archive, which is streamed and never held in memory as a whole.
 //!
-//! Names and sizes are claims of the inside. A name that is none is left out. An entry gets as many bytes as its header
-//! promises, whatever becomes of the file meanwhile: what follows stays readable, and the damage is said. Bits like
-//! set-user-id stay behind, as in every copy: who unpacks it may be root.
+//! Names and sizes come from inside and are not trusted. An entry with an invalid name is skipped. An entry gets as many
+//! bytes as its header says, even if the file changes meanwhile, so that the rest of the archive is valid; the damage is
+//! reported. Set-user-id, set-group-id and sticky bits are not copied, because whoever unpacks the archive may be root.
 
 use super::archive::{BLOCK, filling};
 use super::host::{NewFile, checked};
 use super::out::{Target, is_about_the_file};
 use super::{Tally, cannot, join, last_name};
-use crate::output::{BROKEN_PIPE, Stream};
-use kennel_core::{Error, Fence, Files, Piece, Result, SparseReader};
+use crate::{Error, Fence, Files, Piece, Result, SparseReader};
 use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat, format_bytes};
-use rustix::io::Errno;
-use std::io::{IsTerminal, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 use tar::{EntryType, Header};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 /// Entries of directories that are open at once. More is not read but made up.
 const OPEN: usize = 2_000_000;
 const PERMISSIONS: u32 = 0o777;
 
-/// Writes an archive of a file or directory to a file here, or to our standard output; answers the exit status.
-pub(crate) async fn pack(
+/// Writes an archive of a file or directory to a host file.
+pub(super) async fn pack(
     files: &Files,
     source: &[u8],
-    target: Option<&Path>,
+    target: &Path,
     fences: &[Fence],
     tally: &mut Tally,
-) -> Result<u8> {
-    let Some(target) = target else {
-        if std::io::stdout().is_terminal() {
-            let message = "cannot write an archive to a terminal";
-            return Err(Error::new(ErrorCode::InvalidConfig, message).hint("name a file, or use a pipe: ... | tar tv"));
-        }
-        let mut sink = Sink::new(To::Stdout);
-        let done = pack_all(files, source, &mut sink, tally).await;
-        return if sink.reader_left { Ok(BROKEN_PIPE) } else { done.map(|()| 0) };
-    };
+) -> Result<()> {
     let what = |error| cannot("write", target, error);
     let (parent, name) = match Target::find(target, fences)? {
         Target::New(parent, name) => (parent, name),
@@ -50,7 +40,19 @@ pub(crate) async fn pack(
     if let To::File(file) = sink.to {
         file.finish().map_err(what)?;
     }
-    Ok(0)
+    Ok(())
+}
+
+/// Writes an archive of a file or directory to a stream.
+pub(super) async fn pack_stream(
+    files: &Files,
+    source: &[u8],
+    to: impl AsyncWrite + Send + Unpin,
+    title: &str,
+    tally: &mut Tally,
+) -> Result<()> {
+    let mut to = to;
+    pack_all(files, source, &mut Sink::new(To::Stream(&mut to, title)), tally).await
 }
 
 async fn pack_all(files: &Files, source: &[u8], sink: &mut Sink<'_>, tally: &mut Tally) -> Result<()> {
@@ -69,7 +71,7 @@ async fn pack_all(files: &Files, source: &[u8], sink: &mut Sink<'_>, tally: &mut
         }
     }
     sink.zeros(2 * BLOCK as u64).await?;
-    sink.flush().await
+    sink.finish().await
 }
 
 /// A directory whose entries are being written.
@@ -96,7 +98,7 @@ async fn pack_tree(
             continue;
         };
         if let Err(error) = checked(&name) {
-            tally.leave_out(&join(&level.path, &name), &error.to_string());
+            tally.skip(&join(&level.path, &name), &error.to_string());
             continue;
         }
         let (path, name) = (join(&level.path, &name), join(&level.name, &name));
@@ -110,23 +112,23 @@ async fn pack_tree(
                         return Err(Error::new(ErrorCode::LimitExceeded, message));
                     }
                 }
-                Err(error) if is_about_the_file(&error) => tally.leave_out(&path, &error.to_string()),
+                Err(error) if is_about_the_file(&error) => tally.skip(&path, &error.to_string()),
                 Err(error) => return Err(error),
             },
             // Opened before anything is written of it: one that cannot be read is not in the archive.
             FileKind::File => match files.open_sparse(&path).await {
                 Ok(reader) => pack_file(reader, &path, &name, &stat, sink, tally).await?,
-                Err(error) if is_about_the_file(&error) => tally.leave_out(&path, &error.to_string()),
+                Err(error) if is_about_the_file(&error) => tally.skip(&path, &error.to_string()),
                 Err(error) => return Err(error),
             },
             FileKind::Symlink => match stat.target.as_deref() {
                 Some(text) if !text.is_empty() && !text.contains(&0) => {
                     sink.write(&head(&name, EntryType::Symlink, &stat, 0, text)).await?;
-                    tally.files += 1;
+                    tally.file();
                 }
-                _ => tally.leave_out(&path, "it is a symlink without a target"),
+                _ => tally.skip(&path, "it is a symlink without a target"),
             },
-            FileKind::Other => tally.leave_out(&path, "it is a FIFO, socket or device"),
+            FileKind::Other => tally.skip(&path, "it is a FIFO, socket or device"),
         }
     }
     Ok(())
@@ -142,7 +144,7 @@ async fn pack_file(
     tally: &mut Tally,
 ) -> Result<()> {
     if i64::try_from(stat.size).is_err() {
-        tally.leave_out(path, "its size is not valid");
+        tally.skip(path, "its size is not valid");
         return Ok(());
     }
     sink.write(&head(name, EntryType::Regular, stat, stat.size, b"")).await?;
@@ -165,18 +167,18 @@ async fn pack_file(
                 }
                 left -= count;
                 if count < length {
-                    tally.damage(path, "it grew while it was read, and its end is missing in the archive");
+                    tally.incomplete(path, "it grew while it was read, and its end is missing in the archive");
                     break;
                 }
             }
             Ok(None) => {
                 if left > 0 {
-                    tally.damage(path, "it shrank while it was read, and has zeros at its end in the archive");
+                    tally.incomplete(path, "it shrank while it was read, and has zeros at its end in the archive");
                 }
                 break;
             }
             Err(error) if is_about_the_file(&error) => {
-                tally.damage(path, &error.to_string());
+                tally.incomplete(path, &error.to_string());
                 break;
             }
             Err(error) => return Err(error),
@@ -184,7 +186,7 @@ async fn pack_file(
     }
     sink.hole(left).await?;
     sink.zeros(filling(stat.size)).await?;
-    tally.files += 1;
+    tally.file();
     Ok(())
 }
 
@@ -241,20 +243,19 @@ const FULL: usize = 64 * 1024;
 struct Sink<'a> {
     to: To<'a>,
     buffer: Vec<u8>,
-    /// Bytes of holes that a stream has had.
+    /// Bytes of holes that were written to a stream.
     holes: u64,
-    /// Nobody reads our standard output any more.
-    reader_left: bool,
 }
 
 enum To<'a> {
-    Stdout,
+    /// A stream, and what errors call it.
+    Stream(&'a mut (dyn AsyncWrite + Send + Unpin), &'a str),
     File(NewFile<'a>),
 }
 
 impl<'a> Sink<'a> {
     fn new(to: To<'a>) -> Self {
-        Self { to, buffer: Vec::new(), holes: 0, reader_left: false }
+        Self { to, buffer: Vec::new(), holes: 0 }
     }
 
     /// Writes what need not be copied for that.
@@ -295,7 +296,7 @@ impl<'a> Sink<'a> {
                 new.file.seek(SeekFrom::Current(forward)).map_err(|error| Error::io("write the archive", error))?;
                 Ok(())
             }
-            To::Stdout => {
+            To::Stream(..) => {
                 self.holes = self.holes.saturating_add(length);
                 if self.holes > HOLES {
                     let message = format!(
@@ -318,13 +319,21 @@ impl<'a> Sink<'a> {
         self.send(bytes).await
     }
 
+    /// Writes everything that is held back.
+    async fn finish(&mut self) -> Result<()> {
+        self.flush().await?;
+        if let To::Stream(to, title) = &mut self.to {
+            to.flush().await.map_err(|error| Error::io(format!("write to {title}"), error))?;
+        }
+        Ok(())
+    }
+
     async fn send(&mut self, bytes: Vec<u8>) -> Result<()> {
         match &mut self.to {
             To::File(new) => new.file.write_all(&bytes).map_err(|error| Error::io("write the archive", error)),
-            To::Stdout => Stream::Stdout.write(bytes).await.map_err(|error| {
-                self.reader_left = error == Errno::PIPE;
-                Error::io("write to standard output", error)
-            }),
+            To::Stream(to, title) => {
+                to.write_all(&bytes).await.map_err(|error| Error::io(format!("write to {title}"), error))
+            }
         }
     }
 }

@@ -11,9 +11,9 @@ use std::task::{Context, Poll, ready};
 use tar::Header;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader, ReadBuf};
 
-/// What an archive is made of.
+/// Archives consist of blocks of this size.
 pub(super) const BLOCK: usize = 512;
-/// Longest extended header: far more than any path, and enough for the attributes of a file.
+/// The maximum size of an extended header: far more than any path, and enough for the attributes of a file.
 const EXTENDED: u64 = 1024 * 1024;
 const BUFFER: usize = 128 * 1024;
 
@@ -26,12 +26,12 @@ pub(super) struct Archive {
     target: String,
     /// Bytes read so far.
     at: u64,
-    /// Entries before the present one.
+    /// Entries before the current one.
     entries: u64,
-    /// What is left of the present entry, and what fills its last block.
+    /// Bytes left of the current entry, and the padding of its last block.
     content: u64,
     filling: u64,
-    /// The present entry, for who asks where it broke.
+    /// The name of the current entry, for errors.
     name: Option<Vec<u8>>,
     cut: bool,
 }
@@ -44,21 +44,21 @@ pub(super) struct Entry {
     pub(super) mode: u32,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A file; its content is to be read next.
+    /// A file. Its content follows.
     File,
     Directory,
-    /// A symbolic link, and its text.
+    /// A symlink, and its text.
     Symlink(Vec<u8>),
     /// Another name of an earlier entry.
     HardLink(Vec<u8>),
-    /// Nothing that can be copied, and why.
+    /// It cannot be copied, and why.
     Other(&'static str),
 }
 
-/// What extended headers say of the entry after them.
+/// Values from extended headers, for the entry after them.
 #[derive(Default)]
 struct Extended {
     name: Option<Vec<u8>>,
@@ -80,7 +80,7 @@ impl Archive {
         Self { from, title, file, target, at: 0, entries: 0, content: 0, filling: 0, name: None, cut: false }
     }
 
-    /// The next entry; `None` at the end. Content that was not read is skipped.
+    /// Returns the next entry, or `None` at the end. Skips content that was not read.
     pub(super) async fn next(&mut self) -> Result<Option<Entry>> {
         self.skip(self.content + self.filling).await?;
         (self.content, self.filling) = (0, 0);
@@ -105,7 +105,7 @@ impl Archive {
                 }
                 b'L' => extended.name = Some(until_zero(&self.extended(header).await?).to_vec()),
                 b'K' => extended.link = Some(until_zero(&self.extended(header).await?).to_vec()),
-                // For all that follows, which is only ever a comment; and the name of the tape.
+                // A header for all entries that follow, in practice only a comment; and the name of a tape.
                 b'g' | b'V' => {
                     let size = self.size(header)?;
                     self.skip(size + filling(size)).await?;
@@ -120,7 +120,7 @@ impl Archive {
                     }
                     let link = || extended.link.unwrap_or_else(|| until_zero(&header.as_old().linkname).to_vec());
                     if matches!(kind, b'0' | 0) && name.ends_with(b"/") {
-                        // Older than the letter for directories.
+                        // Old archives have no letter for directories.
                         kind = b'5';
                     }
                     let kind = match kind {
@@ -131,7 +131,7 @@ impl Archive {
                         b'5' | b'D' => Kind::Directory,
                         _ => Kind::Other("its type is unknown"),
                     };
-                    // Whatever their header says, those have no content.
+                    // These have no content, whatever their header says.
                     if !matches!(header.as_old().linkflag[0], b'1'..=b'6') {
                         self.content = extended.size.map_or_else(|| self.size(header), Ok)?;
                         self.filling = filling(self.content);
@@ -145,23 +145,24 @@ impl Archive {
         }
     }
 
-    /// The content of the present entry. Reading it fails where the archive ends too early.
+    /// Returns the content of the current entry. Reading it fails if the archive ends too early.
     pub(super) fn content(&mut self) -> Content<'_> {
         Content(self)
     }
 
-    /// The error for an archive that ended within the content, if it did.
+    /// Returns the error if the archive ended within the content.
     pub(super) fn cut(&self) -> Option<Error> {
         self.cut.then(|| self.ends_early())
     }
 
-    /// Reads what is behind the end, so that whoever writes it can finish.
+    /// Reads the bytes after the end, so that the writer of a pipe can finish.
     pub(super) async fn drain(&mut self) -> Result<()> {
         while self.take(u64::MAX).await? > 0 {}
         Ok(())
     }
 
-    /// After a block of zeros: a second one, or nothing. More would be an archive whose middle was lost.
+    /// Checks what follows a block of zeros: a second one, or nothing. Anything else means that a part of the archive is
+    /// missing.
     async fn end(&mut self) -> Result<()> {
         let mut second = [0; BLOCK];
         self.fill(&mut second).await?;
@@ -180,7 +181,7 @@ impl Archive {
         if count < BLOCK { Err(self.ends_early()) } else { Ok(block) }
     }
 
-    /// Reads until it is full or nothing comes any more; answers how much came.
+    /// Reads until the buffer is full or the input ends. Returns the number of bytes.
     async fn fill(&mut self, into: &mut [u8]) -> Result<usize> {
         let mut count = 0;
         while count < into.len() {
@@ -196,7 +197,7 @@ impl Archive {
         Ok(count)
     }
 
-    /// Leaves out at most so much; answers how much. Nothing at the end.
+    /// Skips at most so many bytes. Returns how many; 0 at the end.
     async fn take(&mut self, most: u64) -> Result<u64> {
         let bytes = self.from.fill_buf().await.map_err(|error| Error::io(format!("read {}", self.title), error))?;
         let count = most.min(bytes.len() as u64);
@@ -220,12 +221,12 @@ impl Archive {
     }
 
     fn size(&self, header: &Header) -> Result<u64> {
-        // As much as a file can have. Sums with it fit.
+        // No file is larger, and sums with it do not overflow.
         let size = header.entry_size().ok().filter(|&size| i64::try_from(size).is_ok());
         size.ok_or_else(|| self.broken("a size is not a number"))
     }
 
-    /// The content of an extended header.
+    /// Reads the content of an extended header.
     async fn extended(&mut self, header: &Header) -> Result<Vec<u8>> {
         let size = self.size(header)?;
         if size > EXTENDED {
@@ -311,19 +312,19 @@ impl AsyncRead for Content<'_> {
     }
 }
 
-/// What fills the last block of so much content.
+/// Returns the padding after content of this size.
 pub(super) fn filling(size: u64) -> u64 {
     (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64
 }
 
-/// The checksum of a header: all bytes, with its own place taken for spaces.
+/// Returns the checksum of a header: the sum of all bytes, with spaces in place of the checksum itself.
 fn sum_of(block: &[u8; BLOCK]) -> u32 {
     let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
     sum(&block[..148]) + 8 * u32::from(b' ') + sum(&block[156..])
 }
 
-/// Takes the first record, `LENGTH KEY=VALUE\n`, of an extended header; `Some(None)` at its end. A value may have
-/// anything in it, newlines too: only its length says where it ends.
+/// Takes the first record, `LENGTH KEY=VALUE\n`, of an extended header. Returns `Some(None)` at its end, and `None` if
+/// it is malformed. A value may contain any bytes, so only the length tells where it ends.
 #[allow(clippy::option_option)] // not a record, no record, a record
 fn pax_record<'a>(rest: &mut &'a [u8]) -> Option<Option<(&'a [u8], &'a [u8])>> {
     if rest.first().is_none_or(|&byte| byte == 0) {

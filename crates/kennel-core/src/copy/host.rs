@@ -1,4 +1,4 @@
-//! A host directory held by descriptor, so that nobody can put another in its place. Names in it come from a sandbox.
+//! A host directory that is held by its descriptor, so that it cannot be swapped. Names in it may come from a sandbox.
 
 use crate::{Fence, HostPath, LastLink};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
@@ -15,21 +15,21 @@ use std::path::Path;
 pub(super) struct HostDir(OwnedFd);
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
-/// What a name from inside may carry over: no set-user-id, no sticky bit.
+/// The permission bits that are copied: no set-user-id, set-group-id and sticky bits.
 const PERMISSIONS: u32 = 0o777;
 
 impl HostDir {
-    /// A directory that is open already.
+    /// Takes a directory that is already open.
     pub(super) fn new(dir: OwnedFd) -> Self {
         Self(dir)
     }
 
-    /// The directory that the user named, found as [`HostPath`] finds it.
+    /// Opens the directory that the user named, as [`HostPath`] resolves it.
     pub(super) fn open(path: &Path, fences: &[Fence]) -> Result<Self> {
         Ok(Self(HostPath::resolve(path, fences, LastLink::Follow)?.open(DIRECTORY)?))
     }
 
-    /// The directory of that name in it, made if it is not there. A link is refused.
+    /// Opens a directory in it, and creates it if it does not exist. A symlink is refused.
     pub(super) fn make_dir(&self, name: &[u8], mode: u32) -> Result<Self> {
         let name = checked(name)?;
         match rustix::fs::mkdirat(&self.0, name, Mode::from_raw_mode(mode & PERMISSIONS | 0o700)) {
@@ -38,12 +38,12 @@ impl HostDir {
         }
     }
 
-    /// The directory of that name in it. A link is refused.
+    /// Opens a directory in it. A symlink is refused.
     pub(super) fn dir(&self, name: &[u8]) -> Result<Self> {
         Ok(Self(rustix::fs::openat(&self.0, checked(name)?, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?))
     }
 
-    /// The regular file of that name in it, for reading, and its permissions. A link is refused.
+    /// Opens a regular file in it for reading, and returns it with its permissions. A symlink is refused.
     pub(super) fn read_file(&self, name: &[u8]) -> Result<(File, u32)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.0, checked(name)?, flags, Mode::empty())?;
@@ -54,7 +54,7 @@ impl HostDir {
         Ok((File::from(file), stat.st_mode & PERMISSIONS))
     }
 
-    /// The names in it, sorted, and what each is.
+    /// Returns the entries, sorted by name: name, type and permissions.
     pub(super) fn entries(&self) -> Result<Vec<(Vec<u8>, FileType, u32)>> {
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.0)? {
@@ -77,12 +77,12 @@ impl HostDir {
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
     }
 
-    /// Where a link of that name points.
+    /// Returns the text of a symlink.
     pub(super) fn read_link(&self, name: &[u8]) -> Result<Vec<u8>> {
         Ok(rustix::fs::readlinkat(&self.0, checked(name)?, Vec::new())?.into_bytes())
     }
 
-    /// A file that will have that name once it is whole.
+    /// Creates a file that gets its name when it is complete.
     pub(super) fn new_file(&self, name: &[u8], mode: u32) -> Result<NewFile<'_>> {
         let name = checked(name)?.as_bytes().to_vec();
         let partial = partial_name()?;
@@ -91,7 +91,7 @@ impl HostDir {
         Ok(NewFile { dir: self, name, partial: Some(partial), file: File::from(file) })
     }
 
-    /// A link with this text as its target. It is only written down here, never followed.
+    /// Creates a symlink with this text, which is never followed here.
     pub(super) fn make_link(&self, name: &[u8], target: &[u8]) -> Result<()> {
         let name = checked(name)?;
         let partial = partial_name()?;
@@ -103,7 +103,7 @@ impl HostDir {
         moved
     }
 
-    /// Gives a new entry its name. Only a file or link may have it before: it is replaced, not written through.
+    /// Gives a new entry its name. An existing file or symlink is replaced, not written through; anything else is refused.
     fn replace(&self, partial: &str, name: &OsStr) -> Result<()> {
         match rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => {}
@@ -124,7 +124,7 @@ impl AsFd for HostDir {
     }
 }
 
-/// A file that is being written. Unless it is finished, it goes when this is dropped.
+/// A file that is being written. It is removed when this is dropped before it is finished.
 #[derive(Debug)]
 pub(super) struct NewFile<'a> {
     dir: &'a HostDir,
@@ -134,7 +134,7 @@ pub(super) struct NewFile<'a> {
 }
 
 impl NewFile<'_> {
-    /// It is whole: it gets its name.
+    /// Gives the complete file its name.
     pub(super) fn finish(mut self) -> Result<()> {
         if let Some(partial) = &self.partial {
             self.dir.replace(partial, OsStr::from_bytes(&self.name))?;
@@ -152,7 +152,7 @@ impl Drop for NewFile<'_> {
     }
 }
 
-/// A name that is a name: whoever is inside may say anything.
+/// Checks that a name is a single path component. It may come from inside.
 pub(super) fn checked(name: &[u8]) -> Result<&OsStr> {
     if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
         return Err(Error::other("it is not a file name"));
@@ -160,7 +160,7 @@ pub(super) fn checked(name: &[u8]) -> Result<&OsStr> {
     Ok(OsStr::from_bytes(name))
 }
 
-/// A name that nobody can guess and put a link at.
+/// Returns a name that nobody can guess, and so nobody can put a symlink there first.
 fn partial_name() -> Result<String> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(Error::other)?;

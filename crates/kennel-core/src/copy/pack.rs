@@ -15,7 +15,7 @@ use std::path::Path;
 use tar::{EntryType, Header};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-/// Entries of directories that are open at once. More is not read but made up.
+/// The maximum number of entries of directories that are open at once, because a hostile keeper could send any number.
 const OPEN: usize = 2_000_000;
 const PERMISSIONS: u32 = 0o777;
 
@@ -56,7 +56,7 @@ pub(super) async fn pack_stream(
 }
 
 async fn pack_all(files: &Files, source: &[u8], sink: &mut Sink<'_>, tally: &mut Tally) -> Result<()> {
-    // What the user named may be a link; what is below it is not followed.
+    // A symlink that the user named is followed. Symlinks below it are not.
     let stat = files.stat(source, true).await?;
     let name = last_name(source).unwrap_or(b".").to_vec();
     match stat.kind {
@@ -115,7 +115,7 @@ async fn pack_tree(
                 Err(error) if is_about_the_file(&error) => tally.skip(&path, &error.to_string()),
                 Err(error) => return Err(error),
             },
-            // Opened before anything is written of it: one that cannot be read is not in the archive.
+            // The file is opened before its header is written, so a file that cannot be read is not in the archive.
             FileKind::File => match files.open_sparse(&path).await {
                 Ok(reader) => pack_file(reader, &path, &name, &stat, sink, tally).await?,
                 Err(error) if is_about_the_file(&error) => tally.skip(&path, &error.to_string()),
@@ -134,7 +134,7 @@ async fn pack_tree(
     Ok(())
 }
 
-/// Writes one file. What is read beyond its size shows that it grew.
+/// Writes one file. If there are more bytes than its size, it grew.
 async fn pack_file(
     mut reader: SparseReader,
     path: &[u8],
@@ -190,13 +190,13 @@ async fn pack_file(
     Ok(())
 }
 
-/// The name of a directory in an archive.
+/// Returns the name of a directory in an archive.
 fn directory(name: &[u8]) -> Vec<u8> {
     [name, b"/"].concat()
 }
 
-/// The header of an entry, after those for a name or link text that is too long for it: the way of GNU tar, which all
-/// others read too, and which takes any bytes.
+/// Returns the header of an entry. A name or symlink text that is too long for it comes before, in the format of GNU
+/// tar, which every other program reads too, and which allows any bytes.
 pub(super) fn head(name: &[u8], kind: EntryType, stat: &FileStat, size: u64, link: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(BLOCK);
     let mut header = Header::new_gnu();
@@ -213,7 +213,7 @@ pub(super) fn head(name: &[u8], kind: EntryType, stat: &FileStat, size: u64, lin
     out
 }
 
-/// Puts text into its field, and the whole of it before the header if the field is too short.
+/// Writes text to its field. If the field is too short, the whole text is also written before the header.
 fn put(out: &mut Vec<u8>, kind: EntryType, text: &[u8], field: &mut [u8; 100]) {
     let fits = text.len().min(field.len());
     field[..fits].copy_from_slice(&text[..fits]);
@@ -233,13 +233,13 @@ fn put(out: &mut Vec<u8>, kind: EntryType, text: &[u8], field: &mut [u8; 100]) {
     }
 }
 
-/// Bytes of holes that a stream may have, all files together.
+/// The maximum number of bytes of holes in a stream, for all files together.
 const HOLES: u64 = 1 << 30;
 
-/// As much as is held back, so that headers do not go one by one.
+/// The size of the buffer, so that headers are not written one by one.
 const FULL: usize = 64 * 1024;
 
-/// Where an archive goes.
+/// The destination of an archive.
 struct Sink<'a> {
     to: To<'a>,
     buffer: Vec<u8>,
@@ -258,7 +258,7 @@ impl<'a> Sink<'a> {
         Self { to, buffer: Vec::new(), holes: 0 }
     }
 
-    /// Writes what need not be copied for that.
+    /// Writes a large piece without copying it to the buffer.
     async fn pass(&mut self, bytes: Vec<u8>) -> Result<()> {
         if bytes.len() < FULL / 4 {
             return self.write(&bytes).await;
@@ -282,8 +282,8 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
-    /// Zeros that nobody sent: the hole of a file, or what a file lacks. They are a hole in an archive that is a file. A stream has them in
-    /// full, and so only so many: how many there are is a claim of the inside.
+    /// Writes zeros for a hole of a file, or for its missing end. An archive that is a file gets a hole too. A stream
+    /// gets all zeros, up to a limit, because their number comes from inside.
     async fn hole(&mut self, length: u64) -> Result<()> {
         if length < FULL as u64 {
             return self.zeros(length).await;
@@ -291,7 +291,7 @@ impl<'a> Sink<'a> {
         self.flush().await?;
         match &mut self.to {
             To::File(new) => {
-                // What follows is written, the end of the archive at least: so the file gets its size.
+                // At least the end of the archive is written after it, so the file gets its size.
                 let forward = i64::try_from(length).unwrap_or(i64::MAX);
                 new.file.seek(SeekFrom::Current(forward)).map_err(|error| Error::io("write the archive", error))?;
                 Ok(())
@@ -319,7 +319,7 @@ impl<'a> Sink<'a> {
         self.send(bytes).await
     }
 
-    /// Writes everything that is held back.
+    /// Writes everything that is still buffered.
     async fn finish(&mut self) -> Result<()> {
         self.flush().await?;
         if let To::Stream(to, title) = &mut self.to {

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::path::Path;
 use tokio::io::AsyncRead;
 
-/// Links, and directories that may not be written to, that an archive may have.
+/// The maximum number of symlinks and closed directories in an archive. They are held in memory.
 const REMEMBERED: usize = 1_000_000;
 
 /// Unpacks an archive in a directory inside.
@@ -60,9 +60,9 @@ pub(super) async fn open(path: &Path, target: &str, fences: &[Fence]) -> Result<
 struct Unpacking<'a> {
     inside: &'a Inside,
     target: &'a [u8],
-    /// Links that this archive has made.
+    /// Symlinks that came from this archive.
     links: HashSet<Vec<u8>>,
-    /// Directories that get their permissions last, because nothing could be put into them then.
+    /// Directories that their owner may not write to. They get their permissions last.
     closed: HashMap<Vec<u8>, u32>,
     tally: &'a mut Tally,
 }
@@ -76,7 +76,7 @@ impl Unpacking<'_> {
         }
         let relative = self.judge(&name).map_err(|why| refused(&name, &why))?;
         if relative.is_empty() {
-            // The directory itself. It is the user's choice, and stays as it is.
+            // The target directory itself, which the user chose. It stays as it is.
             return if kind == Kind::Directory { Ok(()) } else { Err(refused(&name, "it has no name")) };
         }
         let path = join(self.target, &relative);
@@ -84,7 +84,7 @@ impl Unpacking<'_> {
             return Err(refused(&name, "its path is too long"));
         }
         if self.links.remove(&relative) {
-            // What comes later takes its place, and does not go to where it points.
+            // A later entry replaces the symlink, and is not written to its target.
             match self.inside.files.remove(&path, false).await {
                 Err(error) if error.code() != ErrorCode::NotFound => return Err(error),
                 _ => {}
@@ -111,8 +111,8 @@ impl Unpacking<'_> {
         Ok(())
     }
 
-    /// The path below the directory that a name of the archive means, empty for the directory itself; or what is wrong
-    /// with it.
+    /// Returns the path below the target directory for a name of the archive; it is empty for the directory itself. If
+    /// the name is refused, returns the reason.
     fn judge(&self, name: &[u8]) -> Result<Vec<u8>, String> {
         let mut path = Vec::new();
         for part in name.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
@@ -147,7 +147,7 @@ impl Unpacking<'_> {
                 self.closed.insert(path, mode);
                 self.remembers()
             }
-            // One that was there keeps its permissions.
+            // An existing directory keeps its permissions.
             Err(error) if error.code() == ErrorCode::AlreadyExists && self.inside.is_dir(&path).await? => Ok(()),
             done => done,
         }
@@ -170,7 +170,7 @@ impl Unpacking<'_> {
         self.remembers()
     }
 
-    /// A hard link: the same content again. Answers what is wrong with it, if it cannot be.
+    /// Copies the content of an earlier entry, for a hard link. If this is not possible, returns the reason.
     async fn again(&mut self, first: &[u8], relative: Vec<u8>, path: &[u8], mode: u32) -> Result<Result<(), &str>> {
         let from = join(self.target, first);
         let files = &self.inside.files;
@@ -210,7 +210,7 @@ fn refused(name: &[u8], why: &str) -> Error {
     Error::new(ErrorCode::InvalidConfig, message)
 }
 
-/// What a path is in.
+/// Returns the parent directory of a path.
 fn parent(path: &[u8]) -> &[u8] {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => &path[..at.max(1)],

@@ -55,7 +55,14 @@ pub(crate) struct Namespaces {
     charged_to: Option<u32>,
     /// The holder of one without maps.
     spare: Cell<Option<NamespaceHolder>>,
-    made: RefCell<Vec<(Ids, Rc<OwnedFd>)>>,
+    made: RefCell<Vec<Made>>,
+}
+
+struct Made {
+    ids: Ids,
+    namespace: Rc<OwnedFd>,
+    /// Reaped when the sandbox is ready: nothing has to wait for its end before that.
+    _holder: NamespaceHolder,
 }
 
 impl Namespaces {
@@ -76,13 +83,13 @@ impl Namespaces {
 
     /// Returns a namespace with these maps. Mounts with the same owner share it.
     pub(crate) fn with(&self, ids: &Ids) -> Result<Rc<OwnedFd>, String> {
-        if let Some((_, namespace)) = self.made.borrow().iter().find(|(has, _)| has == ids) {
-            return Ok(namespace.clone());
+        if let Some(made) = self.made.borrow().iter().find(|made| made.ids == *ids) {
+            return Ok(made.namespace.clone());
         }
         let holder = self.spare.take().map_or_else(|| self.start(), Ok)?;
         map(holder.pid, ids)?;
         let namespace = Rc::new(namespace_of(holder.pid)?);
-        self.made.borrow_mut().push((ids.clone(), namespace.clone()));
+        self.made.borrow_mut().push(Made { ids: ids.clone(), namespace: namespace.clone(), _holder: holder });
         Ok(namespace)
     }
 }

@@ -116,7 +116,7 @@ async fn a_private_registry_is_told_who_comes(fixture: &Fixture) {
     }
     let missing = written("missing.json", r#"{"credsStore": "nowhere"}"#);
     let error = pull(&with(vec![missing]), &image, Pull::Missing).await.unwrap_err();
-    assert!(error.to_string().contains("docker-credential-nowhere is not there"), "{error}");
+    assert!(error.to_string().contains("docker-credential-nowhere is not installed"), "{error}");
     fixture.clean(false).await;
 }
 

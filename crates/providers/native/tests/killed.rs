@@ -63,13 +63,13 @@ async fn killed_at_any_moment(home: &Home, limits: Limits) {
 }
 
 #[tokio::test]
-async fn by_root() {
+async fn a_killed_start_by_root_leaves_nothing() {
     let home = Home::new();
     killed_at_any_moment(&home, Limits { pids: Some(100), ..Limits::default() }).await;
 }
 
 #[tokio::test]
-async fn by_an_ordinary_user() {
+async fn a_killed_start_by_an_ordinary_user_leaves_nothing() {
     become_ordinary_user(NOBODYS_IDS);
     let home = Home::new();
     killed_at_any_moment(&home, Limits::default()).await;

@@ -48,7 +48,7 @@ fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outco
         Request::Move { from, to, replace, .. } => files::rename(&full(from), &full(to), *replace),
         Request::Remove { path, recursive, .. } => files::remove(&full(path), *recursive),
         Request::Watch { path, recursive, .. } => watch::run(&full(path), *recursive, pipes),
-        _ => Err(Failure { kind: FailureKind::Invalid, message: "no request on files".into() }),
+        _ => Err(Failure { kind: FailureKind::Invalid, message: "this is not a file request".into() }),
     }
 }
 

@@ -1,4 +1,4 @@
-//! A provider whose connections can be cut, as a network or a killed program would cut them.
+//! A provider whose connections can be cut, like those of a broken network or a killed program.
 
 use kennel_core::{Dialed, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result};
 use kennel_types::{Availability, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec};
@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// Passes everything on to a provider, and can cut all connections it has dialled.
+/// Forwards all calls to a provider, and can cut all connections that it has opened.
 pub struct Wire {
     provider: Arc<dyn Provider>,
     connections: Mutex<Vec<AbortHandle>>,
 }
 
 impl Wire {
-    /// A wire to this provider.
+    /// Creates a wire to this provider.
     pub fn new(provider: Arc<dyn Provider>) -> Arc<Self> {
         Arc::new(Self { provider, connections: Mutex::default() })
     }
 
-    /// Cuts all connections: not a word is said to either side.
+    /// Cuts all connections, without a message to either side.
     pub fn cut(&self) {
         for connection in self.connections.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             connection.abort();
@@ -79,7 +79,7 @@ impl Provider for Wire {
     async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
         let Dialed { mut stream, token, owner } = self.provider.dial(id).await?;
         let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
-        // Aborting it drops both ends.
+        // Aborting this task drops both ends.
         let pump = tokio::spawn(async move { tokio::io::copy_bidirectional(&mut theirs, &mut stream).await });
         self.connections.lock().unwrap_or_else(PoisonError::into_inner).push(pump.abort_handle());
         Ok(Dialed { stream: Box::new(ours), token, owner })

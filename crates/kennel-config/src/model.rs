@@ -11,59 +11,59 @@ use std::time::Duration;
 
 /// All settings of Kennel.
 ///
-/// Keys may be written in camelCase, snake_case or kebab-case. `${VAR}` in a text is a variable of the environment,
-/// `${VAR:-default}` one that may be missing, `$$` a dollar sign. Relative paths of this machine start at the directory
-/// of the file they stand in.
+/// Keys may be written in camelCase, snake_case or kebab-case. In a string, `${VAR}` is replaced by an environment
+/// variable, `${VAR:-default}` by the variable or a default, and `$$` by a dollar sign. A relative path on the host
+/// starts at the directory of the file that contains it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Config {
-    /// What a sandbox is when nothing else is said.
+    /// Defaults for every sandbox.
     pub sandbox: SandboxSection,
-    /// Profiles: sandboxes with a name that stay.
+    /// Profiles: named descriptions of sandboxes that stay.
     pub container: ContainerSection,
     /// The agent that `serve` starts for each session.
     pub agent: AgentSection,
-    /// Images that Kennel pulls and keeps by itself.
+    /// Images that Kennel itself pulls and stores.
     pub images: ImagesSection,
 }
 
-/// Images that Kennel pulls and keeps by itself.
+/// Images that Kennel itself pulls and stores.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct ImagesSection {
-    /// Registries, each `host` or `host:port`, that may speak plain HTTP or have a certificate that nobody vouches for.
+    /// Registries, each `host` or `host:port`, that may use plain HTTP and whose certificates are not verified.
     pub insecure: Vec<String>,
-    /// Places to ask before a registry, by its name, as in `"docker.io" = ["https://mirror.example"]`.
+    /// Mirrors to try before a registry, by the registry's name, as in `"docker.io" = ["https://mirror.example"]`.
     pub mirrors: BTreeMap<String, Vec<String>>,
-    /// What an image may take unpacked; `64g` if not given.
+    /// Maximum size of an unpacked image; the default is `64g`.
     #[schemars(with = "Size")]
     pub max_size: Option<ByteSize>,
 }
 
-/// What a sandbox is when nothing else is said.
+/// Defaults for every sandbox.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct SandboxSection {
-    /// Whether commands run in a sandbox; `false` runs them directly on this machine.
+    /// Whether commands run in a sandbox. With `false` they run directly on the host.
     pub enabled: bool,
-    /// The provider; `auto` takes the first one that is there.
+    /// The provider. `auto` uses the first one that is available.
     #[schemars(extend("x-aliases" = {"backend": ""}))]
     pub provider: Provider,
-    /// What happens when a sandbox is asked for and no provider is there.
+    /// What happens when a sandbox is requested and no provider is available.
     pub on_unavailable: OnUnavailable,
     /// The image.
     pub image: Option<String>,
-    /// When the image is pulled.
+    /// When to pull the image.
     pub pull: Pull,
-    /// The main process, program first.
+    /// Command of the main process, program first.
     pub command: Option<Vec<String>>,
-    /// Whether the image's own command is the main process of what `create` makes, where no other is named.
+    /// Whether `create` runs the image's own command as the main process if no other command is given.
     pub image_command: bool,
-    /// Whether nothing can be written but the workspace, volumes and `/tmp`; it needs an image.
+    /// Whether the root filesystem is read-only. The workspace, volumes and `/tmp` stay writable. This needs an image.
     pub read_only: bool,
-    /// What an engine runs containers with, as in `runsc`, `kata` or `crun`; its usual if not given.
+    /// Runtime that an engine uses for containers, as in `runsc`, `kata` or `crun`; the default is the engine's own.
     pub runtime: Option<String>,
-    /// The user namespace that an engine gives it: `auto`, `keep-id` or `host`; the engine's usual if not given.
+    /// User namespace that an engine gives a sandbox: `auto`, `keep-id` or `host`; the default is the engine's own.
     pub userns: Option<String>,
     /// Working directory inside.
     #[schemars(with = "InnerPath")]
@@ -71,24 +71,24 @@ pub struct SandboxSection {
     /// Environment of every command.
     #[schemars(extend("x-aliases" = {"environment": ""}, "x-keys" = "variable"))]
     pub env: BTreeMap<String, String>,
-    /// Labels, beside those Kennel sets itself.
+    /// Labels, in addition to those that Kennel sets itself.
     pub labels: BTreeMap<String, String>,
     /// User of commands: a name, an id, or `user:group`.
     pub user: Option<String>,
-    /// Directory of this machine that is mounted at `/workspace`; the current one if not given.
+    /// Directory of the host that is mounted at `/workspace`; the default is the current directory.
     #[schemars(with = "HostPath", extend("x-aliases" = {"workspaceDir": ""}))]
     pub workspace: Option<PathBuf>,
-    /// More mounts, each `host:container[:ro]` or a map.
+    /// Additional mounts, each `host:container[:ro]` or a map.
     pub volumes: Vec<Volume>,
-    /// Whether sandboxes with a name have a volume of their own at `/.data`, which outlives them.
+    /// Whether a named sandbox has its own volume at `/.data`, which outlives it.
     pub data: bool,
-    /// Volumes that the sandboxes of a workspace share, each with where it is inside, as in `npm = "/root/.npm"`.
+    /// Volumes that all sandboxes of a workspace share, each with its path inside, as in `npm = "/root/.npm"`.
     #[schemars(with = "BTreeMap<String, InnerPath>", extend("x-keys" = "name"))]
     pub caches: BTreeMap<String, String>,
     /// The network: `bridge`, `host` or `none`.
     #[schemars(with = "Network", extend("x-aliases" = {"networkMode": ""}))]
     pub network: Option<Network>,
-    /// Ports inside that are reachable on 127.0.0.1, each `container` or `host:container`.
+    /// Ports to publish on 127.0.0.1 of the host, each `container` or `host:container`.
     pub ports: Vec<Port>,
     /// Memory limit, as in `512m` or `4G`.
     #[schemars(with = "Size", extend("x-aliases" = {"memoryLimit": ""}))]
@@ -96,38 +96,39 @@ pub struct SandboxSection {
     /// CPU limit, as in `0.5` or `4`.
     #[schemars(with = "Cpus", extend("x-aliases" = {"cpuLimit": ""}))]
     pub cpus: Option<Cpus>,
-    /// Limit on processes and threads.
+    /// Limit on the number of processes and threads.
     #[schemars(range(min = 1), extend("x-aliases" = {"pidsLimit": ""}))]
     pub pids: Option<u32>,
-    /// Room for what is written to a sandbox's own files, as in `512m` or `4G`.
+    /// Disk limit for the files that a sandbox writes outside its mounts, as in `512m` or `4G`.
     #[schemars(with = "Size", extend("x-aliases" = {"diskLimit": ""}))]
     pub disk: Option<ByteSize>,
-    /// Whether programs of the home directory, as those of cargo, nvm or pyenv, can be read and run inside where the
-    /// host's own root is below.
+    /// Whether a sandbox on the host's own files can read and run toolchains in the home directory, such as those of
+    /// cargo, nvm or pyenv.
     pub toolchains: bool,
-    /// More directories with programs that can be read and run there.
+    /// Additional directories of programs that a sandbox on the host's own files can read and run.
     #[schemars(with = "Vec<HostPath>")]
     pub extra_toolchains: Vec<PathBuf>,
-    /// Whether other sandboxes, as those of bubblewrap, can be made inside. It opens up more of the kernel.
+    /// Whether sandboxes such as those of bubblewrap can be created inside. This exposes more of the kernel.
     pub nesting: bool,
-    /// Whether `.git/config` is read-only inside, beside `.git/hooks`; with `false` neither is. The hooks if not given.
+    /// Whether `.git/config` is read-only inside, in addition to `.git/hooks`. With `false` neither is. By default only
+    /// the hooks are.
     pub protect_git: Option<bool>,
-    /// How long a whole `run` may take.
+    /// Time limit of a whole `run`.
     #[schemars(extend("x-aliases" = {"timeoutMs": "ms"}))]
     pub timeout: Time,
-    /// How long one command may take. The built-in limit is for commands of an agent's tools; `run` and `exec` have one only where
-    /// this is set, and their `--timeout` replaces it. It does not end what `exec --detach` leaves running.
+    /// Time limit of one command. The built-in limit applies to commands of an agent's tools. `run` and `exec` have a
+    /// limit only if this is set, and their `--timeout` overrides it. It does not apply to commands of `exec --detach`.
     #[schemars(extend("x-aliases" = {"commandTimeoutMs": "ms"}))]
     pub command_timeout: Time,
-    /// How long a sandbox may take to start; one that takes longer is ended.
+    /// Time limit for the start of a sandbox. A sandbox that takes longer is ended.
     #[schemars(extend("x-aliases" = {"startupTimeoutSeconds": "s"}))]
     pub startup_timeout: Time,
-    /// Whether a sandbox is removed when it ends. What `create` makes is removed only where this is set.
+    /// Whether a sandbox is removed when it ends. A sandbox of `create` is removed only if this is set explicitly.
     pub auto_remove: bool,
-    /// How long a sandbox may be without a command before it stops; for ever if not given.
+    /// How long a sandbox may run without a command before it stops; the default is forever.
     #[schemars(with = "Time", extend("x-aliases" = {"idleTimeoutMinutes": "m"}))]
     pub idle_timeout: Option<Time>,
-    /// What the names of containers begin with; `native` and `local` make none.
+    /// Prefix of container names. `native` and `local` create no containers.
     #[schemars(with = "Name", extend("x-aliases" = {"containerPrefix": ""}))]
     pub name_prefix: String,
     /// Virtual machines, for the `vm` provider.
@@ -180,24 +181,24 @@ impl Default for SandboxSection {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct VmSection {
-    /// Where the disks of machines are kept.
+    /// Directory of the machines' disks.
     #[schemars(with = "HostPath")]
     pub data_dir: Option<PathBuf>,
-    /// Where the logs of their consoles are kept.
+    /// Directory of the machines' console logs.
     #[schemars(with = "HostPath")]
     pub console_log_dir: Option<PathBuf>,
-    /// The kernel.
+    /// File of the kernel.
     #[schemars(with = "HostPath")]
     pub kernel_path: Option<PathBuf>,
-    /// The initial RAM disk.
+    /// File of the initial RAM disk.
     #[schemars(with = "HostPath")]
     pub initrd_path: Option<PathBuf>,
-    /// The disk that every machine starts from.
+    /// Disk image from which every machine starts.
     #[schemars(with = "HostPath")]
     pub base_disk_path: Option<PathBuf>,
-    /// How long a machine may be without a session before it shuts down.
+    /// How long a machine may run without a session before it shuts down.
     pub idle_timeout: Time,
-    /// CPUs of one machine.
+    /// Number of CPUs of one machine.
     #[schemars(with = "Cpus", extend("x-aliases" = {"cpuCount": ""}))]
     pub cpus: Option<Cpus>,
     /// Memory of one machine.
@@ -220,15 +221,15 @@ impl Default for VmSection {
     }
 }
 
-/// Profiles: sandboxes with a name that stay.
+/// Profiles: named descriptions of sandboxes that stay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct ContainerSection {
-    /// Whether profiles are used at all.
+    /// Whether profiles are used.
     pub enabled: bool,
-    /// The provider of profiles; that of `sandbox` if not given.
+    /// The provider of profiles; the default is that of `sandbox`.
     pub runtime: Option<Provider>,
-    /// The profile that is used when none is named.
+    /// Name of the profile that is used if no other is given.
     #[schemars(with = "Name")]
     pub default_profile: Option<String>,
     /// The profiles, by name.
@@ -242,21 +243,21 @@ impl Default for ContainerSection {
     }
 }
 
-/// A sandbox with a name that stays. What it leaves out is taken from `sandbox`.
+/// A named description of a sandbox that stays. Settings that it does not contain are taken from `sandbox`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Profile {
-    /// Its name: the same as its key.
+    /// Name of the profile, which must be its key.
     #[schemars(with = "Name")]
     pub name: Option<String>,
-    /// Its provider.
+    /// The provider.
     #[schemars(extend("x-aliases" = {"runtime": ""}))]
     pub provider: Option<Provider>,
     /// The image.
     pub image: Option<String>,
-    /// When the image is pulled.
+    /// When to pull the image.
     pub pull: Option<Pull>,
-    /// The main process, program first.
+    /// Command of the main process, program first.
     pub command: Option<Vec<String>>,
     /// Working directory inside.
     #[schemars(with = "InnerPath")]
@@ -264,7 +265,7 @@ pub struct Profile {
     /// Environment of every command.
     #[schemars(extend("x-aliases" = {"environment": ""}, "x-keys" = "variable"))]
     pub env: BTreeMap<String, String>,
-    /// Labels, beside those Kennel sets itself.
+    /// Labels, in addition to those that Kennel sets itself.
     pub labels: BTreeMap<String, String>,
     /// User of commands: a name, an id, or `user:group`.
     pub user: Option<String>,
@@ -273,7 +274,7 @@ pub struct Profile {
     /// The network: `bridge`, `host` or `none`.
     #[schemars(with = "Network", extend("x-aliases" = {"networkMode": ""}))]
     pub network: Option<Network>,
-    /// Ports inside that are reachable on 127.0.0.1, each `container` or `host:container`.
+    /// Ports to publish on 127.0.0.1 of the host, each `container` or `host:container`.
     pub ports: Vec<Port>,
     /// Memory limit, as in `512m` or `4G`.
     #[schemars(with = "Size", extend("x-aliases" = {"memoryLimit": ""}))]
@@ -281,15 +282,15 @@ pub struct Profile {
     /// CPU limit, as in `0.5` or `4`.
     #[schemars(with = "Cpus", extend("x-aliases" = {"cpuLimit": ""}))]
     pub cpus: Option<Cpus>,
-    /// Limit on processes and threads.
+    /// Limit on the number of processes and threads.
     #[schemars(range(min = 1), extend("x-aliases" = {"pidsLimit": ""}))]
     pub pids: Option<u32>,
-    /// How long one command may take.
+    /// Time limit of one command.
     #[schemars(with = "Time", extend("x-aliases" = {"commandTimeoutMs": "ms"}))]
     pub command_timeout: Option<Time>,
-    /// Whether it stays between commands.
+    /// Whether the sandbox keeps running between commands.
     pub keep_alive: Option<bool>,
-    /// How long it may be without a command before it stops; for ever if not given.
+    /// How long the sandbox may run without a command before it stops; the default is forever.
     #[schemars(with = "Time", extend("x-aliases" = {"idleTimeoutMinutes": "m"}))]
     pub idle_timeout: Option<Time>,
 }
@@ -298,16 +299,16 @@ pub struct Profile {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct AgentSection {
-    /// Whether it runs as a process of this machine or in a container.
+    /// Whether the agent runs as a process of the host or in a container.
     pub mode: AgentMode,
-    /// The program; in a container the image's own one if not given.
+    /// Program of the agent. In a container, the default is the image's own command.
     pub command: Option<String>,
-    /// Its arguments.
+    /// Arguments of the agent.
     pub args: Vec<String>,
-    /// Its environment.
+    /// Environment of the agent.
     #[schemars(extend("x-aliases" = {"environment": ""}, "x-keys" = "variable"))]
     pub env: BTreeMap<String, String>,
-    /// Its container, in container mode.
+    /// Container of the agent, in container mode.
     pub container: AgentContainer,
 }
 
@@ -317,7 +318,7 @@ pub struct AgentSection {
 pub struct AgentContainer {
     /// The image.
     pub image: Option<String>,
-    /// Where the engine listens, as in `unix:///var/run/docker.sock`.
+    /// Address of the engine, as in `unix:///var/run/docker.sock`.
     pub docker_host: Option<String>,
     /// The network: `bridge`, `host` or `none`.
     #[schemars(with = "Network", extend("x-aliases" = {"networkMode": ""}))]
@@ -328,18 +329,18 @@ pub struct AgentContainer {
     /// CPU limit, as in `0.5` or `4`.
     #[schemars(with = "Cpus", extend("x-aliases" = {"cpuLimit": ""}))]
     pub cpus: Option<Cpus>,
-    /// Limit on processes and threads.
+    /// Limit on the number of processes and threads.
     #[schemars(range(min = 1), extend("x-aliases" = {"pidsLimit": ""}))]
     pub pids: Option<u32>,
-    /// Directory of this machine below which each session has its workspace.
+    /// Directory of the host that contains the workspaces of all sessions.
     #[schemars(with = "HostPath")]
     pub workspace_host_base: Option<PathBuf>,
-    /// Where a session sees its workspace.
+    /// Path of a session's workspace in the container.
     #[schemars(with = "InnerPath")]
     pub workspace_container_path: String,
     /// Whether the container is removed when the session ends.
     pub auto_remove: bool,
-    /// How long the container may take to start.
+    /// Time limit for the start of the container.
     #[schemars(extend("x-aliases" = {"startupTimeoutSeconds": "s"}))]
     pub startup_timeout: Time,
 }
@@ -366,7 +367,7 @@ impl Default for AgentContainer {
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline, extend("x-renames" = {"macos-container": "apple"}))]
 pub enum Provider {
-    /// The first one that is there.
+    /// The first provider that is available.
     #[default]
     Auto,
     /// Linux namespaces.
@@ -381,13 +382,13 @@ pub enum Provider {
     Vm,
     /// A Kubernetes cluster.
     Kubernetes,
-    /// Plain processes, for development.
+    /// Plain processes of the host, for development.
     Local,
     /// In memory, for tests.
     Mock,
 }
 
-/// What happens when a sandbox is asked for and no provider is there.
+/// What happens when a sandbox is requested and no provider is available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
@@ -395,7 +396,7 @@ pub enum OnUnavailable {
     /// It is an error.
     #[default]
     Error,
-    /// The command runs directly on this machine, without a sandbox.
+    /// The command runs directly on the host, without a sandbox.
     RunDirectly,
 }
 
@@ -404,7 +405,7 @@ pub enum OnUnavailable {
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
 pub enum AgentMode {
-    /// As a process of this machine.
+    /// As a process of the host.
     #[default]
     Process,
     /// In a container.

@@ -103,28 +103,36 @@ impl Credentials {
         if helper.is_empty() || !helper.bytes().all(plain) {
             return Err(Error::new(
                 ErrorCode::InvalidConfig,
-                format!("{} is not the name of a credential helper", shown(helper.as_bytes())),
+                format!("invalid name of a credential helper: {}", shown(helper.as_bytes())),
             ));
         }
         let name = format!("docker-credential-{helper}");
         let program = self.programs.iter().map(|dir| dir.join(&name)).find(|path| path.is_file()).ok_or_else(|| {
-            Error::new(ErrorCode::NotAvailable, format!("the credential helper {name} is not there"))
-                .hint("install it, or take it out of docker's config.json")
+            Error::new(ErrorCode::NotAvailable, format!("the credential helper {name} is not installed"))
+                .hint("install it, or remove it from Docker's config.json")
         })?;
         let asked = tokio::time::timeout(PATIENCE, call(&program, server)).await;
         let (success, said) = asked
-            .map_err(|_| Error::new(ErrorCode::Timeout, format!("{name} did not answer within {PATIENCE:?}")))?
-            .map_err(|error| Error::io(format!("ask {name}"), error))?;
+            .map_err(|_| Error::new(ErrorCode::Timeout, format!("{name} did not reply within {PATIENCE:?}")))?
+            .map_err(|error| Error::io(format!("run {name}"), error))?;
         if !success {
             // All credential helpers use these words.
             if String::from_utf8_lossy(&said).contains("credentials not found") {
                 return Ok(None);
             }
             let why = shown(said.trim_ascii());
-            return Err(Error::new(ErrorCode::PermissionDenied, format!("{name} has no secret for {server}: {why}"))
-                .hint(format!("docker login {server}")));
+            return Err(Error::new(
+                ErrorCode::PermissionDenied,
+                format!("{name} returned no login for {server}: {why}"),
+            )
+            .hint(format!("docker login {server}")));
         }
-        let wrong = |_| Error::new(ErrorCode::InvalidConfig, format!("{name} answered something else than a secret"));
+        let wrong = |_| {
+            Error::new(
+                ErrorCode::InvalidConfig,
+                format!("{name} returned an invalid reply: expected a user name and a secret"),
+            )
+        };
         let Answer { username, secret } = serde_json::from_slice(&said).map_err(wrong)?;
         Ok(Some(match username.as_str() {
             "<token>" => Login::Identity(secret.into()),
@@ -163,7 +171,7 @@ fn read(path: &Path) -> Result<Option<File>> {
     // The error does not contain the text, because that has secrets in it.
     read.map(Some).map_err(|error| {
         let at = format!("line {}, column {}", error.line(), error.column());
-        Error::new(ErrorCode::InvalidConfig, format!("{} is not a file of logins: {at}", path.display()))
+        Error::new(ErrorCode::InvalidConfig, format!("parse the login file {}: {at}", path.display()))
     })
 }
 
@@ -206,8 +214,11 @@ fn login(auth: &Auth, path: &Path) -> Result<Option<Login>> {
         let plain = plain.and_then(|bytes| String::from_utf8(bytes).ok());
         let parts = plain.as_deref().and_then(|text| text.split_once(':'));
         let (user, secret) = parts.ok_or_else(|| {
-            Error::new(ErrorCode::InvalidConfig, format!("a login in {} is not a name and a password", path.display()))
-                .hint("docker logout, then docker login")
+            Error::new(
+                ErrorCode::InvalidConfig,
+                format!("invalid login in {}: expected a user name and a password", path.display()),
+            )
+            .hint("docker logout, then docker login")
         })?;
         let secret = secret.trim_end_matches('\0').to_owned();
         return Ok(Some(Login::Basic { user: user.to_owned(), secret: secret.into() }));
@@ -295,9 +306,9 @@ mod tests {
         assert_eq!(found(&credentials, "b.example/app").await.as_deref(), Some("ann:pass"));
         for (registry, code, why) in [
             ("c.example", ErrorCode::PermissionDenied, "the keychain is locked"),
-            ("d.example", ErrorCode::InvalidConfig, "something else"),
-            ("e.example", ErrorCode::NotAvailable, "docker-credential-missing is not there"),
-            ("f.example", ErrorCode::InvalidConfig, "not the name"),
+            ("d.example", ErrorCode::InvalidConfig, "expected a user name and a secret"),
+            ("e.example", ErrorCode::NotAvailable, "docker-credential-missing is not installed"),
+            ("f.example", ErrorCode::InvalidConfig, "invalid name"),
         ] {
             let image: Reference = format!("{registry}/app").parse().unwrap();
             let error = credentials.find(registry, &image).await.unwrap_err();

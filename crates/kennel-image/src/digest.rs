@@ -68,7 +68,10 @@ impl FromStr for Digest {
     fn from_str(text: &str) -> Result<Self> {
         let found = text.strip_prefix(PREFIX).and_then(Self::from_hex);
         found.ok_or_else(|| {
-            Error::unsound(format!("{} is not a digest: expected sha256: and 64 digits", shown(text.as_bytes())))
+            Error::unsound(format!(
+                "invalid digest {}: expected sha256: and 64 hexadecimal digits",
+                shown(text.as_bytes())
+            ))
         })
     }
 }

@@ -35,7 +35,7 @@ impl Error {
 
     /// The input could not be parsed. The message contains the parser's reason.
     pub(crate) fn unreadable(error: &std::io::Error) -> Self {
-        Self::unsound(format!("it cannot be read: {}", shown(error.to_string().as_bytes())))
+        Self::unsound(format!("its content cannot be read: {}", shown(error.to_string().as_bytes())))
     }
 
     /// Creates an error for an I/O error that occurred while doing `what`.
@@ -53,7 +53,7 @@ impl Error {
         let why = made.source.as_ref().map(ToString::to_string).unwrap_or_default();
         let message = format!("{what}: {}", shown(why.as_bytes()));
         let made = Self { message, ..made };
-        if full { made.hint("make room, then try again: kennel image prune --all") } else { made }
+        if full { made.hint("free some disk space, then try again: kennel image prune --all") } else { made }
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {

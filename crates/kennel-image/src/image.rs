@@ -66,10 +66,10 @@ impl Described {
     /// Parses a configuration. It must be for this architecture.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
         let read: ImageConfiguration = serde_json::from_slice(bytes)
-            .map_err(|error| Error::unsound(format!("the image's configuration cannot be read: {}", told(&error))))?;
+            .map_err(|error| Error::unsound(format!("parse the image's configuration: {}", told(&error))))?;
         if *read.os() != Os::Linux || *read.architecture() != Arch::default() {
             let message = format!(
-                "the image is for {}/{}, and this machine is linux/{}",
+                "the image is for {}/{}, but this machine is linux/{}",
                 told(read.os()),
                 told(read.architecture()),
                 Arch::default()

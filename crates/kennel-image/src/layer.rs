@@ -50,7 +50,7 @@ pub(crate) struct Unpacked {
 impl Unpacked {
     /// Moves the layer to its final place. If another process has just done so, its copy is used.
     pub(crate) fn place(&self, store: &Store) -> Result<()> {
-        let what = |error| Error::io("put a layer in place", error);
+        let what = |error| Error::io("move a layer into the store", error);
         match std::fs::rename(&self.dir, store.layer(&self.diff_id)) {
             Err(_) if store.has_layer(&self.diff_id) => Ok(()),
             Err(error) => Err(what(error)),
@@ -81,14 +81,14 @@ pub(crate) fn unpack<R: Read>(
 ) -> Result<Unpacked> {
     let dir = work.place();
     let files = dir.join("fs");
-    let what = |error| Error::io(format!("make {}", files.display()), error);
+    let what = |error| Error::io(format!("create {}", files.display()), error);
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&files).map_err(what)?;
     // Only layers of images contain whiteouts.
     let mut tree = Tree::new(&files, store.kind(), tally.limits(), stream.diff_id.is_some())?;
     let part = stream.part.clone();
     let (diff_id, note) = read(stream, &mut tree, tally, teller).map_err(|error| error.of(format!("layer {part}")))?;
     let note = LayerNote { left_out: tree.finish()?, ..note };
-    let text = serde_json::to_vec(&note).map_err(|error| Error::io("describe a layer", error))?;
+    let text = serde_json::to_vec(&note).map_err(|error| Error::io("write the metadata of a layer", error))?;
     std::fs::write(dir.join("layer.json"), text).map_err(what)?;
     let on_disk = std::fs::File::open(&dir).map_err(what)?;
     // One sync is much faster than a sync for each file.
@@ -128,11 +128,11 @@ fn read<R: Read>(
     };
     let whole = packed.finish().map_err(|error| seen.trouble.take().unwrap_or_else(|| Error::unreadable(&error)))?;
     if let Some(size) = size.filter(|size| seen.packed.get() != *size) {
-        return Err(Error::unsound(format!("it is cut off: {} of {size} bytes are there", seen.packed.get())));
+        return Err(Error::unsound(format!("it is truncated: found {} of {size} bytes", seen.packed.get())));
     }
     for (expected, found) in [(blob, whole), (diff_id, found)] {
         if let Some(expected) = expected.filter(|expected| *expected != found) {
-            return Err(Error::unsound(format!("it is not what it should be: expected {expected}, found {found}")));
+            return Err(Error::unsound(format!("its digest does not match: expected {expected}, found {found}")));
         }
     }
     Ok((found, note))
@@ -209,13 +209,13 @@ fn describe<'a, R: Read>(entry: &mut tar::Entry<'_, R>, name: &'a [u8]) -> Resul
             } else if key == b"mtime" {
                 modified = extension.value().ok().and_then(time);
             } else if key.starts_with(b"GNU.sparse.") {
-                return Err(Error::unsound("it is a sparse file of a form that is not supported")
-                    .hint("make the archive without --sparse"));
+                return Err(Error::unsound("it is a sparse file in a format that is not supported")
+                    .hint("create the archive without --sparse"));
             }
         }
     }
     let link = entry.link_name_bytes().map(Cow::into_owned);
-    let target = || link.clone().ok_or_else(|| Error::unsound("it is a link to nothing"));
+    let target = || link.clone().ok_or_else(|| Error::unsound("it is a link without a target"));
     let kind = entry.header().entry_type();
     let what = match kind {
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
@@ -227,13 +227,16 @@ fn describe<'a, R: Read>(entry: &mut tar::Entry<'_, R>, name: &'a [u8]) -> Resul
         EntryType::Link => What::HardLink(target()?),
         EntryType::Fifo => What::Fifo,
         EntryType::Char | EntryType::Block => What::Device,
-        other => return Err(Error::unsound(format!("it is of the unknown kind {:?}", char::from(other.as_byte())))),
+        other => return Err(Error::unsound(format!("it has the unknown type {:?}", char::from(other.as_byte())))),
     };
     let header = entry.header();
     let id = |found: io::Result<u64>| {
         let found = found.map_err(wrong)?;
         // The largest number means "do not change the owner".
-        u32::try_from(found).ok().filter(|id| *id != u32::MAX).ok_or_else(|| Error::unsound("its owner is no user"))
+        u32::try_from(found)
+            .ok()
+            .filter(|id| *id != u32::MAX)
+            .ok_or_else(|| Error::unsound("its owner is not a valid id"))
     };
     let seconds = header.mtime().ok().and_then(|seconds| i64::try_from(seconds).ok()).unwrap_or(0);
     let entry = Entry {

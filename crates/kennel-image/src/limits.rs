@@ -84,7 +84,7 @@ impl Tally {
         if unpacked <= ratio_from || unpacked / ratio <= packed {
             return Ok(());
         }
-        Err(Error::too_much(format!("a layer unpacks to more than {ratio} times its size, which no sound one does")))
+        Err(Error::too_much(format!("a layer unpacks to more than {ratio} times its compressed size")))
     }
 }
 

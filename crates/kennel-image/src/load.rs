@@ -94,7 +94,7 @@ impl Loading<'_> {
     fn name(&self, from: &Path) -> Result<Reference> {
         self.options.name.clone().ok_or_else(|| {
             let from = from.display();
-            Error::new(ErrorCode::InvalidConfig, format!("{from} holds plain files, and no image with a name"))
+            Error::new(ErrorCode::InvalidConfig, format!("{from} contains plain files, which have no image name"))
                 .hint(format!("kennel image load --name NAME {from}"))
         })
     }
@@ -116,7 +116,7 @@ impl Loading<'_> {
             std::io::Write::write_all(&mut to, &buffer[..count]).map_err(what)?;
         }
         if from.limit() == 0 {
-            return Err(Error::too_much("it is larger than an image may be"));
+            return Err(Error::too_much("it is larger than the limit for an image"));
         }
         to.seek(SeekFrom::Start(0)).map_err(what)?;
         Ok(to)
@@ -156,9 +156,9 @@ impl Loading<'_> {
             }
             let (from, size) = blobs
                 .open(&part.path)?
-                .ok_or_else(|| Error::unsound(format!("layer {name}: it is not in the archive")))?;
+                .ok_or_else(|| Error::unsound(format!("layer {name}: the archive does not contain it")))?;
             if let Some((_, said)) = part.blob.filter(|(_, said)| *said != size) {
-                return Err(Error::unsound(format!("layer {name}: it has {size} bytes, and should have {said}")));
+                return Err(Error::unsound(format!("layer {name}: it has {size} bytes: expected {said}")));
             }
             let blob = part.blob.map(|(digest, _)| digest);
             let stream = Stream { from, size: Some(size), blob, diff_id: Some(id), part: name };
@@ -175,10 +175,10 @@ impl Loading<'_> {
 pub(crate) fn check_layers(described: &Described, layers: usize, limits: &Limits) -> Result<()> {
     if described.diff_ids.len() != layers {
         let said = described.diff_ids.len();
-        return Err(Error::unsound(format!("the image has {layers} layers, and its configuration tells of {said}")));
+        return Err(Error::unsound(format!("the image has {layers} layers, but its configuration lists {said}")));
     }
     if layers > limits.layers {
-        return Err(Error::too_much(format!("the image has {layers} layers, and may have {}", limits.layers)));
+        return Err(Error::too_much(format!("the image has {layers} layers: expected at most {}", limits.layers)));
     }
     Ok(())
 }

@@ -34,7 +34,7 @@ impl Operation {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| Error::io("get a random number", std::io::Error::other(error)))?;
         let dir = store.tmp().join(format!("{:016x}", u64::from_le_bytes(random)));
-        let what = |error| Error::io(format!("make {}", dir.display()), error);
+        let what = |error| Error::io(format!("create {}", dir.display()), error);
         DirBuilder::new().mode(0o700).create(&dir).map_err(what)?;
         let lock = File::open(&dir).map_err(what)?;
         lock.try_lock().map_err(|error| what(error.into()))?;
@@ -55,7 +55,7 @@ impl Operation {
     pub(crate) fn needs(&self, store: &Store, layers: &[Digest]) -> Result<()> {
         let _shared = store.shared()?;
         let path = self.dir.join(NEEDS);
-        let text = serde_json::to_vec(layers).map_err(|error| Error::io("describe the layers", error))?;
+        let text = serde_json::to_vec(layers).map_err(|error| Error::io("write the list of layers", error))?;
         std::fs::write(&path, text).map_err(|error| Error::io(format!("write {}", path.display()), error))
     }
 }
@@ -72,7 +72,7 @@ impl Drop for Operation {
 pub(crate) fn sweep(store: &Store) -> Result<HashSet<Digest>> {
     let mut needed = HashSet::new();
     for dir in entries(&store.tmp())? {
-        let what = |error| Error::io(format!("clear {}", dir.display()), error);
+        let what = |error| Error::io(format!("remove leftovers in {}", dir.display()), error);
         let lock = match File::open(&dir) {
             Ok(lock) => lock,
             // The operation has just ended.

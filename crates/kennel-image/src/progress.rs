@@ -43,7 +43,7 @@ impl fmt::Display for Doing {
             Self::Verifying => "verifying",
             Self::Unpacking => "unpacking",
             Self::Done => "done",
-            Self::Present => "already there",
+            Self::Present => "already present",
         })
     }
 }
@@ -66,7 +66,7 @@ impl Teller {
     /// Returns an error if the work was abandoned. A thread cannot be stopped from outside.
     pub(crate) fn still_wanted(&self) -> Result<()> {
         if self.given_up.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorCode::Aborted, "it was given up"));
+            return Err(Error::new(ErrorCode::Aborted, "the work was abandoned"));
         }
         Ok(())
     }
@@ -99,8 +99,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
     while let Some(progress) = heard.recv().await {
         tell(progress);
     }
-    work.await
-        .unwrap_or_else(|error| Err(Error::new(ErrorCode::Internal, format!("work on an image broke off: {error}"))))
+    work.await.unwrap_or_else(|error| {
+        Err(Error::new(ErrorCode::Internal, format!("the work on an image ended early: {error}")))
+    })
 }
 
 #[cfg(test)]

@@ -152,7 +152,7 @@ impl Store {
         // Partial downloads are worth keeping only if a later attempt may succeed.
         let keep = installed.as_ref().is_err_and(Error::may_pass);
         fetching.end(keep);
-        installed?.pop().ok_or_else(|| Error::new(ErrorCode::Internal, "no image was made"))
+        installed?.pop().ok_or_else(|| Error::new(ErrorCode::Internal, "no image was created"))
     }
 }
 
@@ -172,10 +172,10 @@ async fn find(registry: &Registry, reference: &Reference) -> Result<(Digest, Ima
         text = registry.manifest(&digest.to_string()).await?;
         check("the manifest", &digest, &text)?;
         if text.len() as u64 != size {
-            return Err(Error::unsound(format!("the manifest has {} bytes, and should have {size}", text.len())));
+            return Err(Error::unsound(format!("the manifest has {} bytes: expected {size}", text.len())));
         }
         if is_index(&text)? {
-            return Err(Error::unsound("the index leads to another one"));
+            return Err(Error::unsound("the index refers to another index: expected a manifest"));
         }
     }
     Ok((Digest::of(&text), parse("the manifest", &text)?))
@@ -191,11 +191,11 @@ fn wanted(described: &Described, manifest: &ImageManifest, limits: &Limits) -> R
     for (id, layer) in described.diff_ids.iter().zip(manifest.layers()) {
         let (blob, size) = named_blob(layer)?;
         if size > limits.bytes {
-            return Err(Error::too_much(format!("layer {} is larger than an image may be", blob.short())));
+            return Err(Error::too_much(format!("layer {} is larger than the limit for an image", blob.short())));
         }
         // The same layer may occur twice, but is downloaded once.
         if known.insert(*id) && wanted.insert(blob, (*id, size)).is_some() {
-            return Err(Error::unsound(format!("layer {} is said to be two different ones", blob.short())));
+            return Err(Error::unsound(format!("layer {} is listed with two different diff ids", blob.short())));
         }
     }
     Ok(wanted)

@@ -254,7 +254,8 @@ mod tests {
     }
 
     proptest! {
-        /// What the usual expression takes, and what it makes of it. Capitals are left out: there it departs from Docker.
+        /// The parser accepts what the usual regular expression accepts, with the same result. Capitals are left out,
+        /// because the expression differs from Docker there.
         #[test]
         fn it_is_the_usual_expression(text in "[a-z0-9.:/@_-]{0,24}|([a-z0-9.]{1,6}:[0-9]{1,4}/)?[a-z0-9._/-]{1,12}(:[a-z0-9._-]{1,6})?") {
             let usual = text.parse::<oci_spec::distribution::Reference>();
@@ -266,7 +267,7 @@ mod tests {
                     let version = ours.version();
                     prop_assert_eq!(Some(version.as_str()), usual.tag().or(usual.digest()));
                 }
-                // Ours is stricter with digests and with what looks like a host.
+                // The parser is stricter with digests and host names.
                 Err(_) => prop_assert!(usual.is_err() || text.contains('@') || text.contains('/'), "{}", text),
             }
         }

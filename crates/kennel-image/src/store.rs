@@ -115,9 +115,9 @@ pub fn noted_below(dir: &Path) -> Result<HashSet<Digest>> {
         };
         if text.is_empty() {
             // The machine crashed before the note was on disk.
-            let message = format!("{} does not say which layers are in use", path.display());
+            let message = format!("read the layers that a sandbox uses: {} is empty", path.display());
             return Err(Error::new(ErrorCode::Internal, message)
-                .hint("remove the sandbox that it is of: kennel ls --all, then kennel rm"));
+                .hint("remove the sandbox that it belongs to: kennel ls --all, then kennel rm"));
         }
         for line in text.lines() {
             noted.insert(line.parse::<Digest>().map_err(|error| error.of(path.display()))?);
@@ -135,10 +135,10 @@ impl Store {
             Ok(meta) if meta.uid() != own.as_raw() => {
                 let message = format!("the images in {} belong to user {}, not to you", root.display(), meta.uid());
                 return Err(Error::new(ErrorCode::PermissionDenied, message)
-                    .hint("call Kennel as that user, or set KENNEL_HOME to a directory of your own"));
+                    .hint("run Kennel as that user, or set KENNEL_HOME to a directory of your own"));
             }
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(Error::io(format!("look at {}", root.display()), error));
+                return Err(Error::io(format!("read the owner of {}", root.display()), error));
             }
             _ => {}
         }
@@ -213,7 +213,7 @@ impl Store {
         let Some(record) = read_json::<Record>(&path)? else { return Ok(None) };
         // A name may have any length, but the name of its file may not. So the file is named by a hash.
         if record.reference != *reference {
-            return Err(Error::new(ErrorCode::Internal, format!("{} is of another image", path.display())));
+            return Err(Error::new(ErrorCode::Internal, format!("{} describes another image", path.display())));
         }
         Ok(Some(record))
     }
@@ -231,7 +231,7 @@ impl Store {
     /// Writes the record of an image, replacing the old one of the same name.
     pub(crate) fn write(&self, record: &Record, work: &Path) -> Result<()> {
         let path = self.name_file(&record.reference);
-        let text = serde_json::to_vec(record).map_err(|error| Error::io("describe the image", error))?;
+        let text = serde_json::to_vec(record).map_err(|error| Error::io("write the record of the image", error))?;
         let partial = work.join("name");
         let what = |error| Error::io(format!("write {}", path.display()), error);
         let mut file =
@@ -253,11 +253,11 @@ impl Store {
     pub(crate) fn make(&self) -> Result<()> {
         for dir in [self.root.clone(), self.names(), self.layers(), self.blobs(), self.tmp()] {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
-            made.map_err(|error| Error::io(format!("make {}", dir.display()), error))?;
+            made.map_err(|error| Error::io(format!("create {}", dir.display()), error))?;
         }
         // Someone else may have created it with wider permissions.
         std::fs::set_permissions(&self.root, std::os::unix::fs::PermissionsExt::from_mode(0o700))
-            .map_err(|error| Error::io(format!("close {} to others", self.root.display()), error))
+            .map_err(|error| Error::io(format!("set the permissions of {}", self.root.display()), error))
     }
 
     /// Prevents removal from the store until the result is dropped. Hold it only briefly, because removal waits for it.

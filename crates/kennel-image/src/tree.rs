@@ -149,7 +149,7 @@ impl<'a> Tree<'a> {
             }
             What::Symlink(target) => {
                 if target.is_empty() || target.len() > self.limits.path || target.contains(&0) {
-                    return Err("it is a link to what cannot be a path".into());
+                    return Err("its link target is not a valid path".into());
                 }
                 self.make_way(path, parent, name)?;
                 let kind = self.kind;
@@ -223,7 +223,7 @@ impl<'a> Tree<'a> {
     /// Marks an entry of a lower layer as removed.
     fn hide(&mut self, parent: &[u8], name: &OsName) -> Result<(), Fault> {
         if name.is_empty() || name == b"." || name == b".." {
-            return Err("it hides nothing that could be there".into());
+            return Err("it is a whiteout without a file name".into());
         }
         let kind = self.kind;
         let dir = self.dir(parent)?;
@@ -237,7 +237,7 @@ impl<'a> Tree<'a> {
 
     fn hard_link(&mut self, target: &[u8], path: &[u8], parent: &[u8], name: &OsName) -> Result<(), Fault> {
         let told = shown(target);
-        let first = judge(target, self.limits).map_err(|why| format!("it is a hard link to {told}, and {why}"))?;
+        let first = judge(target, self.limits).map_err(|why| format!("it is a hard link to {told}: {why}"))?;
         let (first_parent, first_name) = split(&first);
         let out = || Fault::from(format!("it is a hard link to {told}, which is not in the same layer"));
         if first.is_empty() {
@@ -280,7 +280,7 @@ impl<'a> Tree<'a> {
         }
         let real = real_path(dir)?;
         if !real.starts_with(&self.path) {
-            return Err("it is outside".into());
+            return Err("it is outside the layer".into());
         }
         std::fs::remove_dir_all(real.join(OsStr::from_bytes(name)))?;
         self.open = None;
@@ -303,7 +303,7 @@ impl<'a> Tree<'a> {
         }
         match &self.open {
             Some((_, dir)) => Ok(dir.as_fd()),
-            None => Err("it has no directory".into()),
+            None => Err("its directory was not opened".into()),
         }
     }
 
@@ -320,7 +320,7 @@ impl<'a> Tree<'a> {
                 // The path contains a symlink. Its target is in the layer, but may be deeper than the path suggests.
                 let dir = directory(self.root.resolve(path).map_err(system)?)?;
                 let real = real_path(dir.as_fd())?;
-                let inside = real.strip_prefix(&self.path).map_err(|_| Fault::from("it leads outside"))?;
+                let inside = real.strip_prefix(&self.path).map_err(|_| Fault::from("it leads out of the layer"))?;
                 if inside.components().count() > self.limits.depth {
                     return Err("it is too deep".into());
                 }
@@ -347,10 +347,14 @@ impl<'a> Tree<'a> {
                             mark_opaque(open_dir(at.as_fd(), name)?.as_fd(), self.kind)?;
                         }
                         Some(stat) if is(&stat, FileType::Symlink) => {
-                            return Err(format!("it goes through {}, a link that leads nowhere", shown(so_far)).into());
+                            return Err(format!(
+                                "its path contains {}, a symlink to a missing directory",
+                                shown(so_far)
+                            )
+                            .into());
                         }
                         Some(_) => {
-                            return Err(format!("it goes through {}, which is no directory", shown(so_far)).into());
+                            return Err(format!("its path contains {}, which is not a directory", shown(so_far)).into());
                         }
                     }
                     let made = open_dir(at.as_fd(), name)?;
@@ -434,10 +438,10 @@ fn judge(name: &[u8], limits: &Limits) -> Result<Vec<u8>, String> {
     let mut depth = 0;
     for part in name.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
         if part == b".." {
-            return Err("it goes up by ..".into());
+            return Err("its path contains ..".into());
         }
         if part.contains(&0) {
-            return Err("it is not a file name".into());
+            return Err("its path contains a zero byte".into());
         }
         depth += 1;
         if part.len() > NAME || path.len() + part.len() >= limits.path || depth > limits.depth {
@@ -465,7 +469,7 @@ fn copy(from: &mut dyn Read, mut to: &File, size: u64, count: &mut dyn FnMut(u64
     while left > 0 {
         let most = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
         let got = match from.read(&mut buffer[..most]) {
-            Ok(0) => return Err("the archive ends in the middle of it".into()),
+            Ok(0) => return Err("the archive ends before the end of its content".into()),
             Ok(got) => got,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(Fault::Ours(Error::unreadable(&error))),
@@ -520,7 +524,9 @@ fn mark_opaque(dir: BorrowedFd<'_>, kind: Kind) -> Result<(), Fault> {
         let why = io::Error::from(error);
         Fault::Ours(Error::new(
             kennel_types::ErrorCode::Unsupported,
-            format!("the file system of the image store cannot hold {name}, which layers need: {why}"),
+            format!(
+                "the filesystem of the image store does not support the attribute {name}, which layers need: {why}"
+            ),
         ))
     })
 }

@@ -17,7 +17,7 @@ const WITHIN: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Connects to the keeper at `path`, reports the result, and copies bytes in both directions until one side closes.
-#[expect(clippy::disallowed_methods, reason = "a backoff: no event tells when the keeper listens")]
+#[expect(clippy::disallowed_methods, reason = "a backoff: no event reports that the keeper listens")]
 pub(crate) fn dial(path: &str) -> ExitCode {
     let until = Instant::now() + WITHIN;
     let stream = loop {
@@ -29,7 +29,7 @@ pub(crate) fn dial(path: &str) -> ExitCode {
             Err(_) => std::thread::sleep(PAUSE),
         }
     };
-    let Ok(writer) = stream.try_clone() else { return say(NOT_YET, "no descriptor is left") };
+    let Ok(writer) = stream.try_clone() else { return say(NOT_YET, "too many descriptors are open") };
     say(REACHED, "");
     std::thread::spawn(move || {
         pass_on(sys::borrow(0), writer.as_fd());
@@ -66,12 +66,12 @@ fn connect(path: &str) -> Result<UnixStream, (char, String)> {
     let not_yet = |error: io::Error| (NOT_YET, error.to_string());
     let kind = std::fs::symlink_metadata(path).map_err(not_yet)?.file_type();
     if !kind.is_socket() {
-        return Err((REFUSED, "it is no socket, and is refused".into()));
+        return Err((REFUSED, "the file at its path is not a socket".into()));
     }
     let stream = UnixStream::connect(path).map_err(not_yet)?;
     let stream = rustix::fd::OwnedFd::from(stream);
     if sys::peer_pid(&stream) != Some(1) {
-        return Err((REFUSED, "another process than the keeper answers, and is refused".into()));
+        return Err((REFUSED, "another process listens at its path".into()));
     }
     Ok(stream.into())
 }

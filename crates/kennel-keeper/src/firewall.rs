@@ -20,23 +20,23 @@ pub fn put_up(path: &[u8]) -> Result<(), String> {
     let failed = |what: &'static str| move |error: Errno| format!("network bridge: {what}: {error}");
     let shown = String::from_utf8_lossy(path).into_owned();
     let text = read(path).map_err(|error| {
-        format!("network bridge: read {shown}: {error}: start this sandbox with kennel start, which writes it")
+        format!("network bridge: read {shown}: {error} (start this sandbox with kennel start, which writes this file)")
     })?;
     // The next start must provide a new file.
     let _ = rustix::fs::unlink(path);
     let mut blocked: Ranges = text.parse().map_err(|error| format!("network bridge: read {shown}: {error}"))?;
-    blocked.merge(&connected_networks().map_err(failed("look at the sandbox's network"))?);
+    blocked.merge(&connected_networks().map_err(failed("read the sandbox's networks"))?);
     let mut names = Ranges::metadata();
     names.extend(servers(&read(RESOLVERS.as_bytes()).unwrap_or_default()));
     let firewall = Firewall { blocked, names, answers: true };
     let loaded = FirewallSocket::open().and_then(|socket| socket.load(&firewall));
     loaded.map_err(|error| {
         format!(
-            "network bridge: load firewall rules in the sandbox's network: {error} (they need the kernel's nf_tables, \
-             which a runtime with a kernel of its own may not have; --network none needs nothing)"
+            "network bridge: load firewall rules in the sandbox's network: {error} (this needs nf_tables in the \
+             kernel, which a runtime with its own kernel may not have; --network none does not)"
         )
     })?;
-    give_up().map_err(failed("give up CAP_NET_ADMIN"))
+    give_up().map_err(failed("drop CAP_NET_ADMIN"))
 }
 
 fn give_up() -> Result<(), Errno> {

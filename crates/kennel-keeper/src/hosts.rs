@@ -124,7 +124,7 @@ impl Keeper {
                 return Err(Broken);
             }
             if connection.streams.len() >= caps::STREAMS {
-                self.fail(id, stream, limit("too many requests are under way"));
+                self.fail(id, stream, limit("too many requests are in progress"));
             } else if let Err(failure) = self.open(id, stream, &request) {
                 self.fail(id, stream, failure);
             }

@@ -69,8 +69,9 @@ pub fn keep(listener: OwnedFd, config: KeeperConfig) -> i32 {
     code
 }
 
-/// Waits until nobody is starting the sandbox in this directory. Whoever is reads in it why the main process did not run,
-/// and holds a lock on the record until then. A tied sandbox is locked by its maker all the time: do not wait for that.
+/// Waits until the process that starts the sandbox in this directory is done. That process holds a lock on the record
+/// until it has read there why the main process did not run. Do not call this for a tied sandbox: its creator holds the
+/// lock as long as it lives.
 pub fn wait_for_starter(dir: &std::path::Path) {
     if let Ok(record) = std::fs::File::open(dir.join("sandbox.json")) {
         let _ = rustix::io::retry_on_intr(|| rustix::fs::flock(&record, rustix::fs::FlockOperation::LockShared));

@@ -14,7 +14,7 @@ const USAGE: &str = "usage: kennel-keeper serve --socket PATH --config HEX
        kennel-keeper dial --socket PATH, beside the one that listens there
        kennel-keeper --version";
 
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the program itself tells its version and its errors")]
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "this program prints its version and its errors")]
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn config(bytes: &[u8]) -> Result<KeeperConfig, String> {
-    minicbor::decode(bytes).map_err(|error| format!("read the keeper's settings: {error}"))
+    minicbor::decode(bytes).map_err(|error| format!("read the keeper's configuration: {error}"))
 }
 
 /// Runs the keeper for a sandbox without an engine: an ordinary process that outlives its parent.
@@ -96,6 +96,6 @@ fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
         .bytes()
         .map(|byte| (byte as char).to_digit(16).map(|digit| digit as u8))
         .collect::<Option<_>>()
-        .ok_or("the keeper's settings are not in hex")?;
+        .ok_or("read the keeper's configuration: expected hexadecimal digits")?;
     Ok(digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect())
 }

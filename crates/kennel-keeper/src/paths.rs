@@ -42,7 +42,7 @@ fn require_file(path: &[u8], fd: &OwnedFd) -> Result<(), Failure> {
         FileType::Socket => "a socket",
         _ => "a device",
     };
-    Err(refused(path, &format!("it is {what}, not a file")))
+    Err(refused(path, &format!("it is {what}, not a regular file")))
 }
 
 /// Opens the parent directory of a path, and returns it with the last component.
@@ -53,7 +53,7 @@ pub(crate) fn parent(path: &[u8]) -> Result<(OwnedFd, &[u8]), Failure> {
         None => (&b"/"[..], trimmed),
     };
     if name.is_empty() || name == b"." || name == b".." {
-        return Err(refused(path, "it does not end in a name"));
+        return Err(refused(path, "it does not end in a file name"));
     }
     let dir = open(dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).map_err(|error| failure(path, error))?;
     Ok((dir, name))
@@ -82,7 +82,7 @@ pub(crate) fn failure(path: &[u8], error: Errno) -> Failure {
         Errno::NOSYS => FailureKind::Unsupported,
         _ => FailureKind::Other,
     };
-    let reason = if error == Errno::LOOP { "too many links, or a magic link".into() } else { reason(error) };
+    let reason = if error == Errno::LOOP { "too many symlinks, or a magic link".into() } else { reason(error) };
     Failure { kind, message: format!("{}: {reason}", String::from_utf8_lossy(path)) }
 }
 

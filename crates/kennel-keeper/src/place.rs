@@ -66,7 +66,7 @@ fn open_log() -> Result<LogSink, String> {
 
 /// Takes the lock. A process that checks whether the sandbox runs holds it for a moment, so this retries. A process
 /// that keeps the sandbox running holds it for long.
-#[expect(clippy::disallowed_methods, reason = "a backoff: a lock tells nobody when it is free")]
+#[expect(clippy::disallowed_methods, reason = "a backoff: no event reports that a lock is free")]
 fn lock_soon(lock: &OwnedFd) -> Result<(), Errno> {
     let mut tries = 0;
     loop {
@@ -92,7 +92,7 @@ fn listen(name: &str) -> Result<OwnedFd, Errno> {
 
 /// Reads the instructions from the parent on standard input: a length, and that many bytes.
 pub fn hear() -> Result<Vec<u8>, String> {
-    read_told(rustix::stdio::stdin()).map_err(|error| format!("read what to do: {error}"))
+    read_told(rustix::stdio::stdin()).map_err(|error| format!("read the instructions on standard input: {error}"))
 }
 
 /// Reads a length, and that many bytes.
@@ -101,7 +101,7 @@ pub fn read_told(from: impl AsFd) -> std::io::Result<Vec<u8>> {
     read_exact(from.as_fd(), &mut length)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > TOLD_CAP {
-        return Err(std::io::Error::other(format!("{length} bytes are too many")));
+        return Err(std::io::Error::other(format!("the message has {length} bytes: expected at most {TOLD_CAP}")));
     }
     let mut bytes = vec![0; length];
     read_exact(from.as_fd(), &mut bytes)?;
@@ -129,7 +129,7 @@ pub fn keep_host(config: &mut KeeperConfig) -> Result<(), String> {
     const FIRST_FREE: i32 = 3;
     if config.host_fd.is_some() {
         let host = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), FIRST_FREE);
-        config.host_fd = Some(host.map_err(|error| failed("keep", "the host's line", error))?.into_raw_fd());
+        config.host_fd = Some(host.map_err(|error| failed("keep", "the host's connection", error))?.into_raw_fd());
     }
     Ok(())
 }

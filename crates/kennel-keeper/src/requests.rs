@@ -20,7 +20,7 @@ fn is_myself(user: &str) -> bool {
 impl Keeper {
     pub(crate) fn open(&mut self, id: u64, stream: u32, request: &Request) -> Result<(), Failure> {
         if self.config.one_user && request.user().is_some_and(|user| !is_myself(user)) {
-            let message = "this sandbox cannot run anything as another user".into();
+            let message = "this sandbox cannot act as another user".into();
             return Err(Failure { kind: FailureKind::Unsupported, message });
         }
         match request {
@@ -38,7 +38,7 @@ impl Keeper {
                 match signal {
                     0 => task.end_tree(),
                     1..=64 => task.order(Order::SignalTree(*signal)),
-                    _ => return Err(invalid("no such signal")),
+                    _ => return Err(invalid("unknown signal")),
                 }
                 self.done(id, stream, Outcome::Nothing);
             }
@@ -90,10 +90,10 @@ impl Keeper {
     }
 
     pub(crate) fn add_task(&mut self, mut task: Task) -> Result<(), Failure> {
-        let status = task.status.as_ref().ok_or_else(|| invalid("no status"))?;
+        let status = task.status.as_ref().ok_or_else(|| invalid("the task has no socket for reports"))?;
         if epoll::add(&self.epoll, status, Token::Status(task.id).data(), epoll::EventFlags::IN).is_err() {
             task.end_tree();
-            return Err(limit("the event loop is full"));
+            return Err(limit("the kernel allows no more descriptors in the event loop"));
         }
         if let Some((connection, stream)) = task.viewer
             && let Some(connection) = self.connections.get_mut(&connection)
@@ -111,7 +111,7 @@ impl Keeper {
         let task = task.ok_or_else(|| no_process(attach.process))?;
         for (output, from) in task.outputs.iter_mut().zip([attach.stdout, attach.stderr]) {
             if from > output.ring.end() {
-                return Err(invalid("output is not that far yet"));
+                return Err(invalid("the requested position is after the end of the output"));
             }
             output.sent = from.max(output.ring.base());
             output.eof_sent = false;
@@ -189,7 +189,7 @@ fn check_paths(request: &Request) -> Result<(), Failure> {
     };
     for path in paths {
         if path.is_empty() || path.len() >= caps::PATH || path.contains(&0) {
-            return Err(invalid("a path must not be empty, too long or hold a zero byte"));
+            return Err(invalid("invalid path: it must not be empty, be too long or contain a zero byte"));
         }
     }
     Ok(())

@@ -42,7 +42,7 @@ fn from_cgroup() -> Option<StatsReport> {
             oom_kills: None,
         });
     }
-    // Version 1 does not charge what is written through the page cache to whoever wrote it.
+    // Version 1 does not charge writes through the page cache to the cgroup that made them.
     let (read_bytes, written_bytes) = io_of_processes();
     let limit = number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
     Some(StatsReport {
@@ -56,8 +56,9 @@ fn from_cgroup() -> Option<StatsReport> {
     })
 }
 
-/// Bytes that the keeper's own tree has had read from and written to disks. The kernel adds those of a process that has ended to
-/// the one that reaped it. The keeper cannot open its own file in `/proc`: it is not dumpable.
+/// Returns the bytes that the keeper and all processes below it have read from and written to disks. The kernel adds
+/// the bytes of an ended process to those of the process that reaped it. The keeper cannot open its own file in
+/// `/proc`, because it is not dumpable.
 fn io_of_processes() -> (Option<u64>, Option<u64>) {
     let me = rustix::process::getpid().as_raw_nonzero().get();
     let (mut read, mut written) = crate::sys::disk_use();

@@ -27,35 +27,35 @@ pub enum Fork {
 
 /// Forks. Only for single-threaded programs.
 pub fn fork() -> Result<Fork, Errno> {
-    // SAFETY: the program has one thread, so the child is a whole copy and may go on in Rust.
+    // SAFETY: the program has one thread, so the child is a complete copy and may continue in Rust.
     match check(unsafe { libc::fork() })? {
         0 => Ok(Fork::Child),
         pid => Ok(Fork::Parent(pid)),
     }
 }
 
-/// Runs `child` in a new process that shares our memory, and waits until it executes a program or ends. Nothing is
-/// copied. Returns its process id. Only for single-threaded programs.
+/// Runs `child` in a new process that shares the memory of this one, and waits until it executes a program or ends.
+/// Nothing is copied. Returns its process id. Only for single-threaded programs.
 pub fn fork_until_exec(mut child: impl FnMut()) -> Result<i32, Errno> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     const STACK: usize = 256 * 1024;
     extern "C" fn enter(child: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: it points at the closure below, whose owner waits for us.
+        // SAFETY: it points to the closure below, whose owner waits for this process.
         let child = unsafe { &mut *child.cast::<&mut dyn FnMut()>() };
         child();
         127
     }
     let mut child: &mut dyn FnMut() = &mut child;
-    // SAFETY: a new mapping, wherever there is room for it.
+    // SAFETY: this creates a new mapping at an address that the kernel chooses.
     let stack =
         unsafe { mmap_anonymous(std::ptr::null_mut(), STACK, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)? };
-    // SAFETY: the stack is ours alone and grows down from its end. With CLONE_VFORK this process does nothing until the
-    // child has left its memory, so whatever the child does to it happens as in a call.
+    // SAFETY: nothing else uses the stack, and it grows down from its end. With CLONE_VFORK this process does nothing
+    // until the child has left its memory, so the child's changes to it are like those of a function call.
     let pid = check(unsafe {
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         libc::clone(enter, stack.byte_add(STACK), flags, (&raw mut child).cast())
     });
-    // SAFETY: nobody runs on it any more.
+    // SAFETY: nothing uses this stack any more.
     let _ = unsafe { munmap(stack, STACK) };
     // Switching the user in the child made this memory accessible to that user, on some machines.
     let _ = not_dumpable();
@@ -73,9 +73,9 @@ pub fn signal_fd(signals: &[i32]) -> Result<OwnedFd, Errno> {
     let set = signal_set(signals);
     // SAFETY: `set` is an initialised signal set.
     check(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) })?;
-    // SAFETY: as above; -1 asks for a new descriptor.
+    // SAFETY: `set` is initialised; -1 requests a new descriptor.
     let fd = check(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })?;
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -186,7 +186,8 @@ pub fn limit_bounding_set(keep: u64) -> Result<(), Errno> {
 
 /// Marks every descriptor from `first` on to be closed on exec.
 pub fn close_on_exec_from(first: u32) {
-    // SAFETY: changes flags of descriptors only. Every descriptor of ours has the flag anyway; this is the second lock.
+    // SAFETY: changes flags of descriptors only. All descriptors of this program have the flag anyway; this is a second
+    // safeguard.
     unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
@@ -225,11 +226,11 @@ pub fn execve(program: &CString, argv: &[CString], env: &[CString]) -> Errno {
 
 /// Takes ownership of an inherited descriptor.
 pub fn inherited(fd: i32) -> Option<OwnedFd> {
-    // SAFETY: only asks for flags.
+    // SAFETY: only reads flags.
     if fd < 0 || unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return None;
     }
-    // SAFETY: it is open (just checked), was passed to us by number to be ours, and each number is taken once.
+    // SAFETY: it is open (just checked), was passed by number for this process to own, and each number is taken once.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -277,7 +278,7 @@ pub fn close(fd: &OwnedFd) {
     unsafe { libc::close(fd.as_raw_fd()) };
 }
 
-/// Bytes that this process, and those that it has reaped, have had read from and written to disks.
+/// Returns the bytes that this process, and those that it has reaped, have read from and written to disks.
 pub fn disk_use() -> (u64, u64) {
     const BLOCK: u64 = 512;
     let mut total = (0, 0);

@@ -103,15 +103,15 @@ fn system(what: &str, error: Errno) -> Failure {
 
 /// Creates a pipe. The keeper's end does not block; the child's end does.
 fn pipe(keeper_reads: bool) -> Result<(OwnedFd, OwnedFd), Failure> {
-    let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| system("make a pipe", error))?;
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| system("create a pipe", error))?;
     let mine = if keeper_reads { &read } else { &write };
-    rustix::io::ioctl_fionbio(mine, true).map_err(|error| system("make a pipe", error))?;
+    rustix::io::ioctl_fionbio(mine, true).map_err(|error| system("create a pipe", error))?;
     Ok((read, write))
 }
 
 /// Creates the socket pair for reports and orders: the keeper's end and the child's end.
 fn status() -> Result<(OwnedFd, OwnedFd), Failure> {
-    let failed = |error| system("make a socket", error);
+    let failed = |error| system("create a socket", error);
     let (mine, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(failed)?;
     rustix::io::ioctl_fionbio(&mine, true).map_err(failed)?;
@@ -133,7 +133,7 @@ impl Task {
         let stdio = if let Some(size) = spawn.tty {
             let (mine, theirs) = open_terminal(size)?;
             let copy = |fd: &OwnedFd| {
-                rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|error| system("copy a descriptor", error))
+                rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|error| system("duplicate a descriptor", error))
             };
             stdin.pipe = Some(copy(&mine)?);
             outputs[0].pipe = Some(copy(&mine)?);

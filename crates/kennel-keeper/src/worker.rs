@@ -50,7 +50,7 @@ fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outco
         Request::Symlink { path, target, replace, .. } => files::symlink(&full(path), target, *replace),
         Request::Chmod { path, mode, follow, .. } => files::chmod(&full(path), *mode, *follow),
         Request::Watch { path, recursive, .. } => watch::run(&full(path), *recursive, pipes),
-        _ => Err(Failure { kind: FailureKind::Invalid, message: "no request on files".into() }),
+        _ => Err(Failure { kind: FailureKind::Invalid, message: "this is not a file request".into() }),
     }
 }
 

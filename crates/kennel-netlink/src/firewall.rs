@@ -304,11 +304,11 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// In a network namespace of this thread's own.
+    /// Runs `work` on another thread, in a new network namespace.
     fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                #[allow(deprecated)] // its successor needs `unsafe`, because of descriptors, which stay shared here
+                #[allow(deprecated)] // its successor is `unsafe`, because it can unshare descriptors
                 rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET).expect("a network namespace needs root");
                 work()
             });

@@ -291,7 +291,7 @@ mod tests {
         let routes =
             [wireless, to("0.0.0.0/0", ETH0, true), to("10.1.0.0/16", ETH0, false), to("10.2.0.0/16", TUN0, false)];
         check(&routes, &["10.2.0.1"], &["10.1.0.1"]);
-        // A way out in two halves is none to be blocked.
+        // A default route in two halves is not blocked either.
         let routes = [to("0.0.0.0/0", ETH0, true), to("0.0.0.0/1", TUN0, false), to("128.0.0.0/1", TUN0, false)];
         check(&routes, &[], &["8.8.8.8", "200.0.0.1"]);
     }
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(hops(&[0, 0, 0, 0, 7, 0, 0, 0]), (vec![7], false));
     }
 
-    /// What the kernel tells of this machine.
+    /// Reads the networks of this machine from the kernel.
     #[test]
     fn the_loopback_is_this_machines_own() {
         let ranges = host_networks().unwrap();

@@ -137,7 +137,7 @@ impl FromStr for Ranges {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut ranges = Self::default();
         for line in text.lines() {
-            let wrong = || format!("{line:?} is no range of addresses: expected its first and its last one");
+            let wrong = || format!("invalid address range {line:?}: expected its first and last address");
             let (first, last) = line.split_once(' ').ok_or_else(wrong)?;
             let (first, last): (IpAddr, IpAddr) =
                 (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);

@@ -1,4 +1,4 @@
-//! A small file system to make images of: busybox, the programs of this kit, `nobody`, and nothing else.
+//! A small filesystem for images. It contains only busybox, the test programs and the user `nobody`.
 
 use crate::programs::{self, KNOCK};
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::process::Command;
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
 
-/// It as an archive, made once for a build, which everyone can read.
+/// Returns the filesystem as an archive that everyone can read. It is created once per build.
 pub fn archive() -> PathBuf {
     let archive = crate::home::build().join(format!("kennel-test-busybox-{}.tar", fingerprint()));
     if !archive.exists() {
-        // Not the lock of the image: whoever makes the image holds that one, and needs this archive.
+        // Not the lock of the image: the process that creates the image holds that one, and needs this archive.
         let _only_one = crate::docker::lock("archive");
         if !archive.exists() {
             make(&archive);
@@ -19,17 +19,17 @@ pub fn archive() -> PathBuf {
     archive
 }
 
-/// Says what is in it.
+/// Returns a hash of the filesystem's content.
 pub(crate) fn fingerprint() -> String {
     let busybox = std::fs::read(program()).expect("read busybox");
     programs::fingerprint(&[&busybox, KNOCK.as_bytes(), PASSWD.as_bytes()])
 }
 
-/// A busybox that needs no libraries.
+/// Returns the path of a static busybox.
 fn program() -> PathBuf {
     let found =
         ["/bin/busybox", "/usr/bin/busybox", "/bin/busybox-static"].map(PathBuf::from).into_iter().find(|path| {
-            // A static program names no interpreter.
+            // A static program has no interpreter.
             std::fs::read(path).is_ok_and(|bytes| !bytes.windows(7).take(4096).any(|window| window == b"/ld-lin"))
         });
     found.expect("no static busybox to make an image of: apt-get install busybox-static")

@@ -1,4 +1,5 @@
-//! The contract: what every provider does, in cases by subject. [`crate::contract_suite!`] makes a test of each.
+//! The contract: what every provider must do, in cases grouped by subject. [`crate::contract_suite!`] creates a test
+//! for each case.
 
 pub mod copy;
 pub mod exec;
@@ -22,7 +23,7 @@ pub mod terminal;
 pub mod tied;
 pub mod volumes;
 
-/// Makes one test of every case of the contract, on a subject made afresh for each by the expression.
+/// Creates one test for every case of the contract. The expression creates a new subject for each.
 #[macro_export]
 macro_rules! contract_suite {
     ($subject:expr) => {
@@ -31,8 +32,8 @@ macro_rules! contract_suite {
     };
 }
 
-/// The part of the contract that is about sandboxes as their provider makes and keeps them: for one more way in which a
-/// provider does so that has the whole behind it already.
+/// Creates tests for the cases about creating, isolating and keeping sandboxes. It is for further modes of a provider
+/// that passes the whole contract in another mode.
 #[macro_export]
 macro_rules! contract_of_walls {
     ($subject:expr) => {
@@ -159,7 +160,7 @@ macro_rules! contract_of_walls {
     };
 }
 
-/// The part that is about what their keepers do.
+/// Creates tests for the cases about the work of keepers.
 #[macro_export]
 macro_rules! contract_of_keepers {
     ($subject:expr) => {
@@ -238,8 +239,8 @@ macro_rules! contract_of_keepers {
                 what_is_not_there_is_not_found,
             }
             copy {
-                nothing_is_run_inside,
-                a_keeper_without_features_is_helped_by_programs,
+                copies_start_no_process,
+                copies_work_with_a_keeper_without_features,
             }
             paths {
                 dots_stay_inside,
@@ -253,13 +254,13 @@ macro_rules! contract_of_keepers {
     };
 }
 
-/// One module per subject, one test per case.
+/// Creates one module for each subject, with one test for each case.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! contract_cases {
     ($subject:expr; $($module:ident { $($case:ident,)* })*) => {
         $(mod $module {
-            #[allow(unused_imports)] // the expression may name nothing
+            #[allow(unused_imports)] // the expression may use no import
             use super::*;
             $(#[test]
             fn $case() {
@@ -271,7 +272,7 @@ macro_rules! contract_cases {
 
 #[cfg(test)]
 mod tests {
-    /// A case that nobody plays would be worse than none.
+    /// Every case of the contract is in a suite, so that none is left out.
     #[test]
     fn every_case_is_in_the_suite() {
         let suite = include_str!("contract.rs");

@@ -1,6 +1,6 @@
-//! A Docker engine to test on, and a small image. A missing engine is a failure that says what to do, never a skip.
+//! A Docker engine for tests, and a small image. If there is no engine, tests fail with a hint; they are never skipped.
 //!
-//! Blocking, and fit to be called by programs that prepare a test run as well as by tests.
+//! The functions block. Tests and programs that prepare a test run can call them.
 
 use crate::{busybox, host, within_blocking};
 use std::fs::File;
@@ -13,13 +13,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// The variable that names the socket of the engine to use.
+/// The environment variable with the socket of the engine to use.
 pub const SOCKET_VARIABLE: &str = "KENNEL_TEST_DOCKER_SOCKET";
 
-/// Where engines usually listen.
+/// The default socket of an engine.
 const USUAL_SOCKET: &str = "/var/run/docker.sock";
 
-/// The socket of an engine that answers: the one named by [`SOCKET_VARIABLE`], the usual one, or one started here.
+/// Returns the socket of a running engine: that of [`SOCKET_VARIABLE`], the default one, or that of an engine started
+/// here.
 pub fn socket() -> PathBuf {
     if let Some(named) = crate::environment::variable(SOCKET_VARIABLE) {
         let named = PathBuf::from(named);
@@ -30,7 +31,7 @@ pub fn socket() -> PathBuf {
     if answers(&usual) { usual } else { start() }
 }
 
-/// Starts an engine of our own, one per machine, unless it runs already. It needs root and `dockerd`.
+/// Starts the engine for tests, one per machine, unless it already runs. This needs root and `dockerd`.
 pub fn start() -> PathBuf {
     let dir = engine_dir();
     let socket = dir.join("docker.sock");
@@ -63,7 +64,7 @@ pub fn start() -> PathBuf {
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a second handle on the log"))
         .stderr(log)
-        // Not in the group of the test, which may be ended as a whole.
+        // In its own process group, because that of the test may be killed as a whole.
         .process_group(0);
     let mut child = command.spawn().unwrap_or_else(|error| {
         panic!("start dockerd: {error}; install it (apt-get install docker.io), or name a socket in {SOCKET_VARIABLE}")
@@ -72,8 +73,8 @@ pub fn start() -> PathBuf {
     socket
 }
 
-/// A program that outlives this one. It gets none of the descriptors that this one was given, beside the usual three: whoever waits for a
-/// pipe to be closed, or for a lock, must not wait for it.
+/// Returns a command for a program that outlives this one. It inherits only the standard streams: another open
+/// descriptor would keep a pipe or a lock of this process in use.
 pub(crate) fn outliving(program: &str) -> Command {
     const CLOSE: &str =
         r#"for fd in /proc/self/fd/*; do fd=${fd##*/}; [ "$fd" -lt 3 ] || eval "exec $fd>&-"; done; exec "$@""#;
@@ -82,7 +83,7 @@ pub(crate) fn outliving(program: &str) -> Command {
     command
 }
 
-/// Waits for an engine that was started just now to answer. If it does not, the end of its log says why.
+/// Waits until an engine that was just started replies. If it does not, panics with the end of its log.
 pub(crate) fn comes_up(child: &mut Child, socket: &Path, log: &Path, what: &str) {
     let up = within_blocking(Duration::from_mins(3), || {
         answers(socket) || child.try_wait().is_ok_and(|ended| ended.is_some())
@@ -95,13 +96,13 @@ pub(crate) fn comes_up(child: &mut Child, socket: &Path, log: &Path, what: &str)
     }
 }
 
-/// Ends the engine that [`start`] has started, here or in another process, and removes what it kept. While another
-/// process uses it, it is left alone; answers whether it is gone.
+/// Ends the engine that [`start`] started, in this process or another, and removes its files. It does nothing while
+/// another process uses the engine. Returns whether the engine is gone.
 pub fn stop() -> bool {
     let dir = engine_dir();
     let _only_one = lock("dockerd");
     DOCKERS.let_go();
-    // Held to the end: whoever comes meanwhile waits, finds no engine and starts one.
+    // Held to the end: another process that needs one waits, finds none, and starts one.
     let users = lock_file(DOCKERS.name());
     if users.try_lock().is_err() {
         return false;
@@ -109,57 +110,57 @@ pub fn stop() -> bool {
     let pid = std::fs::read_to_string(dir.join("dockerd.pid")).ok().and_then(|pid| pid.trim().parse().ok());
     if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        // One that has ended runs no program, also while nobody has asked for its status.
+        // A zombie has no program, so an ended process that nobody has reaped counts as gone.
         let raw = pid.as_raw_nonzero().get() as u32;
         let gone = within_blocking(Duration::from_mins(3), || host::program(raw).is_none());
         assert!(gone, "dockerd ({}) does not end", pid.as_raw_nonzero());
     }
-    // It leaves the network namespace that it was in.
+    // The engine leaves the mount of its network namespace.
     host::unmount_below(&dir);
     std::fs::remove_dir_all(dir).is_ok()
 }
 
-/// An engine for one test alone, which may be killed. It has no network, and takes nobody's.
+/// A private engine for one test, which may kill it. It has its own network namespace, without a bridge.
 pub struct Private {
     dir: tempfile::TempDir,
     program: Option<Child>,
-    /// The kind of machine it takes itself for.
+    /// The architecture that the engine sees.
     machine: &'static str,
-    /// What else it is told.
+    /// Additional arguments of the engine.
     arguments: &'static [&'static str],
 }
 
 impl Private {
-    /// Starts one. It needs root and `dockerd`.
+    /// Starts a private engine. This needs root and `dockerd`.
     pub fn start() -> Self {
         Self::start_as(std::env::consts::ARCH)
     }
 
-    /// Starts one with arguments of its own.
+    /// Starts a private engine with additional arguments.
     pub fn start_with(arguments: &'static [&'static str]) -> Self {
         Self::make(std::env::consts::ARCH, arguments)
     }
 
-    /// Starts one that takes this for a machine of another kind, as the kernel lets it (`setarch`).
+    /// Starts a private engine that sees another architecture (`setarch`).
     pub fn start_as(machine: &'static str) -> Self {
         Self::make(machine, &[])
     }
 
     fn make(machine: &'static str, arguments: &'static [&'static str]) -> Self {
         let dir = tempfile::Builder::new().prefix("kennel-test-engine-").tempdir().expect("a directory for an engine");
-        // Whoever is root inside may be another outside, who has to get there.
+        // Root inside may be another user outside, who must be able to enter the directory.
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o711)).expect("let others through");
         let mut engine = Self { dir, program: None, machine, arguments };
         engine.restart();
         engine
     }
 
-    /// Its socket.
+    /// The engine's socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("docker.sock")
     }
 
-    /// Kills it, without a word.
+    /// Kills the engine with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut program) = self.program.take() {
             let _ = program.kill();
@@ -167,15 +168,15 @@ impl Private {
         }
     }
 
-    /// Starts it again on what it had.
+    /// Starts the engine again, with its existing files.
     pub fn restart(&mut self) {
         let dir = self.dir.path();
-        // Its predecessor was killed, and its containerd with it: neither could.
+        // The previous engine and its containerd were killed, so they did not remove these files.
         for pid in ["dockerd.pid", "exec/containerd/containerd.pid"] {
             let _ = std::fs::remove_file(dir.join(pid));
         }
         let log = File::options().create(true).append(true).open(dir.join("log")).expect("make a log for dockerd");
-        // In a network namespace of its own: one without a bridge removes the bridge of others.
+        // In its own network namespace, because an engine without a bridge removes that of other engines.
         let mut command = Command::new("unshare");
         command
             .args(["--net", "setarch", self.machine, "dockerd"])
@@ -201,13 +202,13 @@ impl Private {
 impl Drop for Private {
     fn drop(&mut self) {
         if let Some(mut program) = self.program.take() {
-            // It ends its containers, and containerd, when it is asked to.
+            // On SIGTERM, the engine ends its containers and containerd.
             if let Some(pid) = rustix::process::Pid::from_raw(program.id() as i32) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             }
             let _ = program.wait();
         }
-        // What was left when it was killed.
+        // Processes that were left when the engine was killed.
         let mark = self.dir.path().display().to_string();
         for pid in host::processes(&mark).into_iter().filter_map(|pid| rustix::process::Pid::from_raw(pid as i32)) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -216,7 +217,7 @@ impl Drop for Private {
     }
 }
 
-/// Held by this process for as long as it uses an engine of our own.
+/// A lock that this process holds while it uses an engine for tests.
 pub(crate) struct InUse {
     name: &'static str,
     held: Mutex<Option<File>>,
@@ -233,7 +234,7 @@ impl InUse {
         self.name
     }
 
-    /// Says that it is in use, from now on.
+    /// Marks the engine as used by this process.
     pub(crate) fn hold(&self) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| {
             let file = lock_file(self.name);
@@ -242,18 +243,20 @@ impl InUse {
         });
     }
 
-    /// Says that it is not, as far as this process is concerned.
+    /// Marks the engine as no longer used by this process.
     pub(crate) fn let_go(&self) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 
-/// A small image on the engine [`socket`] finds: busybox, the programs of this kit, `nobody`, and nothing else.
+/// Creates a small image on the engine of [`socket`]: busybox, the test programs and the user `nobody`. Returns its
+/// name.
 pub fn image() -> String {
     image_on(&socket())
 }
 
-/// The same on a given engine. It is made once, and is named by what is in it.
+/// Creates the small image on a given engine, unless it exists. Its name contains a hash of its content. Returns the
+/// name.
 pub fn image_on(socket: &Path) -> String {
     let name = format!("kennel-test/busybox:{}", busybox::fingerprint());
     if !has_image(socket, &name) {
@@ -265,14 +268,14 @@ pub fn image_on(socket: &Path) -> String {
     name
 }
 
-/// Runs the engine's own command line, which must succeed, and answers what it prints.
+/// Runs the `docker` program, which must succeed, and returns its output.
 pub fn docker(socket: &Path, arguments: &[&str]) -> String {
     let output = command(socket).args(arguments).output().unwrap_or_else(|error| panic!("run docker: {error}"));
     assert!(output.status.success(), "docker {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// Containers of an installation that still exist, in words.
+/// Returns descriptions of all containers with this label.
 pub fn leftovers(socket: &Path, label: &str) -> Vec<String> {
     let filter = format!("label={label}");
     let format = "container {{.Names}} ({{.Status}})";
@@ -292,8 +295,8 @@ fn engine_dir() -> PathBuf {
     dir
 }
 
-/// One at a time, across all processes that test. What is done under a lock takes seconds: whoever waits for minutes
-/// waits for itself, and says so instead.
+/// Takes a lock that all test processes share. Work under a lock takes seconds, so a wait of minutes is a deadlock, and
+/// panics.
 pub(crate) fn lock(what: &str) -> File {
     let file = lock_file(what);
     let free = within_blocking(Duration::from_mins(5), || file.try_lock().is_ok());
@@ -306,7 +309,7 @@ pub(crate) fn lock_file(what: &str) -> File {
     File::create(&path).unwrap_or_else(|error| panic!("make {}: {error}", path.display()))
 }
 
-/// Whether an engine answers a ping at this socket.
+/// Whether an engine replies to a ping at this socket.
 pub fn answers(socket: &Path) -> bool {
     let ping = || -> std::io::Result<Vec<u8>> {
         let mut stream = UnixStream::connect(socket)?;
@@ -341,7 +344,7 @@ mod tests {
     #[test]
     fn what_outlives_us_gets_no_descriptor_of_ours() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        // Others than those that Rust opens are inherited.
+        // Descriptors that are not close-on-exec are inherited, unlike those that Rust opens.
         let _inherited = rustix::io::dup(&file).unwrap();
         let has = |mut command: Command| {
             let output = command.args(["-l", "/proc/self/fd"]).output().unwrap();

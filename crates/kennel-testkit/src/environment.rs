@@ -1,16 +1,16 @@
-//! The environment that tests run in. Nothing else in this kit reads it.
+//! The environment of tests. No other module of this crate reads environment variables.
 
 #![expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// A variable: a socket to test on, or something that cargo, nextest or a shell has set.
+/// Returns an environment variable: a socket to test on, or a variable of cargo, nextest or a shell.
 pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// Where temporary files go.
+/// Returns the directory for temporary files.
 pub fn temp_dir() -> PathBuf {
     std::env::temp_dir()
 }

@@ -1,16 +1,16 @@
-//! Waiting for a condition. The only place in the tests where time is let pass.
+//! Waits for conditions. This is the only module of the tests that sleeps.
 
 use std::time::{Duration, Instant};
 
-/// How long a condition may take. Generous, for machines that are busy: only a test that fails waits for it.
+/// The time limit for a condition. It is long, for busy machines: only a failing test waits that long.
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// Waits until the condition holds; panics with `what` if it does not come.
+/// Waits until the condition holds. Panics with `what` at the time limit.
 pub async fn eventually(what: &str, condition: impl AsyncFnMut() -> bool) {
     assert!(within(DEADLINE, condition).await, "not within {DEADLINE:?}: {what}");
 }
 
-/// Whether the condition holds within a time.
+/// Waits until the condition holds, and returns whether it did within a time.
 pub async fn within(deadline: Duration, mut condition: impl AsyncFnMut() -> bool) -> bool {
     let start = Instant::now();
     let mut pause = Duration::from_millis(2);
@@ -21,20 +21,20 @@ pub async fn within(deadline: Duration, mut condition: impl AsyncFnMut() -> bool
         if start.elapsed() > deadline {
             return false;
         }
-        #[allow(clippy::disallowed_methods)] // the backoff between two looks at the condition
+        #[expect(clippy::disallowed_methods, reason = "the backoff between two checks of the condition")]
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(100));
     }
 }
 
-/// The same for a starter that runs before there is a runtime.
+/// Waits until the condition holds, without a runtime, and returns whether it did within a time.
 pub fn within_blocking(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !condition() {
         if start.elapsed() > deadline {
             return false;
         }
-        #[allow(clippy::disallowed_methods)] // the backoff between two looks at the condition
+        #[expect(clippy::disallowed_methods, reason = "the backoff between two checks of the condition")]
         std::thread::sleep(Duration::from_millis(50));
     }
     true

@@ -1,5 +1,5 @@
-//! A front for an engine's socket, on loopback: whoever comes with the right certificate is passed on to it. So any engine can
-//! be one on another machine.
+//! A TLS proxy on loopback for an engine's socket, which requires a client certificate. It makes an engine look like
+//! one on another machine.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use std::path::PathBuf;
@@ -10,17 +10,17 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
 
-/// A front that serves as long as it is held.
+/// A running proxy. It ends when this is dropped.
 pub struct Front {
     port: u16,
     authority: String,
     identity: (String, String),
-    // Dropped with the front, and with it everything that runs on it.
+    // All tasks of the proxy run on it, and end when it is dropped.
     _runtime: tokio::runtime::Runtime,
 }
 
 impl Front {
-    /// Before the engine at that socket, on a free port.
+    /// Starts a proxy for the engine at this socket, on a free port.
     pub fn start(socket: impl Into<PathBuf>) -> Self {
         let socket = socket.into();
         let mut params = CertificateParams::new(Vec::new()).expect("an authority");
@@ -71,17 +71,17 @@ impl Front {
         Self { port, authority: authority.pem(), identity, _runtime: runtime }
     }
 
-    /// Where it listens, on `localhost`.
+    /// The port on `localhost`.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The certificate of who vouches for it, in PEM.
+    /// The certificate of the authority that signed the proxy's certificate, in PEM.
     pub fn authority(&self) -> &[u8] {
         self.authority.as_bytes()
     }
 
-    /// A certificate that it lets in, and its key, in PEM.
+    /// A client certificate that the proxy accepts, and its key, in PEM.
     pub fn identity(&self) -> (&[u8], &[u8]) {
         (self.identity.0.as_bytes(), self.identity.1.as_bytes())
     }

@@ -1,8 +1,8 @@
-//! A home for one test: state, programs and a workspace that nobody else sees, gone when it is dropped.
+//! The home directory of one test: state, programs and a workspace that no other test uses. It is removed on drop.
 
 use std::path::{Path, PathBuf};
 
-/// Directories of one test.
+/// The home directory of one test.
 pub struct Home {
     dir: tempfile::TempDir,
 }
@@ -14,7 +14,7 @@ impl Default for Home {
 }
 
 impl Home {
-    /// Makes the directories.
+    /// Creates the directories.
     pub fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir().expect("make a home for a test");
         let home = Self { dir };
@@ -24,39 +24,39 @@ impl Home {
         home
     }
 
-    /// Where it is: what `KENNEL_HOME` would be.
+    /// The path of the directory, which corresponds to `KENNEL_HOME`.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A word that is in no other home: processes and mounts that belong to it carry it.
+    /// A unique word that processes and mounts of this home contain.
     pub fn mark(&self) -> String {
         self.path().file_name().expect("a temporary directory has a name").to_string_lossy().into_owned()
     }
 
-    /// A provider's state directory.
+    /// The state directory of a provider.
     pub fn state(&self) -> PathBuf {
         self.path().join("state")
     }
 
-    /// Where the keeper's program is put. It is the same for all tests of one build, and is not written for each.
+    /// The directory of Kennel's programs. All tests of one build share it, so that it is not written for each.
     pub fn programs(&self) -> PathBuf {
         build().join("kennel-test-programs")
     }
 
-    /// A directory that a provider is told to keep from sandboxes, as the command line does with the user's settings. It does
+    /// A directory that providers must mask in sandboxes, as the command line requests for the user's settings. It does
     /// not exist.
     pub fn settings(&self) -> PathBuf {
         self.path().join("top/.config/kennel")
     }
 
-    /// A directory to mount as the workspace.
+    /// The directory to mount as the workspace.
     pub fn workspace(&self) -> PathBuf {
         self.path().join("workspace")
     }
 }
 
-/// Where this build puts its programs: what is made once for all tests is there.
+/// The directory of files that are created once per build, for all tests.
 pub(crate) fn build() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own program");
     test.ancestors().nth(2).expect("a test's program is two directories down").to_owned()

@@ -1,9 +1,10 @@
-//! What can be seen of a sandbox from outside: processes, mounts, control groups and files that belong to it. The inside
-//! has no say in it.
+//! Inspects sandboxes from the host: their processes, mounts, cgroups and files. Processes inside cannot influence the
+//! result.
 
 use std::path::{Path, PathBuf};
 
-/// Processes of this machine, zombies left out, that carry the mark in their environment, arguments or mounts.
+/// Returns the processes of this machine, without zombies, that have the mark in their environment, arguments or
+/// mounts.
 pub fn processes(mark: &str) -> Vec<u32> {
     let own = std::process::id();
     let carries = |pid: &u32| {
@@ -16,7 +17,7 @@ pub fn processes(mark: &str) -> Vec<u32> {
     pids().filter(|pid| *pid != own).filter(carries).collect()
 }
 
-/// Processes whose environment carries the mark: those that a command with it started.
+/// Returns the processes that have the mark in their environment: those of a command with this mark.
 pub fn marked(mark: &str) -> Vec<u32> {
     let carries = |pid: &u32| {
         let bytes = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -25,13 +26,14 @@ pub fn marked(mark: &str) -> Vec<u32> {
     pids().filter(carries).collect()
 }
 
-/// The same for a command that was started just now. The kernel reports a start before it has filled in the new environment.
+/// Waits for the processes of a command with this mark, and returns them. The kernel reports a start before it has set
+/// the new environment.
 pub async fn marked_soon(mark: &str) -> Vec<u32> {
     crate::eventually("the command can be seen from outside", async || !marked(mark).is_empty()).await;
     marked(mark)
 }
 
-/// Processes of a program that has this among its arguments.
+/// Returns the processes of a program that have this argument.
 pub fn called(program: &str, argument: &str) -> Vec<u32> {
     let is_one = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -41,7 +43,7 @@ pub fn called(program: &str, argument: &str) -> Vec<u32> {
     pids().filter(is_one).collect()
 }
 
-/// Takes away what is mounted below a directory.
+/// Unmounts everything below a directory.
 pub fn unmount_below(dir: &Path) {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let below: Vec<&str> = mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
@@ -55,25 +57,25 @@ fn pids() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Whether a process sees other mounts than this one.
+/// Whether a process has another mount namespace than this one.
 fn own_view(pid: u32) -> bool {
     let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     namespace(&pid.to_string()) != namespace("self")
 }
 
-/// A number of kilobytes in a process's status: `VmRSS`, `VmHWM`.
+/// Returns a field in KiB of a process's status, such as `VmRSS` or `VmHWM`.
 pub fn memory_kib(pid: u32, field: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// The program a process runs, as its own root names it.
+/// Returns the path of the program that a process runs, in its own root.
 pub fn program(pid: u32) -> Option<String> {
     Some(std::fs::read_link(format!("/proc/{pid}/exe")).ok()?.to_string_lossy().into_owned())
 }
 
-/// Everything on this machine that still belongs to a home or to one of these sandboxes, in words.
+/// Returns descriptions of everything on this machine that still belongs to a home or to one of these sandboxes.
 pub fn leftovers(mark: &str, ids: &[String], state: &Path) -> Vec<String> {
     let mut left = Vec::new();
     for pid in processes(mark) {
@@ -87,13 +89,13 @@ pub fn leftovers(mark: &str, ids: &[String], state: &Path) -> Vec<String> {
         ids.iter().any(|id| name.contains(id.as_str()))
     };
     let groups = walk(Path::new("/sys/fs/cgroup"), true).into_iter().filter(names_one);
-    left.extend(groups.map(|path| format!("control group {}", path.display())));
+    left.extend(groups.map(|path| format!("cgroup {}", path.display())));
     let files = walk(state, false).into_iter().filter(names_one);
     left.extend(files.map(|path| format!("file {}", path.display())));
     left
 }
 
-/// Everything below a directory, links not followed.
+/// Returns all paths below a directory, without following symlinks.
 pub fn walk(dir: &Path, directories_only: bool) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut ahead = vec![dir.to_owned()];
@@ -111,14 +113,14 @@ pub fn walk(dir: &Path, directories_only: bool) -> Vec<PathBuf> {
     found
 }
 
-/// The CPUs a process may use, by its control group or one above it.
+/// Returns how many CPUs a process may use, according to its cgroup and those above it.
 pub fn cpu_limit(pid: u32) -> Option<f64> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     groups.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
         let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
         let root = if controllers.is_empty() {
-            // The unified hierarchy is at the top, or beside the old ones.
+            // The version 2 hierarchy is mounted at the top, or next to those of version 1.
             ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
                 .into_iter()
                 .find(|root| Path::new(root).join("cgroup.controllers").exists())?

@@ -1,44 +1,45 @@
-//! Doing things inside a sandbox, in few words. A failure here is the test's failure.
+//! Short functions for work inside a sandbox. An unexpected failure panics.
 
 use kennel_core::{Exec, ExecEvent, Files, LogOptions, Output, Result, Sandbox};
 use kennel_proto::Channel;
 use kennel_types::{ErrorCode, ExecSpec, ExitStatus, TermSize};
 use std::time::Duration;
 
-/// More than any case prints.
+/// A number of bytes that is more than any case prints.
 pub const PLENTY: usize = 128 * 1024 * 1024;
 
-/// How long something that should come soon may take. Generous, for machines that are busy: only a test that fails waits for it.
+/// The time limit for something that should happen soon. It is long, for busy machines: only a failing test waits that
+/// long.
 pub const SOON: Duration = Duration::from_mins(1);
 
-/// Runs a command and collects everything.
+/// Runs a command and collects its output.
 pub async fn run(sandbox: &Sandbox, spec: &ExecSpec) -> Output {
     sandbox.run(spec, None, PLENTY).await.unwrap_or_else(|error| panic!("run {:?}: {error}", spec.command))
 }
 
-/// Runs a string in the shell.
+/// Runs a script in a shell.
 pub async fn sh(sandbox: &Sandbox, script: &str) -> Output {
     run(sandbox, &ExecSpec::shell(script)).await
 }
 
-/// What a string in the shell prints, without the last newline. It must succeed.
+/// Runs a script in a shell, which must succeed, and returns its output without the last newline.
 pub async fn ok(sandbox: &Sandbox, script: &str) -> String {
     let output = sh(sandbox, script).await;
     assert!(output.status.success(), "{script:?}: {:?}\n{}", output.status, output.stderr_text());
     output.stdout_text().trim_end_matches('\n').to_owned()
 }
 
-/// The files of a sandbox, as its own user.
+/// Opens the files of a sandbox as its default user.
 pub async fn files(sandbox: &Sandbox) -> Files {
     sandbox.files(None).await.expect("reach the keeper for files")
 }
 
-/// A path in the working directory.
+/// Returns the path of a name in the working directory.
 pub fn at(sandbox: &Sandbox, name: &str) -> String {
     format!("{}/{name}", sandbox.info().workdir.trim_end_matches('/'))
 }
 
-/// The code of an error that must come.
+/// Returns the code of the error that the result must be.
 pub fn code<T>(result: Result<T>) -> ErrorCode {
     match result {
         Ok(_) => panic!("it should have failed"),
@@ -46,7 +47,7 @@ pub fn code<T>(result: Result<T>) -> ErrorCode {
     }
 }
 
-/// Reads a command's output until `wanted` holds of everything read so far.
+/// Reads a command's output until `wanted` holds for everything read so far.
 pub async fn read_until(exec: &mut Exec, wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut seen = Vec::new();
     let reading = async {
@@ -62,7 +63,7 @@ pub async fn read_until(exec: &mut Exec, wanted: impl Fn(&[u8]) -> bool) -> Vec<
     seen
 }
 
-/// Reads a command to its end: what it printed on both streams, and how it ended.
+/// Reads a command's output on both streams to its end, and returns it with the exit status.
 pub async fn read_to_end(exec: &mut Exec) -> (Vec<u8>, ExitStatus) {
     let mut seen = Vec::new();
     let reading = async {
@@ -77,7 +78,7 @@ pub async fn read_to_end(exec: &mut Exec) -> (Vec<u8>, ExitStatus) {
     (seen, status)
 }
 
-/// The main process's log: standard output and standard error.
+/// Returns the log of the main process: standard output and standard error.
 pub async fn log(sandbox: &Sandbox, options: LogOptions) -> (String, String) {
     use futures_util::TryStreamExt;
     let chunks = sandbox.logs(options).await.expect("open the log");
@@ -90,18 +91,18 @@ pub async fn log(sandbox: &Sandbox, options: LogOptions) -> (String, String) {
     (of(Channel::Stdout), of(Channel::Stderr))
 }
 
-/// Someone at a terminal.
+/// A user at a terminal.
 pub struct Typist {
     /// The command on the terminal.
     pub exec: Exec,
     unread: String,
 }
 
-/// The size terminals begin with.
+/// The initial size of terminals.
 pub const SIZE: TermSize = TermSize { rows: 24, cols: 80 };
 
 impl Typist {
-    /// Sits down at a command that runs on a terminal.
+    /// Creates a user for a command that runs on a terminal.
     pub fn new(exec: Exec) -> Self {
         assert!(exec.is_tty(), "it runs on a terminal");
         Self { exec, unread: String::new() }
@@ -113,12 +114,12 @@ impl Typist {
         Self::new(sandbox.exec(&spec).await.expect("start on a terminal"))
     }
 
-    /// Types.
+    /// Types these keys.
     pub async fn types(&self, keys: &str) {
         self.exec.stdin().write(keys.as_bytes()).await.expect("the terminal takes keys");
     }
 
-    /// Reads until the text appears; what came before it is forgotten.
+    /// Reads until the text appears, and discards the output up to it.
     pub async fn sees(&mut self, text: &str) {
         let reading = async {
             loop {
@@ -136,7 +137,7 @@ impl Typist {
         assert!(in_time, "no {text:?} in {:?}", self.unread);
     }
 
-    /// Reads to the end.
+    /// Reads the output to its end, and returns the exit status.
     pub async fn leaves(mut self) -> ExitStatus {
         read_to_end(&mut self.exec).await.1
     }

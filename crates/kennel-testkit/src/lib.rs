@@ -1,8 +1,8 @@
-//! What tests stand on: the contract suite that every provider passes, a home of its own for each test, a look at the
-//! host from outside, and starters for engines.
+//! Support for tests: the contract suite that every provider passes, a separate home directory for each test,
+//! inspection of sandboxes from the host, and engines to test on.
 //!
-//! It knows the provider interface and no provider. A case asks the provider's row of the mode table what should
-//! happen, and checks that it works or that it is refused; it never skips.
+//! This crate knows the provider interface, but no provider. The provider's mode states what should happen, and a case
+//! checks that it works or is refused. A case is never skipped.
 
 pub mod busybox;
 pub mod contract;

@@ -1,6 +1,7 @@
-//! A network for one test: a host with nothing on it that is this machine's, and a piece of the internet behind it.
+//! A private network for one test: a simulated host without any interface of this machine, and a simulated internet.
 //!
-//! The thread that makes it moves there, with all that it starts from then on. Nothing of it is left when they end.
+//! The thread that creates it moves into its network namespace, with everything that it starts later. The network is
+//! gone when they end.
 
 use crate::within_blocking;
 use rustix::fd::AsFd;
@@ -13,44 +14,46 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A network of this thread's own.
+/// The private network of this thread.
 pub struct Net {
-    /// A process in the network that stands for the internet.
+    /// A process in the network namespace of the simulated internet.
     internet: Option<Child>,
-    /// The interface that leads to an internet beside this machine's own networks. There is one at a time.
+    /// The interface to a simulated internet on this machine's own network, with the lock for it. There is one at a
+    /// time.
     beside: Option<(File, String)>,
 }
 
 impl Net {
     /// The host's address towards the internet.
     pub const HOST: &str = "203.0.113.1";
-    /// An address of the internet: the next machine.
+    /// The address of the nearest machine on the internet.
     pub const NEAR: &str = "203.0.113.2";
-    /// Another, further away.
+    /// The address of a machine on the internet behind [`Self::NEAR`].
     pub const FAR: &str = "198.51.100.9";
-    /// The host's address in a network that does not lead to the internet.
+    /// The host's address in a second network, which does not lead to the internet.
     pub const HOST_BESIDE: &str = "192.0.2.1";
-    /// Another machine in that network.
+    /// The address of another machine in the second network.
     pub const BESIDE: &str = "192.0.2.2";
 
-    /// Moves this thread into a network of its own with nothing but loopback.
+    /// Moves this thread into a new network namespace that has only loopback.
     pub fn alone() -> Self {
         move_out(UnshareFlags::NEWNET);
         ip(&["link", "set", "lo", "up"]);
         Self { internet: None, beside: None }
     }
 
-    /// The same, with an internet behind it, and connected to a second network.
+    /// Moves this thread into a new network namespace that is connected to a simulated internet and to a second
+    /// network.
     pub fn with_internet() -> Self {
         let mut net = Self::alone();
         net.connect_internet("up0");
         net.connect("lan0", "lan", Self::HOST_BESIDE, Self::BESIDE);
-        // Where clouds tell a machine who it is.
+        // The address of a cloud's metadata service.
         net.add_address("169.254.169.254");
         net
     }
 
-    /// Puts an internet behind the host that this thread is on, at an interface of this name.
+    /// Connects a simulated internet to this thread's current network namespace, at an interface of this name.
     pub fn beside(interface: &str) -> Self {
         let mut net = Self { internet: None, beside: Some((crate::docker::lock("net"), interface.to_owned())) };
         net.connect_internet(interface);
@@ -58,7 +61,7 @@ impl Net {
     }
 
     fn connect_internet(&mut self, interface: &str) {
-        // It ends when this end of its line is closed, whoever closes it: an ordinary user could not kill it.
+        // The process ends when its standard input is closed, because an ordinary user could not kill it.
         let mut command = Command::new("unshare");
         command.args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
         let child = command.spawn().expect("start a process in another network");
@@ -75,7 +78,7 @@ impl Net {
         });
     }
 
-    /// A wire between the host and the process that stands for the internet, with an address at each end.
+    /// Connects the host to the simulated internet by a pair of interfaces with one address each.
     fn connect(&self, interface: &str, peer: &str, here: &str, there: &str) {
         let pid = self.internet.as_ref().expect("there is an internet").id().to_string();
         ip(&["link", "add", interface, "type", "veth", "peer", "name", peer, "netns", &pid]);
@@ -87,7 +90,7 @@ impl Net {
         });
     }
 
-    /// Does something on the internet. Sockets that are made there stay there.
+    /// Runs `work` in the simulated internet. Sockets that it creates stay there.
     pub fn there<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let pid = self.internet.as_ref().expect("there is an internet").id();
         let network = File::open(format!("/proc/{pid}/ns/net")).expect("open the internet's network");
@@ -98,27 +101,28 @@ impl Net {
         std::thread::scope(|scope| scope.spawn(move_and_work).join().expect("work on the internet"))
     }
 
-    /// Gives the internet another address, which the host knows the way to.
+    /// Adds an address to the simulated internet, and a route to it on the host.
     pub fn add_address(&self, address: &str) {
         ip(&["route", "replace", &format!("{address}/32"), "via", Self::NEAR]);
         self.there(|| ip(&["address", "replace", &format!("{address}/32"), "dev", "lo"]));
     }
 
-    /// The same for an ordinary user to be, who needs the device `tun` to get anywhere. This machine's own stays as it is.
+    /// Creates a private network with an internet for tests that switch to an ordinary user. It has a `tun` device that
+    /// the user can open. The machine's own device is not changed.
     pub fn for_users() -> Self {
         let net = Self::with_internet();
         ip(&["route", "add", "default", "via", Self::NEAR]);
         move_out(UnshareFlags::NEWNS);
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("keep mounts private");
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("make mounts private");
         program("mount", &["-t", "tmpfs", "none", "/dev/net"]);
         program("mknod", &["-m", "666", "/dev/net/tun", "c", "10", "200"]);
         net
     }
 
-    /// Lets this thread, and what it starts, see this file in place of another.
+    /// Replaces a file by another, for this thread and everything that it starts.
     pub fn replace_file(&self, path: &Path, by: &Path) {
         move_out(UnshareFlags::NEWNS);
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("keep mounts private");
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("make mounts private");
         mount_bind(by, path).expect("put one file in place of another");
     }
 }
@@ -130,24 +134,24 @@ impl Drop for Net {
             let _ = child.wait();
         }
         if let Some((_, interface)) = &self.beside {
-            // It goes with the internet, but the next one may not wait for that.
+            // It is removed with the internet, but the next one must not wait for that.
             let _ = Command::new("ip").args(["link", "delete", interface]).stderr(Stdio::null()).status();
         }
     }
 }
 
 fn move_out(of: UnshareFlags) {
-    #[allow(deprecated)] // its successor needs `unsafe`, because of descriptors, which stay shared here
+    #[allow(deprecated)] // its successor is `unsafe`, because it can unshare descriptors
     rustix::thread::unshare(of).expect("a namespace of its own, which needs root");
 }
 
-/// Runs `ip`, which must work.
+/// Runs `ip`, which must succeed.
 #[track_caller]
 pub fn ip(words: &[&str]) {
     program("ip", words);
 }
 
-/// Runs a program, which must work; answers what it prints.
+/// Runs a program, which must succeed, and returns its output.
 #[track_caller]
 pub fn program(name: &str, words: &[&str]) -> String {
     let output = Command::new(name).args(words).stdin(Stdio::null()).output();
@@ -156,7 +160,7 @@ pub fn program(name: &str, words: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The addresses of the host that this thread is on, but for its loopback's and those that hold on one interface only.
+/// Returns the addresses of this thread's network namespace, except loopback and link-local ones.
 pub fn host_addresses() -> Vec<IpAddr> {
     let table = program("ip", &["-oneline", "address", "show"]);
     let words = table.lines().filter_map(|line| line.split_whitespace().nth(3));
@@ -168,8 +172,8 @@ pub fn host_addresses() -> Vec<IpAddr> {
     addresses.filter(usable).collect()
 }
 
-/// Answers connections and datagrams at this place of the host that this thread is on, whatever they say. Returns where:
-/// the port may be 0.
+/// Replies to all TCP connections and UDP datagrams at this address of this thread's network namespace. Returns the
+/// address: the given port may be 0.
 pub fn answer_at(place: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind(place).unwrap_or_else(|error| panic!("listen at {place}: {error}"));
     let place = listener.local_addr().expect("where it listens");
@@ -195,7 +199,7 @@ pub fn answer_at(place: SocketAddr) -> SocketAddr {
     place
 }
 
-/// Whether this place answers whoever is on this thread's host, by connections and by datagrams.
+/// Whether this address replies to TCP connections and UDP datagrams from this thread's network namespace.
 pub fn answers(place: SocketAddr) -> bool {
     const PATIENCE: Duration = Duration::from_mins(1);
     let ask = || {
@@ -214,7 +218,7 @@ pub fn answers(place: SocketAddr) -> bool {
     asked.is_ok()
 }
 
-/// The interfaces of sandboxes on the host that this thread is on.
+/// Returns the interfaces of sandboxes in this thread's network namespace.
 pub fn sandbox_interfaces() -> Vec<String> {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev").expect("read the interfaces");
     let names = table.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim().to_owned());

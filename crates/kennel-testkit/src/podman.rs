@@ -1,8 +1,9 @@
-//! Podman services to test on: root's own, and one of an ordinary user. A missing one is a failure that says what to do, never
-//! a skip. Nothing of the machine's own Podman is touched: storage, networks and settings are in a directory of ours.
+//! Podman services for tests: one of root, and one of an ordinary user. If there is no service, tests fail with a hint;
+//! they are never skipped. The machine's own Podman is not touched: storage, networks and settings are in a separate
+//! directory.
 //!
-//! Blocking, and fit to be called by programs that prepare a test run as well as by tests. Podman speaks Docker's language, so
-//! [`crate::docker`] makes images on it and looks behind our back.
+//! The functions block. Tests and programs that prepare a test run can call them. Podman has Docker's API, so
+//! [`crate::docker`] creates images on it and lists its containers.
 
 use crate::docker::{self, InUse, answers, comes_up, lock, lock_file, outliving};
 use crate::{host, testers_ids, within_blocking};
@@ -13,22 +14,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Whose service.
+/// A Podman service, by its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Root's.
+    /// The service of root.
     Root,
-    /// That of the user `kennel-tester`.
+    /// The service of the user `kennel-tester`.
     User,
 }
 
 static ROOTS: InUse = InUse::new("podman-users");
 static USERS: InUse = InUse::new("podman-rootless-users");
 
-/// Registries on loopback need no certificate.
+/// Allows plain HTTP for registries on loopback.
 const REGISTRIES: &str = "[[registry]]\nlocation = \"127.0.0.1\"\ninsecure = true\n";
 
-/// What works on every machine: less than what is granted (Podman itself gives some of it up), and a runtime that runs on both versions of control groups.
+/// Settings that work on every machine: lower resource limits than those of this process (Podman lowers some itself),
+/// and a runtime that supports both cgroup versions.
 fn settings() -> String {
     use rustix::process::{Resource, getrlimit};
     let most = |resource| getrlimit(resource).maximum.unwrap_or(u64::MAX).min(16_384);
@@ -40,7 +42,7 @@ fn settings() -> String {
 }
 
 impl Service {
-    /// The variable that names the socket of one to use.
+    /// The environment variable with the socket of the service to use.
     pub const fn variable(self) -> &'static str {
         match self {
             Self::Root => "KENNEL_TEST_PODMAN_SOCKET",
@@ -48,7 +50,7 @@ impl Service {
         }
     }
 
-    /// The socket of one that answers: the one named by [`Self::variable`], or one started here.
+    /// Returns the socket of a running service: that of [`Self::variable`], or that of a service started here.
     pub fn socket(self) -> PathBuf {
         let variable = self.variable();
         if let Some(named) = crate::environment::variable(variable) {
@@ -59,7 +61,7 @@ impl Service {
         self.start()
     }
 
-    /// Starts one of our own, unless it runs already. It needs root and `podman`.
+    /// Starts the service for tests, unless it already runs. This needs root and `podman`.
     pub fn start(self) -> PathBuf {
         let dir = self.dir();
         let socket = dir.join("podman.sock");
@@ -85,7 +87,7 @@ impl Service {
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle on the log"))
             .stderr(log)
-            // Not in the group of the test, which may be ended as a whole.
+            // In its own process group, because that of the test may be killed as a whole.
             .process_group(0);
         let mut child = command
             .spawn()
@@ -95,19 +97,19 @@ impl Service {
         socket
     }
 
-    /// Ends the one that [`Self::start`] has started, here or in another process, and removes what it kept. While another
-    /// process uses it, it is left alone; answers whether it is gone.
+    /// Ends the service that [`Self::start`] started, in this process or another, and removes its files. It does
+    /// nothing while another process uses the service. Returns whether the service is gone.
     pub fn stop(self) -> bool {
         let dir = self.dir();
         let _only_one = lock(self.word());
         self.in_use().let_go();
-        // Held to the end: whoever comes meanwhile waits, finds no service and starts one.
+        // Held to the end: another process that needs one waits, finds none, and starts one.
         let users = lock_file(self.in_use().name());
         if users.try_lock().is_err() {
             return false;
         }
         if dir.join("containers.conf").exists() {
-            // Whatever a test that was killed has left.
+            // Containers that a killed test has left.
             let _ = self.podman(Command::new("podman")).args(["rm", "--force", "--all", "--time", "0"]).output();
         }
         let pid = std::fs::read_to_string(dir.join("service.pid")).ok().and_then(|pid| pid.trim().parse().ok());
@@ -119,7 +121,8 @@ impl Service {
         }
         if self == Self::User {
             Self::end_pause_process(&dir);
-            // It goes on in a namespace of its own, as another process, whatever became of the one that was started.
+            // The service continues in its own namespace as another process, even if the one that was started has
+            // ended.
             let mark = format!("CONTAINERS_CONF={}", dir.join("containers.conf").display());
             let gone = within_blocking(Duration::from_mins(3), || {
                 let left = host::marked(&mark);
@@ -130,19 +133,19 @@ impl Service {
             });
             assert!(gone, "podman of an ordinary user does not end");
         }
-        // Of each command that was run through it one stays for minutes, in case someone asks how it ended.
+        // For each command, one process stays for minutes to report its exit code.
         for pid in host::called("conmon", &format!("{}/", dir.display())) {
             if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }
-        // Podman mounts its storage onto itself, and leaves that.
+        // Podman leaves a bind mount of its storage directory onto itself.
         host::unmount_below(&dir);
-        // What belongs to ids of the user's range is the user's to remove, and root's too.
+        // Files may belong to subordinate ids of the user. Root can remove them.
         std::fs::remove_dir_all(dir).is_ok()
     }
 
-    /// The one that holds the user's namespace between two commands.
+    /// Ends the process that holds the user's namespace between two commands.
     fn end_pause_process(dir: &Path) {
         for pid in host::walk(dir, false).into_iter().filter(|path| path.ends_with("pause.pid")) {
             let pid = std::fs::read_to_string(pid).ok().and_then(|pid| pid.trim().parse().ok());
@@ -152,7 +155,7 @@ impl Service {
         }
     }
 
-    /// Podman's own command line, on the same storage.
+    /// Configures a `podman` command for the service's storage.
     fn podman(self, mut command: Command) -> Command {
         let dir = self.dir();
         for (flag, place) in
@@ -175,7 +178,7 @@ impl Service {
             std::fs::create_dir_all(dir.join(place)).expect("make a place for podman");
         }
         std::fs::write(dir.join("containers.conf"), settings()).expect("write podman's settings");
-        // Registries of tests speak plainly; Docker lets those on loopback by itself.
+        // Registries in tests use plain HTTP. Docker allows this on loopback by default.
         let registries = dir.join("home/.config/containers");
         std::fs::create_dir_all(&registries).expect("make a place for podman's registries");
         std::fs::write(registries.join("registries.conf"), REGISTRIES).expect("write podman's registries");
@@ -210,7 +213,7 @@ impl Service {
     }
 }
 
-/// A small image on a service; see [`docker::image_on`].
+/// Creates the small image on a service; see [`docker::image_on`]. Returns its name.
 pub fn image_on(socket: &Path) -> String {
     docker::image_on(socket)
 }

@@ -1,4 +1,4 @@
-//! Programs of this kit, which are compiled when they are needed and run anywhere.
+//! Test programs. They are compiled when needed, statically, so that they run in any sandbox.
 
 use sha2::{Digest, Sha256};
 use std::os::unix::fs::PermissionsExt;
@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Connects to a unix socket, or listens at one.
+/// Connects to a Unix socket, or listens on one.
 pub const KNOCK: &str = include_str!("../programs/knock.rs");
-/// Tries to reach an address, or lets itself be reached.
+/// Tries to connect to an address, or listens on one.
 pub const REACH: &str = include_str!("../programs/reach.rs");
-/// Attacks the sandbox that it is run in.
+/// Attacks the sandbox in which it runs.
 pub const ESCAPE: &str = include_str!("../programs/escape.rs");
 /// Makes system calls that a sandbox changes or refuses.
 pub const CALLS: &str = include_str!("../programs/calls.rs");
 /// Makes system calls by their numbers.
 pub const SYSCALLS: &str = include_str!("../programs/syscalls.rs");
 
-/// All of them, for whoever has become an ordinary user since, and may have neither a compiler nor a way to this build.
+/// All compiled programs, for an ordinary user who may have no compiler and no access to the build directory.
 static PREPARED: OnceLock<Vec<(&str, Vec<u8>)>> = OnceLock::new();
 
-/// Puts one of them there, compiled statically. It is compiled once for a build.
+/// Writes a compiled program to a path. It is compiled only once per build.
 pub fn compile(source: &str, to: &Path) {
     let prepared = PREPARED.get().and_then(|all| all.iter().find(|(name, _)| *name == source));
     let bytes = prepared.map_or_else(|| read(source), |(_, bytes)| bytes.clone());
@@ -28,12 +28,12 @@ pub fn compile(source: &str, to: &Path) {
     std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755)).expect("make it a program");
 }
 
-/// Has all of them at hand, before this thread becomes an ordinary user's.
+/// Compiles all programs, before this thread switches to an ordinary user.
 pub fn prepare() {
     PREPARED.get_or_init(|| [KNOCK, REACH, ESCAPE, CALLS, SYSCALLS].map(|source| (source, read(source))).into());
 }
 
-/// Puts all of them into a directory that is to be a build's elsewhere, where nothing can be compiled.
+/// Writes all compiled programs to a directory, which is used as build directory on a machine without a compiler.
 pub fn put_all(dir: &Path) {
     for source in [KNOCK, REACH, ESCAPE, CALLS, SYSCALLS] {
         compile(source, &dir.join(name(source)));
@@ -72,7 +72,7 @@ fn compiled(source: &str) -> PathBuf {
     program
 }
 
-/// A short word for what these say.
+/// Returns a short hash of these bytes.
 pub(crate) fn fingerprint(parts: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -81,8 +81,8 @@ pub(crate) fn fingerprint(parts: &[&[u8]]) -> String {
     hash.finalize()[..4].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
-/// Puts a script in the place of a program of Kennel's own, and answers what was there. Of the same size, it is taken for
-/// the real one.
+/// Replaces one of Kennel's own programs by a script, and returns the old content. The script gets the same size, so
+/// that Kennel uses it.
 pub fn replace(program: &Path, script: &str) -> Vec<u8> {
     let real = std::fs::read(program).expect("read the program");
     let mut bytes = format!("#!/bin/sh\n{script}\n").into_bytes();
@@ -92,7 +92,7 @@ pub fn replace(program: &Path, script: &str) -> Vec<u8> {
     real
 }
 
-/// Puts a program there, also where another is that runs.
+/// Writes a program to a path, also if a program at this path is running.
 pub fn put(program: &Path, bytes: &[u8]) {
     let beside = program.with_extension("new");
     std::fs::write(&beside, bytes).expect("write the program");

@@ -1,4 +1,4 @@
-//! A real registry of images, on loopback: Debian's `docker-registry`. It ends with the value that holds it.
+//! A real image registry on loopback: Debian's `docker-registry`. It ends when its value is dropped.
 
 use crate::{docker, within_blocking};
 use std::net::{TcpListener, TcpStream};
@@ -6,27 +6,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A registry that serves.
+/// A running registry.
 pub struct Registry {
     program: Child,
     port: u16,
     storage: tempfile::TempDir,
 }
 
-/// Who may use a registry that not everyone may use: name and password.
+/// User name and password of a private registry.
 pub const LOGIN: (&str, &str) = ("ann", "secret");
-/// The same, as it is written in files of logins.
+/// [`LOGIN`] as login files contain it.
 const PACKED: &str = "YW5uOnNlY3JldA==";
-/// The same, as the registry wants it.
+/// [`LOGIN`] as the registry's password file contains it.
 const PASSWORDS: &str = "ann:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n";
 
 impl Registry {
-    /// Starts an empty one on a free port.
+    /// Starts an empty registry on a free port.
     pub fn start() -> Self {
         Self::start_with("")
     }
 
-    /// Starts one that only [`LOGIN`] may use.
+    /// Starts an empty registry that requires [`LOGIN`].
     pub fn start_private() -> Self {
         Self::start_with("auth:\n  htpasswd:\n    realm: kennel\n    path: PASSWORDS\n")
     }
@@ -55,23 +55,23 @@ impl Registry {
         registry
     }
 
-    /// What an image of that name is called here.
+    /// Returns the full name of an image in this registry.
     pub fn name(&self, image: &str) -> String {
         format!("127.0.0.1:{}/{image}", self.port)
     }
 
-    /// Where it listens.
+    /// Returns the registry's host and port.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The file that holds a blob, for who wants to spoil it.
+    /// Returns the file of a blob, for tests that damage it.
     pub fn blob(&self, hex: &str) -> PathBuf {
         let blobs = self.storage.path().join("data/docker/registry/v2/blobs/sha256");
         blobs.join(&hex[..2]).join(hex).join("data")
     }
 
-    /// A file of logins, in Docker's form, with [`LOGIN`] for this registry.
+    /// Writes a login file in Docker's format with [`LOGIN`] for this registry, and returns its path.
     pub fn logins(&self) -> PathBuf {
         let file = self.storage.path().join("login/config.json");
         std::fs::create_dir_all(file.parent().expect("it has a directory")).expect("make a place for logins");
@@ -80,7 +80,8 @@ impl Registry {
         file
     }
 
-    /// Puts an image of a Docker engine here, and takes the name it needed there away again; answers its name.
+    /// Pushes an image of a Docker engine to this registry, removes the tag that this needs on the engine, and returns
+    /// the image's full name.
     pub fn push(&self, socket: &Path, image: &str, name: &str) -> String {
         let name = self.name(name);
         let logins = self.logins();
@@ -99,7 +100,7 @@ impl Drop for Registry {
     }
 }
 
-/// A port that nobody listens on now.
+/// Returns a free port.
 fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("find a free port");
     listener.local_addr().expect("a listener has an address").port()

@@ -1,7 +1,7 @@
-//! The Docker of an ordinary user to test on, set up by Docker's own script. A missing one is a failure that says what to do,
-//! never a skip.
+//! A rootless Docker engine for tests, started by Docker's own script. If there is no engine, tests fail with a hint;
+//! they are never skipped.
 //!
-//! Blocking, and fit to be called by programs that prepare a test run as well as by tests.
+//! The functions block. Tests and programs that prepare a test run can call them.
 
 use crate::docker::{InUse, answers, comes_up, lock, lock_file, outliving};
 use crate::{host, testers_ids, within_blocking};
@@ -12,17 +12,17 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// The variable that names the socket of one to use.
+/// The environment variable with the socket of the rootless engine to use.
 pub const SOCKET_VARIABLE: &str = "KENNEL_TEST_DOCKER_ROOTLESS_SOCKET";
 
-/// Where Debian's package has the script.
+/// The path of the script in Debian's package.
 pub const SCRIPT: &str = "/usr/share/docker.io/contrib/dockerd-rootless.sh";
 
 const WORD: &str = "docker-rootless";
 
 static USERS: InUse = InUse::new("docker-rootless-users");
 
-/// The socket of one that answers: the one named by [`SOCKET_VARIABLE`], or one started here.
+/// Returns the socket of a running rootless engine: that of [`SOCKET_VARIABLE`], or that of an engine started here.
 pub fn socket() -> PathBuf {
     if let Some(named) = crate::environment::variable(SOCKET_VARIABLE) {
         let named = PathBuf::from(named);
@@ -32,7 +32,8 @@ pub fn socket() -> PathBuf {
     start()
 }
 
-/// Starts one of our own as the user `kennel-tester`, unless it runs already. It needs root, `dockerd` and `rootlesskit`.
+/// Starts the rootless engine for tests as the user `kennel-tester`, unless it already runs. This needs root, `dockerd`
+/// and `rootlesskit`.
 pub fn start() -> PathBuf {
     let dir = dir();
     let socket = dir.join("docker.sock");
@@ -73,7 +74,7 @@ pub fn start() -> PathBuf {
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a second handle on the log"))
         .stderr(log)
-        // Not in the group of the test, which may be ended as a whole.
+        // In its own process group, because that of the test may be killed as a whole.
         .process_group(0);
     let mut child = command.spawn().unwrap_or_else(|error| panic!("start a rootless dockerd: {error}"));
     let what = "a rootless dockerd (it needs apt-get install docker.io rootlesskit uidmap)";
@@ -81,18 +82,18 @@ pub fn start() -> PathBuf {
     socket
 }
 
-/// Ends the one that [`start`] has started, here or in another process, and removes what it kept. While another process
-/// uses it, it is left alone; answers whether it is gone.
+/// Ends the engine that [`start`] started, in this process or another, and removes its files. It does nothing while
+/// another process uses the engine. Returns whether the engine is gone.
 pub fn stop() -> bool {
     let dir = dir();
     let _only_one = lock(WORD);
     USERS.let_go();
-    // Held to the end: whoever comes meanwhile waits, finds no engine and starts one.
+    // Held to the end: another process that needs one waits, finds none, and starts one.
     let users = lock_file(USERS.name());
     if users.try_lock().is_err() {
         return false;
     }
-    // All of it, containers too, has this from the script.
+    // All its processes, and those of its containers, have this variable from the script.
     let mark = format!("XDG_RUNTIME_DIR={}", dir.join("xdg").display());
     let end = |signal| {
         let left = host::marked(&mark);
@@ -101,14 +102,14 @@ pub fn stop() -> bool {
         }
         left.is_empty()
     };
-    // One that is asked to ends its containers first.
+    // On SIGTERM, the engine ends its containers first.
     end(rustix::process::Signal::TERM);
     if !within_blocking(Duration::from_secs(30), || host::marked(&mark).is_empty()) {
         let gone = within_blocking(Duration::from_secs(30), || end(rustix::process::Signal::KILL));
         assert!(gone, "a rootless dockerd does not end");
     }
     host::unmount_below(&dir);
-    // What belongs to ids of the user's range is the user's to remove, and root's too.
+    // Files may belong to subordinate ids of the user. Root can remove them.
     std::fs::remove_dir_all(dir).is_ok()
 }
 

@@ -1,4 +1,5 @@
-//! Where a case plays: a provider in a home of its own, and a sweep afterwards that finds what was left.
+//! The environment of a contract case: a provider in its own home directory. After the case, it is checked for
+//! leftovers.
 
 use crate::{Home, Wire, host, inside, within};
 use kennel_core::{Provider, RemoveOptions, Result, Sandbox};
@@ -7,46 +8,46 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Longest time a case may take; a provider that hangs fails instead.
+/// The time limit of a case, so that a provider that hangs is a failure.
 const CASE: Duration = Duration::from_mins(5);
 
-/// A provider under test, in a home of its own.
+/// A provider under test, with its own home directory.
 pub trait Subject: Send + Sync {
-    /// Its home.
+    /// The home directory of the test.
     fn home(&self) -> &Home;
 
-    /// A provider on the home's directories. Each call stands for another process that comes later.
+    /// Opens a provider on the home's directories. Each call represents a later process.
     fn open(&self) -> Arc<dyn Provider>;
 
-    /// What every sandbox of this provider needs: its image.
+    /// The settings that every sandbox of this provider needs, such as an image.
     fn spec(&self) -> SandboxSpec {
         SandboxSpec::default()
     }
 
-    /// The row of the mode table that its sandboxes are of.
+    /// The mode of the provider's sandboxes.
     fn mode(&self, provider: &dyn Provider) -> &'static Mode {
         provider.mode()
     }
 
-    /// Where the keeper's socket is inside, if it has a path there.
+    /// The path of the keeper's socket inside, if it has one.
     fn socket_inside(&self) -> Option<String> {
         None
     }
 
-    /// What only its engine knows to be left.
+    /// Returns descriptions of leftovers that only the engine knows.
     fn leftovers(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// What a case has at hand.
+/// The environment of one case: the provider under test, and the sandboxes created so far.
 pub struct Stage {
     subject: Box<dyn Subject>,
     provider: Arc<dyn Provider>,
     made: Mutex<Vec<SandboxId>>,
 }
 
-/// Plays a case on a fresh subject, sweeps, and fails if anything is left.
+/// Runs a case on a new subject, removes all sandboxes, and fails if anything is left.
 pub fn check<S: Subject + 'static>(make: impl FnOnce() -> S, case: impl AsyncFnOnce(&Stage)) {
     let subject = make();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -57,7 +58,7 @@ pub fn check<S: Subject + 'static>(make: impl FnOnce() -> S, case: impl AsyncFnO
     let entered = runtime.enter();
     let stage = Stage { provider: subject.open(), subject: Box::new(subject), made: Mutex::default() };
     drop(entered);
-    // Which row holds may be known only after it was asked.
+    // The mode may be known only after a probe.
     runtime.block_on(stage.provider.probe());
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let in_time = runtime.block_on(async { tokio::time::timeout(CASE, case(&stage)).await.is_ok() });
@@ -72,94 +73,94 @@ pub fn check<S: Subject + 'static>(make: impl FnOnce() -> S, case: impl AsyncFnO
 }
 
 impl Stage {
-    /// The row of the mode table that says what should happen.
+    /// The mode, which states what should happen.
     pub fn mode(&self) -> &'static Mode {
         self.subject.mode(&*self.provider)
     }
 
-    /// The provider.
+    /// The provider under test.
     pub fn provider(&self) -> Arc<dyn Provider> {
         self.provider.clone()
     }
 
-    /// A provider as a later process would have it.
+    /// Opens the provider again, as a later process would.
     pub fn reopen(&self) -> Arc<dyn Provider> {
         self.subject.open()
     }
 
-    /// The provider over connections that can be cut.
+    /// Returns the provider with connections that can be cut.
     pub fn wire(&self) -> Arc<Wire> {
         Wire::new(self.provider())
     }
 
-    /// The home.
+    /// The home directory of the test.
     pub fn home(&self) -> &Home {
         self.subject.home()
     }
 
-    /// Where the keeper's socket is inside, if it has a path there.
+    /// The path of the keeper's socket inside, if it has one.
     pub fn socket_inside(&self) -> Option<String> {
         self.subject.socket_inside()
     }
 
-    /// A plain sandbox with the home's workspace. Its processes carry the home's mark.
+    /// The spec of a plain sandbox with the home's workspace. Its processes have the home's mark in their environment.
     pub fn spec(&self) -> SandboxSpec {
         let mut spec = self.subject.spec();
-        // An engine of another machine has none of our files.
+        // An engine on another machine has no files of this one.
         spec.workspace = Some(self.home().workspace()).filter(|_| self.mode().workspace == Support::Given);
         spec.env.insert("KENNEL_TEST_HOME".into(), self.home().mark());
-        // Other tests may keep the machine busy.
+        // A long time limit, because other tests may keep the machine busy.
         spec.startup_ms = Some(60_000);
         spec
     }
 
-    /// A name that no other test gives a sandbox: an engine is shared.
+    /// Returns a sandbox name that no other test uses, because tests share an engine.
     pub fn name(&self, word: &str) -> String {
         format!("{word}-{}", self.home().mark().to_lowercase())
     }
 
-    /// A word for one command, to find its processes by.
+    /// Adds a mark to a command's environment, by which its processes are found, and returns it.
     pub fn mark(&self, spec: &mut ExecSpec, word: &str) -> String {
         let mark = format!("{}-{word}", self.home().mark());
         spec.env.insert("KENNEL_TEST_COMMAND".into(), mark.clone());
         mark
     }
 
-    /// Remembers a sandbox for the sweep.
+    /// Adds a sandbox to those that are removed after the case.
     pub fn note(&self, id: &SandboxId) {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).push(id.clone());
     }
 
-    /// Makes a sandbox, or says why not.
+    /// Creates a sandbox, or returns the error.
     pub async fn try_create(&self, spec: &SandboxSpec) -> Result<Sandbox> {
         let sandbox = Sandbox::create(self.provider(), spec).await?;
         self.note(sandbox.id());
         Ok(sandbox)
     }
 
-    /// Makes a sandbox.
+    /// Creates a sandbox.
     pub async fn create(&self, spec: &SandboxSpec) -> Sandbox {
         self.try_create(spec).await.unwrap_or_else(|error| panic!("create: {error}"))
     }
 
-    /// Makes a sandbox and starts it.
+    /// Creates a sandbox and starts it.
     pub async fn started(&self, spec: &SandboxSpec) -> Sandbox {
         let sandbox = self.create(spec).await;
         sandbox.start().await.unwrap_or_else(|error| panic!("start: {error}"));
         sandbox
     }
 
-    /// A plain sandbox that runs.
+    /// Creates and starts a plain sandbox.
     pub async fn running(&self) -> Sandbox {
         self.started(&self.spec()).await
     }
 
-    /// The same sandbox over another provider or wire.
+    /// Opens a sandbox again through another provider or wire.
     pub async fn again(&self, provider: Arc<dyn Provider>, sandbox: &Sandbox) -> Sandbox {
         Sandbox::find(provider, sandbox.id().as_str()).await.expect("find it again")
     }
 
-    /// Making this sandbox must be refused as something the provider cannot give.
+    /// Checks that the provider refuses this sandbox as unsupported.
     pub async fn refuses(&self, spec: &SandboxSpec) {
         match self.try_create(spec).await {
             Ok(_) => panic!("{spec:?} should have been refused"),
@@ -167,7 +168,7 @@ impl Stage {
         }
     }
 
-    /// Whether real processes run inside. Where they do not, a real program must be refused as not there.
+    /// Whether real processes run inside. If not, a real program must fail with "not found".
     pub async fn has_processes(&self) -> bool {
         if self.mode().processes == Support::Given {
             return true;
@@ -178,7 +179,7 @@ impl Stage {
         false
     }
 
-    /// Everything that is left of this stage's sandboxes.
+    /// Returns descriptions of everything that is left of this case's sandboxes.
     pub fn leftovers(&self) -> Vec<String> {
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let ids: Vec<String> = made.iter().map(ToString::to_string).collect();
@@ -188,7 +189,7 @@ impl Stage {
         left
     }
 
-    /// Removes all sandboxes and answers what is left after that.
+    /// Removes all sandboxes, and returns descriptions of what is left.
     async fn sweep(&self) -> Vec<String> {
         let mut left = Vec::new();
         match self.provider.list().await {

@@ -1,13 +1,13 @@
-//! Being an ordinary user for a while.
+//! Runs tests as an ordinary user.
 
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-/// The numbers of a user without a name and without anything, for tests run by root, and of its group.
+/// User and group id, for tests that run as root, of a user without a name and without any files.
 pub const NOBODYS_IDS: (u32, u32) = (54_321, 54_322);
 
-/// Makes this thread an ordinary user's, for good, and with it all that it starts: threads and programs. Whoever is an
-/// ordinary user already stays who it is.
+/// Switches this thread, and all threads and programs that it starts, to an ordinary user permanently. Does nothing if
+/// the caller is already an ordinary user.
 pub fn become_ordinary_user((user, group): (u32, u32)) {
     if !rustix::process::geteuid().is_root() {
         return;
@@ -18,7 +18,7 @@ pub fn become_ordinary_user((user, group): (u32, u32)) {
     set_thread_res_uid(user, user, user).expect("root becomes another user");
 }
 
-/// The numbers of the user `kennel-tester`, who has ids to give to others. `cargo xtask test` makes it.
+/// Returns the user and group id of `kennel-tester`, who has subordinate ids. `cargo xtask test` creates this user.
 pub fn testers_ids() -> (u32, u32) {
     let accounts = std::fs::read_to_string("/etc/passwd").expect("there are accounts");
     let line = accounts.lines().find(|line| line.starts_with("kennel-tester:"));

@@ -1,4 +1,5 @@
-//! A provider whose connections can be cut, as a network or a killed program would cut them, or read along.
+//! A provider whose connections can be cut, like those of a broken network or a killed program. It can also record the
+//! requests, and hide features of the keepers.
 
 use kennel_core::{
     ByteStream, Dialed, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result,
@@ -10,34 +11,34 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::task::AbortHandle;
 
-/// Passes everything on to a provider, and can cut all connections it has dialled.
+/// Forwards all calls to a provider, and can cut all connections that it has opened.
 pub struct Wire {
     provider: Arc<dyn Provider>,
     connections: Mutex<Vec<AbortHandle>>,
-    /// Set if frames are read along: the features that are passed on, and the requests seen so far.
-    reading: Option<(Features, Requests)>,
+    /// Set if frames are decoded: the features that are passed on, and the recorded requests.
+    recording: Option<(Features, Requests)>,
 }
 
 type Requests = Arc<Mutex<Vec<Request>>>;
 
 impl Wire {
-    /// A wire to this provider.
+    /// Creates a wire to this provider.
     pub fn new(provider: Arc<dyn Provider>) -> Arc<Self> {
-        Arc::new(Self { provider, connections: Mutex::default(), reading: None })
+        Arc::new(Self { provider, connections: Mutex::default(), recording: None })
     }
 
-    /// A wire to this provider that notes every request, and passes on only these features of the keepers.
-    pub fn reading(provider: Arc<dyn Provider>, features: Features) -> Arc<Self> {
-        Arc::new(Self { provider, connections: Mutex::default(), reading: Some((features, Requests::default())) })
+    /// Creates a wire to this provider that records all requests, and passes on only these features of the keepers.
+    pub fn recording(provider: Arc<dyn Provider>, features: Features) -> Arc<Self> {
+        Arc::new(Self { provider, connections: Mutex::default(), recording: Some((features, Requests::default())) })
     }
 
-    /// The requests since the last call, if they are noted.
+    /// Returns the requests since the last call, if they are recorded.
     pub fn requests(&self) -> Vec<Request> {
-        let Some((_, requests)) = &self.reading else { return Vec::new() };
+        let Some((_, requests)) = &self.recording else { return Vec::new() };
         std::mem::take(&mut *requests.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Cuts all connections: not a word is said to either side.
+    /// Cuts all connections, without a message to either side.
     pub fn cut(&self) {
         for connection in self.connections.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             connection.abort();
@@ -98,10 +99,10 @@ impl Provider for Wire {
     async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
         let Dialed { mut stream, token, owner } = self.provider.dial(id).await?;
         let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
-        // Aborting it drops both ends.
-        let pump = match self.reading.clone() {
+        // Aborting this task drops both ends.
+        let pump = match self.recording.clone() {
             None => tokio::spawn(async move { drop(tokio::io::copy_bidirectional(&mut theirs, &mut stream).await) }),
-            Some((features, requests)) => tokio::spawn(read_along(theirs, stream, features, requests)),
+            Some((features, requests)) => tokio::spawn(record(theirs, stream, features, requests)),
         };
         self.connections.lock().unwrap_or_else(PoisonError::into_inner).push(pump.abort_handle());
         Ok(Dialed { stream: Box::new(ours), token, owner })
@@ -116,7 +117,7 @@ impl Provider for Wire {
     }
 }
 
-async fn read_along(host: DuplexStream, keeper: Box<dyn ByteStream>, features: Features, requests: Requests) {
+async fn record(host: DuplexStream, keeper: Box<dyn ByteStream>, features: Features, requests: Requests) {
     let (host_reader, host_writer) = tokio::io::split(host);
     let (keeper_reader, keeper_writer) = tokio::io::split(keeper);
     let to_keeper = relay(host_reader, keeper_writer, |frame| {
@@ -135,7 +136,7 @@ async fn read_along(host: DuplexStream, keeper: Box<dyn ByteStream>, features: F
     }
 }
 
-/// Passes frames on until either side is gone.
+/// Forwards frames until either side is gone.
 async fn relay(
     mut from: impl tokio::io::AsyncRead + Unpin,
     mut to: impl tokio::io::AsyncWrite + Unpin,

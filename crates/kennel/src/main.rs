@@ -44,6 +44,6 @@ fn main() -> ExitCode {
     let status = runtime.block_on(cli.run(&providers));
     // Everything is let go of at once. A thread may still wait for standard input, or for a slow reader of our output:
     // nobody waits for it.
-    #[allow(clippy::disallowed_methods)] // this is kennel's main
+    #[expect(clippy::disallowed_methods, reason = "the main function of the program ends the process")]
     std::process::exit(status.into())
 }

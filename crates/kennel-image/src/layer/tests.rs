@@ -1,11 +1,11 @@
-//! Whatever an archive says, nothing is touched outside the directory that it is unpacked into.
+//! Unpacking changes nothing outside the target directory, whatever the archive contains.
 
 use super::*;
 use proptest::prelude::*;
 use std::os::unix::fs::MetadataExt;
 use tar::Header;
 
-/// An entry as a tool would never write it: names are put into the header as they are.
+/// An entry of an archive. Its name is written to the header unchanged, so it can be one that no tool would write.
 #[derive(Clone, Debug)]
 struct Made {
     kind: u8,
@@ -82,7 +82,7 @@ fn made() -> impl Strategy<Value = Made> {
     })
 }
 
-/// Everything in a directory, and all that can be known about it.
+/// All entries of a directory, with their attributes.
 fn state(dir: &std::path::Path) -> Vec<(PathBuf, u32, u64, i64, i64, u64)> {
     let mut all = Vec::new();
     let mut left = vec![dir.to_owned()];
@@ -116,7 +116,7 @@ proptest! {
         for (path, mode, ..) in state(&inner) {
             let meta = std::fs::symlink_metadata(&path).unwrap();
             let kind = mode & 0o170_000;
-            // A character device is one of our marks, and no device.
+            // A character device is a whiteout.
             prop_assert!(kind != 0o020_000 || meta.rdev() == 0, "{:?}", path);
             prop_assert!(kind != 0o060_000, "{:?}", path);
         }
@@ -126,7 +126,7 @@ proptest! {
         std::fs::remove_dir_all(&inner).unwrap();
     }
 
-    /// Any bytes at all: an error or not, never a panic.
+    /// Unpacking arbitrary bytes may fail, but never panics.
     #[test]
     fn garbage_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
         let home = tempfile::tempdir().unwrap();
@@ -151,9 +151,9 @@ fn an_entry_through_a_link_stays_inside() {
     done.unwrap();
     assert_eq!(std::fs::read(home.path().join("etc/kennel-test")).unwrap(), b"x");
     assert!(!std::path::Path::new("/etc/kennel-test").exists());
-    // A link that leads nowhere inside is refused: nothing is made where it points.
+    // A symlink to a directory that is missing inside is refused, and its target is not created.
     let (_home, done) = unpacked_to(&[plain(b'2', "link", "../../../../tmp"), plain(b'0', "link/x", "")]);
-    assert!(done.unwrap_err().to_string().contains("a link that leads nowhere"));
+    assert!(done.unwrap_err().to_string().contains("a symlink to a missing directory"));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn depth_through_links_is_limited_too() {
     let mut entries = vec![plain(b'5', "a/a/a/a/a/a", ""), plain(b'2', "l", "a/a/a/a/a/a")];
     entries.push(plain(b'5', "l/b/b/b", ""));
     let error = unpack_layer(archive(&entries).as_slice(), home.path(), &limits);
-    // Its directory is made one by one, and is too deep before it is whole.
+    // Its parents are created one by one. The limit is reached before the last.
     let deepest = state(home.path()).iter().map(|(path, ..)| path.components().count()).max().unwrap();
     assert!(deepest <= home.path().components().count() + 10, "{deepest}");
     drop(error);
@@ -187,7 +187,7 @@ fn depth_through_links_is_limited_too() {
 
 #[test]
 fn names_that_fill_memory_are_refused() {
-    // A long name of zeros: small when it is packed.
+    // A long name of zeros, which is small when compressed.
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::GNULongName);
     header.set_size(1 << 30);

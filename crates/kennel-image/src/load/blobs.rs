@@ -26,7 +26,7 @@ pub(crate) trait Blobs {
         let mut bytes = Vec::new();
         from.take(size).read_to_end(&mut bytes).map_err(|error| Error::io(format!("read {path}"), error))?;
         if bytes.len() as u64 != size {
-            return Err(Error::unsound(format!("{path} is cut off")));
+            return Err(Error::unsound(format!("{path} is truncated")));
         }
         Ok(Some(bytes))
     }
@@ -58,7 +58,7 @@ impl Blobs for Directory {
         };
         let meta = file.metadata().map_err(what)?;
         if !meta.is_file() {
-            return Err(Error::unsound(format!("{} is no file", shown(path.as_bytes()))));
+            return Err(Error::unsound(format!("{} is not a regular file", shown(path.as_bytes()))));
         }
         Ok(Some((Box::new(file), meta.len())))
     }

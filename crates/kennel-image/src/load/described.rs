@@ -41,10 +41,10 @@ pub(crate) fn look(blobs: &dyn Blobs, name: Option<&Reference>) -> Result<Option
         return Ok(None);
     };
     if found.is_empty() {
-        return Err(Error::new(ErrorCode::ImageNotFound, "there is no image in it"));
+        return Err(Error::new(ErrorCode::ImageNotFound, "it contains no image"));
     }
     if name.is_some() && found.len() > 1 {
-        let message = format!("there are {} images in it, and one name was given", found.len());
+        let message = format!("it contains {} images, but one name was given", found.len());
         return Err(
             Error::new(ErrorCode::InvalidConfig, message).hint("load them under their own names, without --name")
         );
@@ -64,7 +64,7 @@ fn saved(blobs: &dyn Blobs, text: &[u8], name: Option<&Reference>) -> Result<Vec
             };
             let config = blobs
                 .read(&image.config)?
-                .ok_or_else(|| Error::unsound(format!("{} is not in it", shown(image.config.as_bytes()))))?;
+                .ok_or_else(|| Error::unsound(format!("it does not contain {}", shown(image.config.as_bytes()))))?;
             // The file is named by its digest, in one of two ways.
             let called = image.config.strip_prefix("blobs/sha256/").or_else(|| image.config.strip_suffix(".json"));
             if let Some(expected) = called.and_then(Digest::from_hex) {
@@ -114,7 +114,7 @@ fn layout(blobs: &dyn Blobs, text: &[u8], name: Option<&Reference>) -> Result<Ve
 
 fn named(names: Vec<Reference>) -> Result<Vec<Reference>> {
     if names.is_empty() {
-        return Err(Error::new(ErrorCode::InvalidConfig, "the image in it has no name")
+        return Err(Error::new(ErrorCode::InvalidConfig, "it contains an image without a name")
             .hint("give it one: kennel image load --name NAME FILE"));
     }
     Ok(names)
@@ -130,9 +130,10 @@ fn own_name(entry: &Descriptor) -> Result<Option<Reference>> {
 /// Reads a description that the layout refers to by digest and size.
 fn blob(blobs: &dyn Blobs, entry: &Descriptor) -> Result<Vec<u8>> {
     let (digest, size) = named_blob(entry)?;
-    let bytes = blobs.read(&path_of(&digest))?.ok_or_else(|| Error::unsound(format!("{digest} is not in it")))?;
+    let bytes =
+        blobs.read(&path_of(&digest))?.ok_or_else(|| Error::unsound(format!("it does not contain {digest}")))?;
     if bytes.len() as u64 != size {
-        return Err(Error::unsound(format!("{digest} has {} bytes, and should have {size}", bytes.len())));
+        return Err(Error::unsound(format!("{digest} has {} bytes: expected {size}", bytes.len())));
     }
     check("a description", &digest, &bytes)?;
     Ok(bytes)
@@ -153,14 +154,14 @@ pub(crate) fn check(what: &str, expected: &Digest, bytes: &[u8]) -> Result<()> {
     if found == *expected {
         return Ok(());
     }
-    Err(Error::unsound(format!("{what} is not what it should be: expected {expected}, found {found}")))
+    Err(Error::unsound(format!("the digest of {what} does not match: expected {expected}, found {found}")))
 }
 
 /// Parses a description.
 pub(crate) fn parse<T: serde::de::DeserializeOwned>(what: &str, text: &[u8]) -> Result<T> {
     serde_json::from_slice(text).map_err(|error| {
         let why = shown(error.to_string().as_bytes());
-        Error::unsound(format!("{what} cannot be understood: {why}"))
+        Error::unsound(format!("parse {what}: {why}"))
     })
 }
 
@@ -178,8 +179,8 @@ pub(crate) fn is_index(text: &[u8]) -> Result<bool> {
     match (schema_version, manifests, layers) {
         (2, Some(_), None) => Ok(true),
         (2, None, Some(_)) => Ok(false),
-        (2, ..) => Err(Error::unsound("the manifest is of no image, or of one and of several at once")),
-        (version, ..) => Err(Error::unsound(format!("the manifest is of version {version}, and only 2 is understood"))),
+        (2, ..) => Err(Error::unsound("invalid manifest: expected either the layers of one image or a list of images")),
+        (version, ..) => Err(Error::unsound(format!("unsupported manifest version {version}: expected 2"))),
     }
 }
 
@@ -203,6 +204,6 @@ fn nothing_for_us(index: &ImageIndex) -> Error {
     there.sort();
     there.dedup();
     let there = shown(there.join(", ").as_bytes());
-    let message = format!("the image is not there for linux/{}, only for {there}", Arch::default());
+    let message = format!("the image is not available for linux/{}, only for {there}", Arch::default());
     Error::new(ErrorCode::ImageNotFound, message)
 }

@@ -15,7 +15,7 @@ use tar::{Builder, EntryType, Header};
 
 /// Passes a directory on as a stream.
 pub(crate) fn packed<T>(from: &Path, take: impl FnOnce(Stream<Packed>) -> Result<T>) -> Result<T> {
-    let (reader, writer) = io::pipe().map_err(|error| Error::io("make a pipe", error))?;
+    let (reader, writer) = io::pipe().map_err(|error| Error::io("create a pipe", error))?;
     let part = from.file_name().map_or_else(|| "files".to_owned(), |name| crate::error::shown(name.as_encoded_bytes()));
     std::thread::scope(|scope| {
         let (done, end) = mpsc::channel();
@@ -113,7 +113,7 @@ impl<W: Write> Packing<W> {
         let file = File::options().read(true).custom_flags(flags as i32).open(path)?;
         let meta = file.metadata()?;
         if !meta.is_file() {
-            return Err(io::Error::other("it changes while it is read"));
+            return Err(io::Error::other("it changed while it was being read"));
         }
         self.attributes(path)?;
         let mut content = Exactly { from: file, left: meta.len() };
@@ -179,7 +179,7 @@ impl Read for Exactly {
         let most = usize::try_from(self.left).map_or(buffer.len(), |left| left.min(buffer.len()));
         let count = self.from.read(&mut buffer[..most])?;
         if count == 0 && most > 0 {
-            return Err(io::Error::other("it gets shorter while it is read"));
+            return Err(io::Error::other("it became shorter while it was being read"));
         }
         self.left -= count as u64;
         Ok(count)

@@ -82,7 +82,7 @@ impl Download {
             self.file.set_len(0).map_err(|error| self.wrong(error))?;
             if !std::mem::take(&mut continued) {
                 let expected = self.blob;
-                return Err(Error::unsound(format!("it is not what it should be: expected {expected}, found {found}")));
+                return Err(Error::unsound(format!("its digest does not match: expected {expected}, found {found}")));
             }
             // The old partial download may have been the wrong part.
         }
@@ -105,11 +105,12 @@ impl Download {
             best = best.max(have);
             if failures >= attempts {
                 return Err(why.unwrap_or_else(|| {
-                    let message = format!("the download keeps breaking off: {have} of {} bytes are here", self.size);
+                    let message =
+                        format!("the download was interrupted too often: {have} of {} bytes were received", self.size);
                     Error::new(ErrorCode::NotAvailable, message).hint("try again; downloaded parts are kept")
                 }));
             }
-            #[allow(clippy::disallowed_methods)] // a backoff between two attempts
+            #[expect(clippy::disallowed_methods, reason = "a backoff between two attempts")]
             tokio::time::sleep(PAUSE * 2u32.saturating_pow(failures.min(6))).await;
         }
     }
@@ -138,7 +139,7 @@ impl Download {
                 self.file.set_len(0).map_err(|error| self.wrong(error))?;
                 let said = answer.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
                 if let Some(said) = said.filter(|said: &u64| *said != self.size) {
-                    let message = format!("the registry has {said} bytes of it, and there should be {}", self.size);
+                    let message = format!("the registry announces {said} bytes: expected {}", self.size);
                     return Err(Error::unsound(message));
                 }
             }
@@ -151,7 +152,7 @@ impl Download {
             if at > self.size {
                 self.file.set_len(0).map_err(|error| self.wrong(error))?;
                 return Err(Error::unsound(format!(
-                    "the registry sends more than the {} bytes it should have",
+                    "the registry sends more bytes than expected: expected {}",
                     self.size
                 )));
             }

@@ -136,7 +136,7 @@ impl Registry {
     pub(crate) async fn small_blob(&self, digest: &Digest, size: u64) -> Result<Vec<u8>> {
         let bytes = self.read(self.blob(digest, 0).await?, size).await?;
         if bytes.len() as u64 != size {
-            return Err(Error::unsound(format!("{digest} has {} bytes, and should have {size}", bytes.len())));
+            return Err(Error::unsound(format!("{digest} has {} bytes: expected {size}", bytes.len())));
         }
         Ok(bytes)
     }
@@ -205,11 +205,12 @@ impl Registry {
         if let Some(Login::Bearer(token)) = &self.login {
             return header(&format!("Bearer {}", token.expose_secret()));
         }
-        let mut url = Url::parse(realm).map_err(|_| Error::unsound("the registry names no place to log in at"))?;
+        let mut url = Url::parse(realm)
+            .map_err(|_| Error::unsound("log in to the registry: its login address is not a valid URL"))?;
         // A password is never sent over a less secure connection than the registry's own.
         if url.scheme() != "https" && !(self.plain && url.scheme() == "http") {
             return Err(Error::unsound(format!(
-                "the registry wants the login at {}, which is not safe",
+                "log in to the registry: it requests a login at {}, which does not use HTTPS",
                 shown(realm.as_bytes())
             )));
         }
@@ -241,7 +242,7 @@ impl Registry {
             return Err(self.refusal(answer).await);
         }
         let text = self.read(answer, ANSWER).await?;
-        let wrong = || Error::unsound("the registry's login answers something else than a token");
+        let wrong = || Error::unsound("log in to the registry: its reply contains no token");
         let Token { token, access_token } = serde_json::from_slice(&text).map_err(|_| wrong())?;
         header(&format!("Bearer {}", token.or(access_token).ok_or_else(wrong)?))
     }
@@ -252,7 +253,7 @@ impl Registry {
         while let Some(piece) = answer.chunk().await.map_err(|error| self.unreachable(error))? {
             if (bytes.len() + piece.len()) as u64 > most {
                 return Err(Error::too_much(format!(
-                    "{} answers more than the {most} bytes that are fit here",
+                    "the reply of {} is too large: expected at most {most} bytes",
                     self.host
                 )));
             }
@@ -276,9 +277,10 @@ impl Registry {
             StatusCode::TOO_MANY_REQUESTS => Error::too_much(format!("{host} received too many requests: {why}"))
                 .hint(format!("wait, or log in: {}", self.log_in())),
             status if status.is_server_error() => {
-                Error::new(ErrorCode::NotAvailable, format!("{host} cannot answer now: {why}")).hint("try again later")
+                Error::new(ErrorCode::NotAvailable, format!("{host} is not available now: {why}"))
+                    .hint("try again later")
             }
-            _ => Error::unsound(format!("{host} refuses: {why}")),
+            _ => Error::unsound(format!("{host} refused the request: {why}")),
         }
     }
 
@@ -344,7 +346,7 @@ fn client(insecure: bool, options: &PullOptions) -> Result<Client> {
         if attempt.previous().len() > REDIRECTS {
             attempt.error("too many redirects")
         } else if downgrade && !insecure {
-            attempt.error("it redirects from HTTPS to plain HTTP")
+            attempt.error("the registry redirects from HTTPS to plain HTTP")
         } else {
             attempt.follow()
         }
@@ -359,7 +361,7 @@ fn client(insecure: bool, options: &PullOptions) -> Result<Client> {
         .no_proxy();
     let none = || options.proxies.none.as_deref().and_then(reqwest::NoProxy::from_string);
     let wrong = |error: reqwest::Error| {
-        Error::new(ErrorCode::InvalidConfig, format!("a proxy cannot be used: {}", shown(error.to_string().as_bytes())))
+        Error::new(ErrorCode::InvalidConfig, format!("invalid proxy: {}", shown(error.to_string().as_bytes())))
     };
     if let Some(proxy) = &options.proxies.http {
         builder = builder.proxy(reqwest::Proxy::http(proxy).map_err(wrong)?.no_proxy(none()));
@@ -369,7 +371,7 @@ fn client(insecure: bool, options: &PullOptions) -> Result<Client> {
     }
     builder.build().map_err(|error| {
         let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-        Error::new(ErrorCode::NotAvailable, format!("cannot make connections: {why}"))
+        Error::new(ErrorCode::NotAvailable, format!("set up HTTPS connections: {why}"))
             .hint("install CA certificates: apt-get install ca-certificates")
     })
 }
@@ -380,7 +382,8 @@ fn basic_header(user: &str, secret: &str) -> Result<HeaderValue> {
 }
 
 fn header(text: &str) -> Result<HeaderValue> {
-    let mut value = HeaderValue::from_str(text).map_err(|_| Error::unsound("a token of the registry is no token"))?;
+    let mut value = HeaderValue::from_str(text)
+        .map_err(|_| Error::unsound("log in to the registry: the credentials are not a valid HTTP header"))?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -223,9 +223,9 @@ fn spoilt_blobs_are_refused_and_leave_nothing() {
     let packed = gzip(&layer);
     type Spoil = fn(&mut Vec<u8>);
     let ways: [(Spoil, &str); 3] = [
-        (|bytes| bytes[20_000] ^= 1, "is not what it should be"),
-        (|bytes| bytes.truncate(30_000), "has 30000 bytes of it"),
-        (|bytes| bytes.extend([0; 100]), "bytes of it, and there should be"),
+        (|bytes| bytes[20_000] ^= 1, "does not match"),
+        (|bytes| bytes.truncate(30_000), "announces 30000 bytes: expected"),
+        (|bytes| bytes.extend([0; 100]), "bytes: expected"),
     ];
     for (spoil, why) in ways {
         let registry = Registry::start();
@@ -247,17 +247,17 @@ fn spoilt_blobs_are_refused_and_leave_nothing() {
     std::fs::write(&file, String::from_utf8(text).unwrap().replace("A=b", "A=c")).unwrap();
     let shelf = Shelf::new();
     let error = pull(&shelf, &name, &options()).unwrap_err();
-    assert!(error.to_string().contains("the configuration is not what it should be"), "{error}");
+    assert!(error.to_string().contains("the digest of the configuration does not match"), "{error}");
     shelf.is_empty();
     let (name, _) = public(&registry).image("liar", &config_of(&[Digest::of(b"else").to_string()]), &[&packed]);
     let error = pull(&shelf, &name, &options()).unwrap_err();
-    assert!(error.to_string().contains("is not what it should be"), "{error}");
+    assert!(error.to_string().contains("does not match"), "{error}");
     shelf.is_empty();
     // An entry that would get out, and a bomb.
     let out = Layer::new().raw(tar::EntryType::Regular, "../out", "").tar();
     let (name, _) = public(&registry).image("out", &config(&[&other, &out]), &[&gzip(&other), &gzip(&out)]);
     let error = pull(&shelf, &name, &options()).unwrap_err();
-    assert!(error.to_string().contains("goes up by .."), "{error}");
+    assert!(error.to_string().contains("its path contains .."), "{error}");
     shelf.is_empty();
     let bomb = Layer::new().file("zeros", &vec![0; 4 << 20]).tar();
     let (name, _) = public(&registry).image("bomb", &config(&[&bomb]), &[&gzip(&bomb)]);
@@ -424,7 +424,7 @@ fn nobody_waits_for_who_waits_for_them() {
     let lie = config_of(&[Digest::of(plain).to_string(), Digest::of(b"else").to_string()]);
     let (name, _) = pusher.image("lie", &lie, &[&packed, &packed]);
     let error = pull(&Shelf::new(), &name, &options()).unwrap_err();
-    assert!(error.to_string().contains("two different ones"), "{error}");
+    assert!(error.to_string().contains("two different diff ids"), "{error}");
 }
 
 /// A registry that answers what it is told to.
@@ -465,17 +465,22 @@ fn a_registry_that_lies_is_refused() {
     type Answer = Box<dyn Fn(&str) -> Vec<u8> + Send + Sync>;
     let endless = |_: &str| http("200 OK", "", &vec![b' '; 5 << 20]);
     let lies: Vec<(&str, Answer, &str, ErrorCode)> = vec![
-        ("app", Box::new(endless), "more than the", ErrorCode::LimitExceeded),
-        ("app", Box::new(|_| http("200 OK", "", b"{}")), "cannot be understood", ErrorCode::InvalidConfig),
+        ("app", Box::new(endless), "is too large: expected at most", ErrorCode::LimitExceeded),
+        ("app", Box::new(|_| http("200 OK", "", b"{}")), "parse the manifest", ErrorCode::InvalidConfig),
         (
             "app",
             Box::new(|_| http("200 OK", "", br#"{"schemaVersion":1,"layers":[]}"#)),
             "version 1",
             ErrorCode::InvalidConfig,
         ),
-        ("app", Box::new(|_| http("200 OK", "", br#"{"schemaVersion":2}"#)), "of no image", ErrorCode::InvalidConfig),
+        (
+            "app",
+            Box::new(|_| http("200 OK", "", br#"{"schemaVersion":2}"#)),
+            "invalid manifest",
+            ErrorCode::InvalidConfig,
+        ),
         ("app", Box::new(|_| b"garbage\r\n\r\n".to_vec()), "request to ", ErrorCode::NotAvailable),
-        ("app", Box::new(|_| http("500 Oops", "", b"")), "cannot answer now", ErrorCode::NotAvailable),
+        ("app", Box::new(|_| http("500 Oops", "", b"")), "is not available now", ErrorCode::NotAvailable),
         (
             "app",
             Box::new(|_| {
@@ -488,7 +493,7 @@ fn a_registry_that_lies_is_refused() {
         (
             "app",
             Box::new(|_| http("401 No", "www-authenticate: Bearer realm=\"ftp://x/\"\r\n", b"")),
-            "which is not safe",
+            "which does not use HTTPS",
             ErrorCode::InvalidConfig,
         ),
         (
@@ -500,7 +505,7 @@ fn a_registry_that_lies_is_refused() {
                 }
                 http("401 No", &format!("www-authenticate: Bearer realm=\"http://{host}/token\"\r\n"), b"")
             }),
-            "no token",
+            "not a valid HTTP header",
             ErrorCode::InvalidConfig,
         ),
         (
@@ -512,7 +517,7 @@ fn a_registry_that_lies_is_refused() {
         (
             "named",
             Box::new(|_| http("200 OK", "", br#"{"schemaVersion":2,"layers":[]}"#)),
-            "is not what it should be",
+            "does not match",
             ErrorCode::InvalidConfig,
         ),
     ];

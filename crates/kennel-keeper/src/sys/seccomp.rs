@@ -67,13 +67,13 @@ pub fn load_with_listener(filter: &[Step]) -> Result<OwnedFd, Errno> {
         Err(Errno::INVAL) => load_with(filter, NEW_LISTENER)?,
         done => done?,
     };
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn load_with(filter: &[Step], flags: libc::c_ulong) -> Result<i32, Errno> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-    // SAFETY: `program` points at `filter`, which outlives the call; the kernel copies and checks it.
+    // SAFETY: `program` points to `filter`, which outlives the call; the kernel copies and checks it.
     let result = unsafe {
         let operation = libc::SECCOMP_SET_MODE_FILTER;
         libc::syscall(libc::SYS_seccomp, operation, flags, std::ptr::from_ref(&program))
@@ -84,7 +84,7 @@ fn load_with(filter: &[Step], flags: libc::c_ulong) -> Result<i32, Errno> {
 /// Receives the next waiting call. Does not block if the descriptor is readable.
 pub fn receive(listener: &OwnedFd) -> Result<Notice, Errno> {
     let mut notice = Notice::default();
-    // SAFETY: the kernel wants zeros, and fills a structure of this size.
+    // SAFETY: the kernel requires zeros, and fills a structure of this size.
     check(unsafe { libc::ioctl(listener.as_raw_fd(), RECEIVE, &raw mut notice) })?;
     Ok(notice)
 }
@@ -125,7 +125,7 @@ pub fn act_as(user: u32, group: u32, groups: &[u32]) -> Result<(), Errno> {
         // SAFETY: `groups` is a valid array of its length.
         check(unsafe { libc::setgroups(groups.len(), groups.as_ptr()) })?;
     }
-    // SAFETY: plain system calls. They return what was before, so what is now is asked for by a number that cannot be.
+    // SAFETY: plain system calls. They return the previous id, so an invalid id is passed to read the current one.
     let (is_user, is_group) = unsafe {
         libc::setfsgid(group);
         libc::setfsuid(user);
@@ -135,7 +135,7 @@ pub fn act_as(user: u32, group: u32, groups: &[u32]) -> Result<(), Errno> {
 }
 
 /// Makes a directory this process's root.
-#[expect(clippy::disallowed_methods, reason = "in a forked child: the root is the working directory")]
+#[expect(clippy::disallowed_methods, reason = "in a forked child, which changes its root and working directory")]
 pub fn make_root(dir: &OwnedFd) -> Result<(), Errno> {
     rustix::process::fchdir(dir)?;
     // SAFETY: the path is a string that ends in zero.

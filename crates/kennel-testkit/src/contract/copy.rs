@@ -1,4 +1,4 @@
-//! Copies between the host and a sandbox, by the library.
+//! Copying files between the host and a sandbox.
 
 use crate::inside::{at, code, files};
 use crate::{Stage, Wire};
@@ -11,13 +11,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tar::{EntryType, Header};
 
-/// Symlinks and permissions go by requests to the keeper.
-pub async fn nothing_is_run_inside(stage: &Stage) {
+/// A copy with symlinks and permissions sends requests to the keeper, and starts no process inside.
+pub async fn copies_start_no_process(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }
     let sandbox = stage.running().await;
-    let wire = Wire::reading(stage.provider(), Features::ALL);
+    let wire = Wire::recording(stage.provider(), Features::ALL);
     copies_arrive(stage, &stage.again(wire.clone(), &sandbox).await).await;
     let requests = wire.requests();
     let count = |wanted: fn(&Request) -> bool| requests.iter().filter(|request| wanted(request)).count();
@@ -26,13 +26,13 @@ pub async fn nothing_is_run_inside(stage: &Stage) {
     assert!(count(|request| matches!(request, Request::Chmod { .. })) >= 1);
 }
 
-/// One that was started by an older Kennel. It never sees a request that it does not know.
-pub async fn a_keeper_without_features_is_helped_by_programs(stage: &Stage) {
+/// With a keeper of an older Kennel, a copy runs programs inside, and sends no request that the keeper does not know.
+pub async fn copies_work_with_a_keeper_without_features(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }
     let sandbox = stage.running().await;
-    let wire = Wire::reading(stage.provider(), Features::default());
+    let wire = Wire::recording(stage.provider(), Features::default());
     let through = stage.again(wire.clone(), &sandbox).await;
     copies_arrive(stage, &through).await;
     let files = files(&through).await;
@@ -44,7 +44,7 @@ pub async fn a_keeper_without_features_is_helped_by_programs(stage: &Stage) {
     assert!(!requests.iter().any(unknown), "{requests:?}");
 }
 
-/// A tree of the host goes in, an archive is unpacked, and the tree comes out.
+/// Copies a host tree in, unpacks an archive, and copies the tree out.
 async fn copies_arrive(stage: &Stage, sandbox: &Sandbox) {
     let files = files(sandbox).await;
     let (inside, out) = (at(sandbox, "in"), at(sandbox, "out"));
@@ -118,7 +118,7 @@ async fn copies_arrive(stage: &Stage, sandbox: &Sandbox) {
     assert_eq!(names, expected.map(|name| format!("in/{name}")));
 }
 
-/// An entry of an archive, without content.
+/// Returns an entry of an archive, without content.
 fn entry(name: &str, kind: EntryType, mode: u32, target: &str) -> Vec<u8> {
     let mut header = Header::new_gnu();
     header.set_path(name).unwrap();

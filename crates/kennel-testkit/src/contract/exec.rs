@@ -7,7 +7,7 @@ use kennel_proto::caps;
 use kennel_types::{ErrorCode, ExecSpec, Support};
 use std::time::{Duration, Instant};
 
-/// No shell is in between.
+/// Arguments reach the program unchanged, because no shell interprets them.
 pub async fn arguments_are_passed_as_they_are(stage: &Stage) {
     let sandbox = stage.running().await;
     let output = run(&sandbox, &ExecSpec::argv(["echo", "a b", "$HOME", "*", "é;\\"])).await;
@@ -16,7 +16,7 @@ pub async fn arguments_are_passed_as_they_are(stage: &Stage) {
     assert!(output.status.success());
 }
 
-/// With both streams and its own exit.
+/// A shell runs the string. Both of its streams and its exit code are returned.
 pub async fn a_string_is_run_by_a_shell(stage: &Stage) {
     let sandbox = stage.running().await;
     let output = sh(&sandbox, "echo one; echo two >&2; exit 3").await;
@@ -25,7 +25,7 @@ pub async fn a_string_is_run_by_a_shell(stage: &Stage) {
     assert_eq!(output.status.code, Some(3));
 }
 
-/// As they are.
+/// The exit code of a command is returned unchanged.
 pub async fn exit_codes_come_back(stage: &Stage) {
     let sandbox = stage.running().await;
     assert_eq!(run(&sandbox, &ExecSpec::argv(["true"])).await.status.code, Some(0));
@@ -35,7 +35,7 @@ pub async fn exit_codes_come_back(stage: &Stage) {
     }
 }
 
-/// The sandbox's, and the command's over it.
+/// A command has the variables of the sandbox, and its own variables override them.
 pub async fn the_environment_is_set(stage: &Stage) {
     let mut spec = stage.spec();
     spec.env.insert("BOTH".into(), "sandbox".into());
@@ -51,13 +51,13 @@ pub async fn the_environment_is_set(stage: &Stage) {
     assert_eq!(variable(&sandbox, &ExecSpec::argv(["env"]), "INNER").await, None);
 }
 
-/// The value of a variable in what `env` prints.
+/// Returns the value of a variable from the output of `env`.
 async fn variable(sandbox: &Sandbox, env: &ExecSpec, name: &str) -> Option<String> {
     let printed = run(sandbox, env).await.stdout_text();
     printed.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).map(ToOwned::to_owned)
 }
 
-/// The sandbox's, the command's own, and one that is not there.
+/// A command starts in the working directory of the sandbox, or in its own. A missing directory is an error.
 pub async fn the_working_directory_is_set(stage: &Stage) {
     let sandbox = stage.running().await;
     let mut pwd = ExecSpec::argv(["pwd"]);
@@ -70,7 +70,7 @@ pub async fn the_working_directory_is_set(stage: &Stage) {
     assert!(error.to_string().contains("/no/such/directory"), "{error}");
 }
 
-/// And the status says which.
+/// A signal ends a command, and its exit status contains the signal.
 pub async fn signals_end_it(stage: &Stage) {
     let sandbox = stage.running().await;
     for (signal, shell_code) in [(15, 143), (9, 137), (2, 130)] {
@@ -83,7 +83,7 @@ pub async fn signals_end_it(stage: &Stage) {
     }
 }
 
-/// Every byte value, on either stream.
+/// Each stream transfers every byte value, and the streams are not mixed.
 pub async fn output_is_binary_and_separate(stage: &Stage) {
     let sandbox = stage.running().await;
     let bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
@@ -93,14 +93,14 @@ pub async fn output_is_binary_and_separate(stage: &Stage) {
     assert!(output.stderr == bytes && output.stdout.is_empty());
 }
 
-/// It does not wait for what nobody will write.
+/// A command without standard input reads the end of file at once.
 pub async fn without_standard_input_it_reads_the_end(stage: &Stage) {
     let sandbox = stage.running().await;
     let output = tokio::time::timeout(SOON, run(&sandbox, &ExecSpec::argv(["cat"]))).await.expect("it ends");
     assert_eq!((output.stdout.len(), output.status.code), (0, Some(0)));
 }
 
-/// In and out at once, through every window on the way.
+/// Eight mebibytes are written and read at the same time, which fills every flow control window.
 pub async fn eight_mebibytes_through_a_pipe(stage: &Stage) {
     let sandbox = stage.running().await;
     let bytes: Vec<u8> = (0u32..2 << 20).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
@@ -109,7 +109,7 @@ pub async fn eight_mebibytes_through_a_pipe(stage: &Stage) {
     assert!(output.stdout == bytes, "the bytes came back changed");
 }
 
-/// A command may end before it has read everything.
+/// A command may end before it has read its whole input.
 pub async fn unread_input_is_no_error(stage: &Stage) {
     let sandbox = stage.running().await;
     let bytes = vec![b'x'; 1 << 20];
@@ -117,7 +117,7 @@ pub async fn unread_input_is_no_error(stage: &Stage) {
     assert!(output.status.success());
 }
 
-/// By argv an error, by the shell its own exit code.
+/// A missing program is an error if it is given as argv. In a shell, the exit code is 127.
 pub async fn a_missing_program_is_127(stage: &Stage) {
     let sandbox = stage.running().await;
     for program in ["no-such-program", "/no/such/program"] {
@@ -128,7 +128,7 @@ pub async fn a_missing_program_is_127(stage: &Stage) {
     assert_eq!(sh(&sandbox, "no-such-program").await.status.code, Some(127));
 }
 
-/// A file without the permission, and a directory.
+/// A file without the execute permission cannot be run, and a directory cannot be run.
 pub async fn a_program_that_cannot_run_is_126(stage: &Stage) {
     let sandbox = stage.running().await;
     let path = at(&sandbox, "plain-file");
@@ -139,15 +139,15 @@ pub async fn a_program_that_cannot_run_is_126(stage: &Stage) {
     }
 }
 
-/// There is nothing to run.
+/// A command without a program is refused.
 pub async fn an_empty_command_is_refused(stage: &Stage) {
     let sandbox = stage.running().await;
     assert_eq!(code(sandbox.exec(&ExecSpec::argv::<String>([])).await), ErrorCode::InvalidConfig);
 }
 
-/// And says that time ran out.
+/// After a timeout, the output so far is returned, and the result states the timeout.
 pub async fn a_timeout_keeps_what_was_printed(stage: &Stage) {
-    // Enough for a shell to start and print on a busy machine.
+    // Long enough for a shell to start and print on a busy machine.
     const TIME: Duration = Duration::from_secs(2);
     let sandbox = stage.running().await;
     let mut spec = ExecSpec::shell("echo so far; echo and here >&2; sleep 1000");
@@ -163,7 +163,7 @@ pub async fn a_timeout_keeps_what_was_printed(stage: &Stage) {
     assert!(!run(&sandbox, &spec).await.status.timed_out);
 }
 
-/// Each gets its own answer.
+/// Two hundred commands run at the same time, and each gets its own output.
 pub async fn two_hundred_at_once(stage: &Stage) {
     let sandbox = stage.running().await;
     let echoes = (0..200).map(async |number| {
@@ -174,7 +174,7 @@ pub async fn two_hundred_at_once(stage: &Stage) {
     futures_util::future::join_all(echoes).await;
 }
 
-/// One who does not read holds up only his own.
+/// A reader that does not read blocks only its own stream.
 pub async fn an_unread_stream_stops_no_other(stage: &Stage) {
     let sandbox = stage.running().await;
     let spec = ExecSpec { stdin: true, ..ExecSpec::argv(["cat"]) };
@@ -194,19 +194,19 @@ pub async fn an_unread_stream_stops_no_other(stage: &Stage) {
     feed.await.unwrap();
 }
 
-/// Printed without a pause and read slowly: neither side holds it.
+/// A command prints faster than the client reads. Neither side buffers the whole output.
 pub async fn much_output_takes_little_memory(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }
-    // Several times what either side may take. The bench reads a whole gibibyte.
+    // Several times the memory that either side may use. The bench reads a whole gibibyte.
     const BYTES: u64 = 256 << 20;
     let sandbox = stage.running().await;
     let mut spec = ExecSpec::argv(["head", "-c", &BYTES.to_string(), "/dev/zero"]);
     let mark = stage.mark(&mut spec, "flood");
     let own_before = host::memory_kib(std::process::id(), "VmHWM").unwrap();
     let mut exec = sandbox.exec(&spec).await.unwrap();
-    // Nobody reads: it gets no further than the windows and pipes on the way.
+    // Nobody reads, so the command stops when the windows and pipes are full.
     crate::eventually("it waits for its reader", async || {
         let [pid] = host::marked(&mark)[..] else { return false };
         std::fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("pipe"))
@@ -223,7 +223,7 @@ pub async fn much_output_takes_little_memory(stage: &Stage) {
         }
     };
     assert_eq!((read, status.code), (BYTES, Some(0)));
-    // Where cases share a process, what this one took cannot be told apart.
+    // If cases share a process, the memory of this case cannot be measured separately.
     if crate::environment::variable("NEXTEST").is_some() {
         let own = host::memory_kib(std::process::id(), "VmHWM").unwrap() - own_before;
         assert!(own < 64 << 10, "this side took {own} KiB");
@@ -237,7 +237,7 @@ pub async fn much_output_takes_little_memory(stage: &Stage) {
     }
 }
 
-/// And says how much is missing.
+/// Collected output is cut off at the cap, and the result states how many bytes are missing.
 pub async fn collected_output_is_capped(stage: &Stage) {
     let sandbox = stage.running().await;
     let bytes = vec![b'y'; 100_000];
@@ -246,7 +246,7 @@ pub async fn collected_output_is_capped(stage: &Stage) {
     assert!(output.truncated() && output.stdout_text().contains("99000 more bytes"));
 }
 
-/// What the kernel takes is taken; past the cap there is an error and the connection goes on.
+/// Arguments that the kernel accepts are passed. Arguments above the cap are an error, and the connection continues.
 pub async fn large_arguments_pass_and_huge_ones_are_refused(stage: &Stage) {
     let sandbox = stage.running().await;
     let word = "w".repeat(100_000);
@@ -256,7 +256,7 @@ pub async fn large_arguments_pass_and_huge_ones_are_refused(stage: &Stage) {
     assert_eq!(ok(&sandbox, "echo fine").await, "fine");
 }
 
-/// Nothing is used up by requests that are over.
+/// Completed requests leave nothing allocated on their connection.
 pub async fn thousands_of_requests_on_one_connection(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -266,7 +266,7 @@ pub async fn thousands_of_requests_on_one_connection(stage: &Stage) {
     assert_eq!(code(files.stat("/no-such-file", true).await), ErrorCode::NotFound);
 }
 
-/// By number and by name, or refused.
+/// A command runs as a user given by id or by name, or the provider refuses it.
 pub async fn commands_run_as_a_user(stage: &Stage) {
     if stage.mode().users == Support::Refused {
         let sandbox = stage.running().await;
@@ -290,14 +290,14 @@ pub async fn commands_run_as_a_user(stage: &Stage) {
     let unknown = ExecSpec { user: Some("no-such-user".into()), ..ExecSpec::argv(["true"]) };
     let error = sandbox.exec(&unknown).await.err().expect("there is no such user");
     assert_ne!(error.code(), ErrorCode::Internal, "{error}");
-    // A user of the sandbox counts for every command that names none.
+    // The user of the sandbox applies to every command that names no user.
     let theirs = stage.started(&kennel_types::SandboxSpec { user: Some("1234:5678".into()), ..stage.spec() }).await;
     assert_eq!(ok(&theirs, "id -u").await, "1234");
-    // Its streams belong to it: they can be opened again by name.
+    // The streams belong to that user, who can reopen them by name.
     assert_eq!(ok(&theirs, "echo reopened > /dev/stdout").await, "reopened");
 }
 
-/// A shell finds its programs and a place of its own.
+/// A command has `HOME` and `PATH` in its environment, with absolute paths.
 pub async fn home_and_path_are_set(stage: &Stage) {
     let sandbox = stage.running().await;
     for name in ["HOME", "PATH"] {
@@ -306,7 +306,7 @@ pub async fn home_and_path_are_set(stage: &Stage) {
     }
 }
 
-/// By someone who knows.
+/// Statistics count the processes and the memory of a sandbox.
 pub async fn use_is_counted(stage: &Stage) {
     let sandbox = stage.running().await;
     let mut exec = sandbox.exec(&ExecSpec::shell("echo up; sleep 1000")).await.unwrap();
@@ -318,7 +318,7 @@ pub async fn use_is_counted(stage: &Stage) {
     }
 }
 
-/// What is written to a disk is counted, also when the one who wrote it has ended.
+/// Bytes written to disk are counted, also after the process that wrote them has ended.
 pub async fn writes_are_counted(stage: &Stage) {
     const SIZE: u64 = 1 << 20;
     if !stage.has_processes().await {
@@ -328,7 +328,7 @@ pub async fn writes_are_counted(stage: &Stage) {
     let written = async || sandbox.stats().await.unwrap().written_bytes.expect("writes are counted");
     let before = written().await;
     ok(&sandbox, "dd if=/dev/zero of=written bs=65536 count=16 conv=fsync 2>/dev/null; rm written").await;
-    // What an ended process wrote counts once the keeper has reaped it.
+    // The bytes of an ended process are counted once the keeper has reaped it.
     eventually("the writes are counted", async || written().await >= before + SIZE).await;
     assert!(sandbox.stats().await.unwrap().read_bytes.is_some());
 }

@@ -1,4 +1,4 @@
-//! Files by the file calls.
+//! File requests.
 
 use crate::Stage;
 use crate::inside::{SOON, at, code, files, ok};
@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 
 const PLAIN: WriteOptions = WriteOptions { mode: None, parents: true };
 
-/// Sixty-four mebibytes, byte for byte, there and back.
+/// A file of 64 MiB is written and read back unchanged.
 pub async fn large_ones_come_back_whole(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -25,7 +25,7 @@ pub async fn large_ones_come_back_whole(stage: &Stage) {
     assert_eq!(files.read(&path, 10).await.unwrap(), b"");
 }
 
-/// From a byte on, and no further than asked.
+/// A read starts at the requested offset and returns at most the requested length.
 pub async fn a_part_is_read(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -43,7 +43,7 @@ pub async fn a_part_is_read(stage: &Stage) {
     }
 }
 
-/// Whatever bytes a directory can hold.
+/// A file name may contain any bytes that the filesystem allows.
 pub async fn any_name_will_do(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -81,7 +81,7 @@ pub async fn any_name_will_do(stage: &Stage) {
     }
 }
 
-/// All of the old or all of the new.
+/// A reader sees either the whole old content or the whole new content of a file that is replaced.
 pub async fn a_reader_never_sees_half(stage: &Stage) {
     let sandbox = stage.running().await;
     let path = at(&sandbox, "flips");
@@ -110,13 +110,13 @@ pub async fn a_reader_never_sees_half(stage: &Stage) {
     assert!(seen > 0, "nothing was read meanwhile");
 }
 
-/// Given up half-way: the old file stays, and no other appears.
+/// An aborted write keeps the old file, and leaves no other file.
 pub async fn an_aborted_write_leaves_nothing(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
     let (dir, path) = (at(&sandbox, "aborted"), at(&sandbox, "aborted/file"));
     files.write(&path, b"old", PLAIN).await.unwrap();
-    // Content that begins and never ends.
+    // Content that starts and never ends.
     let endless = b"new".as_slice().chain(tokio::io::repeat(b'x').take(300_000)).chain(Pending);
     let write = files.write_from(&path, endless, PLAIN);
     assert!(tokio::time::timeout(std::time::Duration::from_millis(500), write).await.is_err());
@@ -127,7 +127,7 @@ pub async fn an_aborted_write_leaves_nothing(stage: &Stage) {
     assert_eq!(files.read(&path, 1000).await.unwrap(), b"old");
 }
 
-/// A source that has no more bytes and no end.
+/// A reader that neither returns bytes nor ends.
 struct Pending;
 
 impl tokio::io::AsyncRead for Pending {
@@ -140,7 +140,7 @@ impl tokio::io::AsyncRead for Pending {
     }
 }
 
-/// Only if they are asked for.
+/// A write creates missing parent directories only on request.
 pub async fn missing_parents_are_made(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -150,12 +150,12 @@ pub async fn missing_parents_are_made(stage: &Stage) {
     assert_eq!(code(files.stat(at(&sandbox, "a"), true).await), ErrorCode::NotFound);
     files.write(&path, b"x", PLAIN).await.unwrap();
     assert_eq!(files.read(&path, 10).await.unwrap(), b"x");
-    // A file is no parent.
+    // A file cannot be a parent directory.
     let below = at(&sandbox, "a/b/c/file/below");
     assert_ne!(code(files.write(&below, b"x", PLAIN).await), ErrorCode::Internal);
 }
 
-/// Given ones, those of the file before, and the usual.
+/// A written file has the requested permissions, else those of the replaced file, else the default ones.
 pub async fn permission_bits_are_kept(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -169,7 +169,7 @@ pub async fn permission_bits_are_kept(stage: &Stage) {
     assert_eq!(mode().await, 0o750, "an overwritten file keeps its bits");
 }
 
-/// Kind, size, time, and links as links.
+/// `stat` and `list` return type, size and time, and report symlinks as symlinks.
 pub async fn stat_and_list_tell_the_truth(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -195,7 +195,7 @@ pub async fn stat_and_list_tell_the_truth(stage: &Stage) {
     let listed: Vec<_> =
         listed.iter().map(|entry| (std::str::from_utf8(&entry.name).unwrap(), entry.stat.kind)).collect();
     assert_eq!(listed, expected);
-    // A long list takes more than one window.
+    // A long list needs more than one flow control window.
     for number in 0..50 {
         files.write(at(&sandbox, &format!("many/{}{number}", "n".repeat(200))), b"", PLAIN).await.unwrap();
     }
@@ -204,7 +204,7 @@ pub async fn stat_and_list_tell_the_truth(stage: &Stage) {
     assert_ne!(code(files.read(&dir, 10).await), ErrorCode::Internal);
 }
 
-/// One, or all on the way.
+/// `mkdir` creates one directory, or on request all missing parents.
 pub async fn directories_are_made(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -214,7 +214,7 @@ pub async fn directories_are_made(stage: &Stage) {
     files.mkdir(&deep, true).await.unwrap();
     assert_eq!(code(files.mkdir(&deep, false).await), ErrorCode::AlreadyExists);
     assert_eq!(files.stat(&deep, true).await.unwrap().kind, FileKind::Directory);
-    // What is there is fine, also without a name of its own.
+    // An existing directory is no error, not even the root.
     files.mkdir("/", true).await.unwrap();
     files.mkdir(format!("{deep}/."), true).await.unwrap();
     let open = format!("{deep}/open");
@@ -223,7 +223,7 @@ pub async fn directories_are_made(stage: &Stage) {
     assert_eq!(code(files.make_dir(&open, 0o775).await), ErrorCode::AlreadyExists);
 }
 
-/// With any text; over something only if that was said, and never over a directory.
+/// Symlinks are created with any text. Something else is replaced only on request, and a directory never.
 pub async fn symlinks_are_created(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -261,7 +261,7 @@ pub async fn symlinks_are_created(stage: &Stage) {
     assert_eq!(listed, ["dangling", "empty", "file", "fresh", "link", "odd"].map(|name| name.as_bytes().to_vec()));
 }
 
-/// Those of files and directories, without set-id bits on files; through symlinks only if that was said.
+/// Permissions of files and directories are set, without set-id bits on files. Symlinks are followed only on request.
 pub async fn permissions_are_set(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -303,7 +303,7 @@ pub async fn permissions_are_set(stage: &Stage) {
     }
 }
 
-/// The kernel checks the rights of the user whom the call names.
+/// Symlinks are created and permissions are set with the rights of the given user.
 pub async fn symlinks_and_permissions_as_another_user(stage: &Stage) {
     let sandbox = stage.running().await;
     let theirs = sandbox.files(Some("65534:65534")).await.unwrap();
@@ -330,7 +330,7 @@ pub async fn symlinks_and_permissions_as_another_user(stage: &Stage) {
     }
 }
 
-/// Files and whole directories; over something only if that was said.
+/// Files and directories are moved. An existing target is replaced only on request.
 pub async fn things_are_moved(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -348,7 +348,7 @@ pub async fn things_are_moved(stage: &Stage) {
     assert_ne!(code(files.rename(path("to"), path("to/deep/itself"), true).await), ErrorCode::Internal);
 }
 
-/// A directory with something in it only if that was said.
+/// Files are removed. A directory that is not empty is removed only on request.
 pub async fn things_are_removed(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -366,7 +366,7 @@ pub async fn things_are_removed(stage: &Stage) {
     files.remove(path("empty"), false).await.unwrap();
 }
 
-/// Reads changes until one of the wanted kinds happens to the wanted path.
+/// Reads changes until one of these kinds is reported for the path.
 async fn sees(watch: &mut FileWatch, kinds: &[WatchKind], path: &str) {
     let mut seen = Vec::new();
     let reading = async {
@@ -383,7 +383,7 @@ async fn sees(watch: &mut FileWatch, kinds: &[WatchKind], path: &str) {
     assert!(in_time, "no {kinds:?} of {path:?} in {seen:?}");
 }
 
-/// Made, changed, removed; below too if that was asked for.
+/// A watch reports created, changed and removed files, on request also in subdirectories.
 pub async fn changes_are_seen(stage: &Stage) {
     use WatchKind::{Created, Modified, Removed};
     let sandbox = stage.running().await;
@@ -398,7 +398,7 @@ pub async fn changes_are_seen(stage: &Stage) {
     sees(&mut flat, &[Created], "file").await;
     sees(&mut deep, &[Created], "file").await;
     files.write(format!("{dir}/file"), b"2", PLAIN).await.unwrap();
-    // A file replaced as a whole may be told as a new one.
+    // A replaced file may be reported as a new one.
     sees(&mut flat, &[Created, Modified], "file").await;
     if stage.mode().processes == Support::Given {
         ok(&sandbox, "echo more >> watched/file").await;
@@ -416,7 +416,7 @@ pub async fn changes_are_seen(stage: &Stage) {
     assert_eq!(code(files.watch(&dir, true).await), ErrorCode::NotFound);
 }
 
-/// Permissions hold for the user the call names, and files made belong to that user.
+/// A file request has the permissions of its user, and new files belong to that user.
 pub async fn users_see_what_they_may(stage: &Stage) {
     let sandbox = stage.running().await;
     let theirs = sandbox.files(Some("65534:65534")).await.unwrap();
@@ -444,7 +444,7 @@ pub async fn users_see_what_they_may(stage: &Stage) {
     assert_eq!(root.read("/var/open/mine/file", 10).await.unwrap(), b"m");
 }
 
-/// Each call says so.
+/// Every file request for a missing path fails with "not found".
 pub async fn what_is_not_there_is_not_found(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;

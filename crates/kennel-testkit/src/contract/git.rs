@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// What must fail on a repository whose hooks are protected, and works on any other.
+/// Scripts that must fail on a repository whose hooks are protected, and that work on any other.
 const ON_HOOKS: [&str; 13] = [
     "echo x > .git/hooks/post-commit",
     "echo x >> .git/hooks/pre-commit",
@@ -25,7 +25,7 @@ const ON_HOOKS: [&str; 13] = [
     "mv .git .x && ln -s .x .git",
 ];
 
-/// The same of its settings.
+/// Scripts that must fail on a repository whose settings are protected, and that work on any other.
 const ON_CONFIG: [&str; 5] = [
     "echo x >> .git/config",
     "chmod 600 .git/config",
@@ -34,7 +34,7 @@ const ON_CONFIG: [&str; 5] = [
     "echo x > .git/config.lock && mv .git/config.lock .git/config",
 ];
 
-/// A repository as `git init` makes it, with a hook.
+/// Creates a repository like `git init`, with a hook.
 fn repository(dir: &Path) {
     git_dir(&dir.join(".git"));
 }
@@ -50,28 +50,29 @@ fn git_dir(git: &Path) {
     fs::set_permissions(git.join("hooks/pre-commit"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Everything about the hooks of a repository, and its settings, that git goes by.
+/// Returns all hooks and settings of a repository that git uses, with their attributes.
 fn state(git: &Path) -> Vec<(PathBuf, u64, u32, i64, Vec<u8>)> {
     let mut paths = vec![git.to_owned(), git.join("hooks"), git.join("config")];
     paths.extend(fs::read_dir(git.join("hooks")).unwrap().map(|entry| entry.unwrap().path()));
     paths.sort();
     let look = |path: PathBuf| {
         let meta = fs::symlink_metadata(&path).unwrap();
-        // The directory itself is written to all the time.
+        // Git changes the directory itself all the time.
         let modified = if path == git { 0 } else { meta.mtime() };
         (path.clone(), meta.ino(), meta.mode(), modified, fs::read(&path).unwrap_or_default())
     };
     paths.into_iter().map(look).collect()
 }
 
-/// A directory of the stage's own.
+/// Creates a directory in the stage's home.
 fn directory(stage: &Stage, name: &str) -> PathBuf {
     let dir = stage.home().path().join(name);
     fs::create_dir_all(&dir).unwrap();
     dir
 }
 
-/// Whether there is anything to protect. Where the workspace is the host's own directory, a promise is refused.
+/// Whether the provider protects repositories. If the workspace is the host's own directory, a request for protection
+/// must be refused.
 async fn protects(stage: &Stage) -> bool {
     let workspace = Some(stage.home().workspace());
     let spec = SandboxSpec { workspace, protect_git: GitProtection::Config, ..stage.spec() };
@@ -82,12 +83,12 @@ async fn protects(stage: &Stage) -> bool {
     true
 }
 
-/// A sandbox with that workspace.
+/// Creates and starts a sandbox with this workspace.
 async fn started(stage: &Stage, workspace: &Path, protect_git: GitProtection) -> Sandbox {
     stage.started(&SandboxSpec { workspace: Some(workspace.to_owned()), protect_git, ..stage.spec() }).await
 }
 
-/// Why there can be no such sandbox: some look when it is made, some when it starts.
+/// Returns the error for a refused sandbox. Some providers refuse it when it is created, some when it starts.
 async fn refusal(stage: &Stage, spec: &SandboxSpec) -> Error {
     match stage.try_create(spec).await {
         Ok(sandbox) => sandbox.start().await.expect_err("it should have been refused"),
@@ -95,7 +96,7 @@ async fn refusal(stage: &Stage, spec: &SandboxSpec) -> Error {
     }
 }
 
-/// All of these fail, and change nothing.
+/// Checks that all scripts fail and change nothing in the repository.
 async fn fail(sandbox: &Sandbox, git: &Path, scripts: &[&str]) {
     let before = state(git);
     for script in scripts {
@@ -105,7 +106,7 @@ async fn fail(sandbox: &Sandbox, git: &Path, scripts: &[&str]) {
     }
 }
 
-/// The control: all of these work, each on a new repository, if nothing is protected.
+/// The control: checks that all scripts succeed on an unprotected repository. Each gets a new one.
 async fn work_unprotected(stage: &Stage, scripts: &[&str]) {
     let dir = directory(stage, "unprotected");
     let sandbox = started(stage, &dir, GitProtection::None).await;
@@ -117,7 +118,7 @@ async fn work_unprotected(stage: &Stage, scripts: &[&str]) {
     }
 }
 
-/// Not written, not linked, not renamed, not as a whole; and git can do everything else.
+/// Hooks cannot be written, linked or renamed inside, nor can their directory. All other git operations work.
 pub async fn hooks_cannot_be_changed(stage: &Stage) {
     if !protects(stage).await {
         return;
@@ -135,13 +136,13 @@ pub async fn hooks_cannot_be_changed(stage: &Stage) {
     }
     ok(&sandbox, "echo x > .git/index.lock && mv .git/index.lock .git/index && mkdir .git/objects/aa").await;
     assert_eq!(fs::read(workspace.join(".git/index")).unwrap(), b"x\n");
-    // The host's git goes on working meanwhile.
+    // Git on the host can still change the hooks.
     fs::write(workspace.join(".git/hooks/by-host"), "").unwrap();
     assert_eq!(ok(&sandbox, "ls .git/hooks").await, "by-host\npre-commit");
     work_unprotected(stage, &ON_HOOKS).await;
 }
 
-/// Settings too, where that is asked for.
+/// On request, the settings of a repository cannot be changed inside either.
 pub async fn settings_can_be_protected(stage: &Stage) {
     if !protects(stage).await {
         return;
@@ -154,13 +155,13 @@ pub async fn settings_can_be_protected(stage: &Stage) {
     ok(&sandbox, "rm .git/config.lock && echo x > .git/index").await;
     work_unprotected(stage, &ON_CONFIG).await;
     if stage.mode().nesting == Support::Given {
-        // There, someone inside could have a view of the files without these mounts.
+        // With nesting, a process inside could see the files without these mounts.
         let spec = SandboxSpec { protect_git: GitProtection::Config, nesting: true, ..stage.spec() };
         assert_eq!(refusal(stage, &spec).await.code(), ErrorCode::InvalidConfig);
     }
 }
 
-/// What an earlier sandbox put in the repository's place leads nowhere.
+/// A symlink that an earlier sandbox put in place of a part of the repository is refused.
 pub async fn symlinks_in_a_repository_are_refused(stage: &Stage) {
     if !protects(stage).await {
         return;
@@ -192,7 +193,8 @@ pub async fn symlinks_in_a_repository_are_refused(stage: &Stage) {
     assert!(state(&elsewhere.join(".git")) == before);
 }
 
-/// A repository without a directory for hooks gets an empty one; one that is made inside is protected from the next start on.
+/// A repository without a hooks directory gets an empty, protected one. A repository that is created inside is
+/// protected from the next start on.
 pub async fn what_is_missing_cannot_be_put_there(stage: &Stage) {
     if !protects(stage).await {
         return;
@@ -211,7 +213,7 @@ pub async fn what_is_missing_cannot_be_put_there(stage: &Stage) {
     ok(&started(stage, &plain, GitProtection::None).await, "rmdir .git/hooks").await;
 }
 
-/// A work tree whose `.git` is a file that says where the git directory is.
+/// A work tree whose `.git` is a file cannot be pointed to another git directory.
 pub async fn a_file_that_leads_to_a_repository_stays(stage: &Stage) {
     const ACTS: [&str; 4] = ["echo x > .git", "chmod 600 .git", "mv .git .x", "rm .git"];
     if !protects(stage).await {
@@ -233,7 +235,7 @@ pub async fn a_file_that_leads_to_a_repository_stays(stage: &Stage) {
     }
 }
 
-/// A part of a repository shows nothing of the rest.
+/// A workspace that is a subdirectory of a repository does not show the rest of it.
 pub async fn a_part_of_a_repository_is_a_workspace(stage: &Stage) {
     if !protects(stage).await {
         return;
@@ -249,7 +251,8 @@ pub async fn a_part_of_a_repository_is_a_workspace(stage: &Stage) {
     assert!(state(&whole.join(".git")) == before);
 }
 
-/// Every writable mount counts, one of a bare repository too. A mount in a repository is there as asked.
+/// Repositories in every writable mount are protected, also bare ones. A requested mount within a repository is not
+/// changed.
 pub async fn repositories_in_other_mounts(stage: &Stage) {
     if !protects(stage).await {
         return;

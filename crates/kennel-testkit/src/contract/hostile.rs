@@ -1,4 +1,4 @@
-//! An inside that turns against its keeper and its host.
+//! Processes inside that attack their keeper and the host.
 
 use crate::inside::{SOON, code, ok, run, sh};
 use crate::{Stage, host, within};
@@ -11,14 +11,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// It finds the socket and is not let in.
+/// Processes inside can find the keeper's socket, but the keeper closes their connections.
 pub async fn the_inside_cannot_talk_to_its_keeper(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }
     let sandbox = stage.running().await;
     let Some(socket) = stage.socket_inside() else {
-        // There is no path to knock at: nothing of it is in the sandbox's own network.
+        // The socket has no path inside, and it is not in the sandbox's network namespace.
         if stage.mode().layers.contains(&Layer::NetNamespace) {
             assert_eq!(ok(&sandbox, "grep -c '/' /proc/net/unix || true").await, "0");
         }
@@ -39,13 +39,13 @@ pub async fn the_inside_cannot_talk_to_its_keeper(stage: &Stage) {
     assert_eq!(ok(&sandbox, "echo unharmed").await, "unharmed");
 }
 
-/// Without it, or with another, nobody is let in.
+/// A keeper that requires a token accepts no connection without it or with another token.
 pub async fn a_secret_is_wanted_where_there_is_one(stage: &Stage) {
     let sandbox = stage.running().await;
     let provider = stage.provider();
     let dialed = provider.dial(sandbox.id()).await.unwrap();
     let Some(secret) = dialed.token else {
-        // No secret: then it must be a wall that keeps the inside out.
+        // Without a token, a layer of isolation must keep processes inside out.
         let walls = &stage.mode().layers;
         assert!(walls.contains(&Layer::PidNamespace) || stage.mode().processes == Support::Refused);
         return;
@@ -60,7 +60,7 @@ pub async fn a_secret_is_wanted_where_there_is_one(stage: &Stage) {
     Keeper::connect(Dialed { stream, token: Some(secret), owner: false }).await.unwrap();
 }
 
-/// A keeper hangs up on whoever does not keep to the protocol, and serves the others as before.
+/// A keeper closes a connection that violates the protocol, and continues to serve the others.
 pub async fn garbage_ends_its_own_connection_only(stage: &Stage) {
     let sandbox = stage.running().await;
     assert_eq!(ok(&sandbox, "echo before").await, "before");
@@ -79,7 +79,7 @@ pub async fn garbage_ends_its_own_connection_only(stage: &Stage) {
         frame(7, Body::Open(Box::new(Request::Spawn(spawn))))
     };
     let header = |length: u32, kind: u32| [(length | kind << 24).to_le_bytes(), 1u32.to_le_bytes()].concat();
-    // Each with a hello before it, or not.
+    // The flag says whether a hello is sent before the garbage.
     let cases: [(&str, bool, Vec<u8>); 8] = [
         ("noise", false, vec![0xff; 4096]),
         ("no hello", false, list()),
@@ -95,20 +95,20 @@ pub async fn garbage_ends_its_own_connection_only(stage: &Stage) {
         if greets {
             stream.write_all(&welcome(&token)).await.unwrap();
         }
-        // It may hang up while it is still being shouted at.
+        // The keeper may close the connection while garbage is still being sent.
         let _ = stream.write_all(&garbage).await;
         let hung_up = tokio::time::timeout(SOON, stream.read_to_end(&mut Vec::new())).await;
         assert!(hung_up.is_ok(), "{what}: the keeper did not hang up");
         assert_eq!(ok(&sandbox, "echo after").await, "after", "{what}");
     }
-    // What was started before the garbage is gone with its connection.
+    // Commands that the connection had started end with it.
     crate::eventually("nothing of it runs", async || {
         sandbox.processes().await.unwrap().iter().all(|info| !info.running)
     })
     .await;
 }
 
-/// Those that are there go on, and there is room again afterwards.
+/// A keeper refuses connections above its cap. Existing ones continue, and new ones are accepted when others close.
 pub async fn too_many_connections_are_refused(stage: &Stage) {
     let sandbox = stage.running().await;
     assert_eq!(ok(&sandbox, "echo first").await, "first");
@@ -116,7 +116,7 @@ pub async fn too_many_connections_are_refused(stage: &Stage) {
         let connected = async { Keeper::connect(stage.provider().dial(sandbox.id()).await?).await };
         tokio::time::timeout(SOON, connected).await.expect("no hang")
     });
-    // A few at a time: where an engine has to start a program for each, that takes its time.
+    // A few at a time, because an engine may have to start a program for each.
     let held: Vec<_> = futures_util::stream::iter(connections).buffer_unordered(8).collect().await;
     let let_in = held.iter().filter(|connection| connection.is_ok()).count();
     assert!((caps::CONNECTIONS / 2..caps::CONNECTIONS).contains(&let_in), "{let_in} connections beside the first");
@@ -129,29 +129,30 @@ pub async fn too_many_connections_are_refused(stage: &Stage) {
     assert!(again.await, "there is room again");
 }
 
-/// A sandbox whose socket is going to be swapped. A later process waits for a socket as long as for a start.
+/// Starts a sandbox whose socket is swapped later. It has the default start timeout, because a later process waits
+/// that long for a socket.
 async fn to_be_swapped(stage: &Stage) -> Sandbox {
     stage.started(&SandboxSpec { startup_ms: None, ..stage.spec() }).await
 }
 
-/// A later process is not led astray by what is in the socket's place.
+/// Checks that a later process does not connect to a swapped socket.
 async fn is_refused(stage: &Stage, sandbox: &Sandbox, swap: &str) {
     let later = stage.again(stage.reopen(), sandbox).await;
     let dialed = tokio::time::timeout(SOON, later.exec(&ExecSpec::argv(["true"]))).await.expect("no hang");
     assert_ne!(code(dialed), ErrorCode::Internal, "{swap}");
-    // It spoilt itself only: it can still be removed.
+    // The sandbox can still be removed.
     later.remove(RemoveOptions { volumes: false, force: true }).await.unwrap();
 }
 
-/// By a link to a socket where someone listens, by a file, by nothing.
+/// A socket that was replaced by a symlink to another socket, by a file or by nothing is refused.
 pub async fn a_swapped_socket_is_refused(stage: &Stage) {
-    // Where nothing is on this machine, neither is a socket.
+    // If no files of the sandbox are on this machine, the socket is not either.
     if !stage.has_processes().await || stage.mode().workspace == Support::Refused {
         return;
     }
     let elsewhere = stage.home().path().join("elsewhere.sock");
     let listener = tokio::net::UnixListener::bind(&elsewhere).unwrap();
-    // Side by side: a later process waits a while for a socket that is not there.
+    // At the same time, because a later process waits a while for a missing socket.
     let swaps = ["link", "file", "nothing"].map(async |swap| {
         let sandbox = to_be_swapped(stage).await;
         assert_eq!(ok(&sandbox, "echo up").await, "up");
@@ -175,10 +176,10 @@ pub async fn a_swapped_socket_is_refused(stage: &Stage) {
     assert!(knocked.is_err(), "someone was led to another socket");
 }
 
-/// By root inside, where the socket can be reached: among others by a listener that is not the keeper.
+/// If root inside can access the socket and replaces it, for example by another listener, the connection is refused.
 pub async fn a_socket_swapped_from_inside_is_refused(stage: &Stage) {
     let Some(socket) = stage.socket_inside() else {
-        // Nothing of it may be seen inside, then.
+        // In this case the socket must not be visible inside.
         let sandbox = stage.running().await;
         if stage.mode().layers.contains(&Layer::MountNamespace) {
             let state = stage.home().state();
@@ -200,10 +201,10 @@ pub async fn a_socket_swapped_from_inside_is_refused(stage: &Stage) {
     futures_util::future::join_all(swaps).await;
 }
 
-/// Root inside kills all it can see.
+/// The keeper survives when root inside kills every process that it can see.
 pub async fn the_keeper_outlives_a_massacre(stage: &Stage) {
     if !stage.mode().layers.contains(&Layer::PidNamespace) {
-        // All it can see would be the host's processes: here it is its own group.
+        // Without a pid namespace it would see the host's processes, so it kills only its own process group.
         if stage.has_processes().await {
             let sandbox = stage.running().await;
             assert_eq!(sh(&sandbox, "kill -9 0").await.status.signal, Some(9));

@@ -1,11 +1,11 @@
-//! The walls: those of the row are really there. A row without any must say so.
+//! Isolation: every layer that the mode promises is enforced. A mode without isolation must not promise any.
 
 use crate::inside::{code, files, ok, run, sh};
 use crate::{Stage, host, programs};
 use kennel_core::WriteOptions;
 use kennel_types::{Backing, ErrorCode, ExecSpec, Layer, SandboxSpec, Support};
 
-/// Whether there are walls. If not, the sandbox must not claim any.
+/// Whether the sandbox is isolated. If not, it must not report any layer.
 async fn has_walls(stage: &Stage) -> bool {
     if !stage.mode().layers.is_empty() {
         return true;
@@ -15,7 +15,7 @@ async fn has_walls(stage: &Stage) -> bool {
     false
 }
 
-/// Asked of the kernel, from inside.
+/// The kernel reports every layer of the mode, as seen from inside.
 pub async fn every_layer_of_the_row_is_there(stage: &Stage) {
     if !has_walls(stage).await {
         return;
@@ -44,7 +44,7 @@ pub async fn every_layer_of_the_row_is_there(stage: &Stage) {
                 assert_eq!(field("Seccomp"), "2");
                 continue;
             }
-            // Two have cases of their own; of the third nothing in /proc tells.
+            // The first two have their own cases. Nothing in /proc shows the third.
             Layer::ReducedCapabilities | Layer::NetworkFilter | Layer::Landlock => continue,
         };
         let outside = std::fs::read_link(format!("/proc/self/ns/{namespace}")).unwrap();
@@ -54,7 +54,7 @@ pub async fn every_layer_of_the_row_is_there(stage: &Stage) {
     }
 }
 
-/// For a command, and for whatever a command may become.
+/// Neither a command nor any program that it executes has a dangerous capability.
 pub async fn capabilities_are_few(stage: &Stage) {
     if !stage.mode().layers.contains(&Layer::ReducedCapabilities) {
         return assert!(!has_walls(stage).await || stage.mode().layers.contains(&Layer::UserNamespace));
@@ -74,7 +74,7 @@ pub async fn capabilities_are_few(stage: &Stage) {
     }
 }
 
-/// The host's are neither seen nor reached.
+/// A sandbox sees only its own processes, and cannot signal those of the host.
 pub async fn its_processes_are_its_own(stage: &Stage) {
     if !has_walls(stage).await {
         return;
@@ -87,7 +87,7 @@ pub async fn its_processes_are_its_own(stage: &Stage) {
     assert!(!sh(&sandbox, &format!("kill -0 {}", std::process::id())).await.status.success());
 }
 
-/// And it can be read.
+/// A sandbox has its own host name.
 pub async fn the_host_name_is_its_own(stage: &Stage) {
     if !has_walls(stage).await {
         return;
@@ -98,7 +98,7 @@ pub async fn the_host_name_is_its_own(stage: &Stage) {
     assert!(!inside.is_empty() && inside != outside.trim(), "{inside}");
 }
 
-/// Three standard ones, and the directory that `ls` itself opens.
+/// A command has only its standard streams. The fourth descriptor in the output is the directory that `ls` opens.
 pub async fn no_descriptor_is_inherited(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -113,13 +113,13 @@ pub async fn no_descriptor_is_inherited(stage: &Stage) {
     assert_eq!(run(&sandbox, &terminal).await.stdout_text(), "0\r\n1\r\n2\r\n3\r\n");
 }
 
-/// Whatever is done to the root inside.
+/// Changes to the root filesystem inside do not change the host's files.
 pub async fn the_hosts_files_stay_as_they_are(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }
     let sandbox = stage.running().await;
-    // The home itself is at its mark's place.
+    // The mark alone is the name of the home directory.
     let name = format!("{}-inside", stage.home().mark());
     let mut written = Vec::new();
     for dir in ["/", "/etc", "/tmp", "/var", "/root", "/usr", "/dev/shm"] {
@@ -133,40 +133,40 @@ pub async fn the_hosts_files_stay_as_they_are(stage: &Stage) {
     sh(&sandbox, "echo intruder >> /etc/passwd; rm -rf /etc/hostname /root /home").await;
     assert_eq!(std::fs::read("/etc/passwd").unwrap(), before);
     assert!(std::path::Path::new("/root").exists());
-    // Nor do they show the host's devices.
+    // The host's devices are not accessible either.
     ok(&sandbox, "head -c 1 /dev/zero").await;
     for device in ["/dev/sda", "/dev/vda", "/dev/mem", "/dev/kmsg", "/dev/kvm"] {
         assert!(!sh(&sandbox, &format!("head -c 1 {device}")).await.status.success(), "{device}");
     }
 }
 
-/// Read, not written; the same value, so that a failure harms nobody.
+/// Kernel settings can be read but not written. The test writes the existing value, so that a failure does no harm.
 pub async fn kernel_settings_cannot_be_changed(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }
     let sandbox = stage.running().await;
     for setting in ["/proc/sys/kernel/panic", "/proc/sys/vm/swappiness", "/proc/sys/kernel/core_pattern"] {
-        // That it is there and can be read is not what stands in the way.
+        // The control: the setting exists and can be read.
         ok(&sandbox, &format!("cat {setting}")).await;
         let write = format!("v=$(cat {setting}) && echo \"$v\" > {setting}");
         assert!(!sh(&sandbox, &write).await.status.success(), "{setting} can be written");
     }
     for hidden in ["/proc/kcore", "/proc/sysrq-trigger"] {
-        // A kernel that has it may show the device that nothing comes of in its place.
+        // The file may be masked by /dev/null, which has this device number.
         let write = format!("test \"$(stat -c %t:%T {hidden})\" != 1:3 && echo h > {hidden}");
         assert!(!sh(&sandbox, &write).await.status.success(), "{hidden} can be written");
     }
 }
 
-/// And so are new namespaces with which one could.
+/// Mounting is refused, and so are new namespaces that would allow it.
 pub async fn mounting_is_refused(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }
     const TRIED: [&str; 4] = ["mount -t tmpfs none /tmp", "mount -t proc none /tmp", "umount /proc", "unshare -m true"];
     let sandbox = stage.running().await;
-    // The programs are there, and it is not they who refuse: outside, root may do all of this.
+    // The control: the programs exist, and root can do all of this outside.
     ok(&sandbox, "command -v mount && command -v umount && command -v unshare && test -d /tmp").await;
     if rustix::process::geteuid().is_root() {
         for script in TRIED {
@@ -202,17 +202,19 @@ pub const FILTERED: [&str; 10] =
 /// `ENOSYS`, as on a kernel that does not have them.
 const NO_SUCH_CALL: &str = "38";
 
-/// What one of [`FILTERED`] returns where it is refused. For arguments, Docker 20.10 knows `EPERM` only.
+/// Whether this is the result of a refused call of [`FILTERED`]. For calls that are filtered by arguments, Docker 20.10
+/// can only return `EPERM`.
 pub fn is_refusal(call: &str, answer: &str) -> bool {
     answer == NO_SUCH_CALL
         || (answer == "1" && call.contains(":40:") | call.contains(":4294967336:") | call.contains(":38:"))
 }
 
-/// What is not on the list does not exist, as on an older kernel: programs fall back. Threads and sockets work.
+/// A system call that is not allowed returns `ENOSYS`, as on an older kernel, so that programs use another one. Threads
+/// and sockets work.
 pub async fn system_calls_are_filtered(stage: &Stage) {
     let program = stage.home().path().join("calls");
     programs::compile(programs::SYSCALLS, &program);
-    // The kernel has them all, and clone3 too.
+    // The control: the kernel supports all of them, and clone3.
     let calls: Vec<&str> = FILTERED.into_iter().chain(["435"]).collect();
     let outside = std::process::Command::new(&program).args(&calls).output().unwrap();
     let outside = String::from_utf8(outside.stdout).unwrap();
@@ -234,7 +236,7 @@ pub async fn system_calls_are_filtered(stage: &Stage) {
     assert_eq!(inside, "ok\nok\nok\n", "sockets of unix, inet and netlink");
 }
 
-/// Not the state directory, not another's files, not another's processes.
+/// A sandbox reaches neither the state directory nor the files and processes of another sandbox.
 pub async fn no_other_sandbox_is_in_reach(stage: &Stage) {
     if !has_walls(stage).await {
         return;
@@ -254,13 +256,13 @@ pub async fn no_other_sandbox_is_in_reach(stage: &Stage) {
     assert_eq!(host::marked(&mark).len(), 1);
 }
 
-/// They need more of the kernel than a sandbox has by itself.
+/// Sandboxes can be created inside only on request, because this exposes more of the kernel.
 pub async fn sandboxes_inside_are_asked_for(stage: &Stage) {
     let spec = SandboxSpec { nesting: true, workspace: None, workdir: Some("/".into()), ..stage.spec() };
     if stage.mode().nesting == Support::Refused {
         return stage.refuses(&spec).await;
     }
-    // Files get capabilities there, which would be good outside if they were root's.
+    // Files can get capabilities there. In a shared directory of root's, these would also apply outside.
     let shared = SandboxSpec { nesting: true, ..stage.spec() };
     if rustix::process::geteuid().is_root() {
         assert_eq!(code(stage.try_create(&shared).await), ErrorCode::InvalidConfig);
@@ -272,7 +274,7 @@ pub async fn sandboxes_inside_are_asked_for(stage: &Stage) {
     assert!(!sh(&plain, MADE).await.status.success());
     let sandbox = stage.started(&spec).await;
     assert_eq!(ok(&sandbox, MADE).await, "1");
-    // What they are not given, they do not have either.
+    // An inner sandbox has no more rights than the outer one.
     for script in ["echo x > /proc/sys/kernel/core_pattern", "echo h > /proc/sysrq-trigger", "mknod /tmp/mem c 1 1"] {
         let inside = format!("unshare -r -m sh -c '{script}'");
         assert!(!sh(&sandbox, &inside).await.status.success(), "{script}");

@@ -1,11 +1,12 @@
-//! What is there after a life: nothing.
+//! A removed sandbox leaves nothing behind.
 
 use crate::inside::{SOON, ok};
 use crate::{Stage, eventually, host, within};
 use kennel_core::{RemoveOptions, WriteOptions};
 use kennel_types::{ExecSpec, SandboxSpec, Support};
 
-/// Processes, mounts, control groups, containers and files are counted. The second life leaves no more than the first.
+/// No processes, mounts, cgroups, containers or files are left after a sandbox is removed. The state directory does not
+/// grow with every sandbox.
 pub async fn leaves_nothing_behind(stage: &Stage) {
     let mut counts = Vec::new();
     for name in ["first", "second", "third"] {
@@ -16,7 +17,7 @@ pub async fn leaves_nothing_behind(stage: &Stage) {
     assert_eq!(counts[1], counts[2], "the state directory grows with every life");
 }
 
-/// A whole life, with things under way when it ends.
+/// Creates, uses and removes a sandbox. Commands still run when it is removed.
 async fn live(stage: &Stage, name: &str) {
     let command = Some(vec!["sleep".to_owned(), "1000".to_owned()]);
     let spec = SandboxSpec { name: Some(stage.name(name)), command, ..stage.spec() };
@@ -25,7 +26,7 @@ async fn live(stage: &Stage, name: &str) {
     let exec = sandbox.exec(&ExecSpec { detached: true, ..ExecSpec::argv(["sleep", "1000"]) }).await.unwrap();
     if stage.mode().processes == Support::Given {
         ok(&sandbox, "(setsid sleep 1000 >/dev/null 2>&1 &)").await;
-        // What is counted afterwards can be counted.
+        // The control: running processes are found.
         eventually("the living are seen", async || host::processes(&stage.home().mark()).len() >= 3).await;
     }
     let files = sandbox.files(None).await.unwrap();

@@ -1,4 +1,4 @@
-//! From made to gone.
+//! The life of a sandbox, from creation to removal.
 
 use crate::inside::{SOON, at, code, files, ok};
 use crate::{Stage, eventually};
@@ -10,14 +10,14 @@ use std::time::Duration;
 const GRACE: Duration = Duration::from_secs(2);
 const FORCE: RemoveOptions = RemoveOptions { volumes: false, force: true };
 
-/// The subject is usable here: a missing engine is a failure, not a skip.
+/// The provider is available. A missing engine is a failure, not a skip.
 pub async fn it_is_available(stage: &Stage) {
     let availability = stage.provider().probe().await;
     assert!(availability.available, "{availability:?}");
     assert!(!availability.detail.is_empty());
 }
 
-/// The states in order, and what `get` tells in each.
+/// A sandbox passes through its states in order, and `get` reports each.
 pub async fn starts_runs_stops_and_goes(stage: &Stage) {
     let sandbox = stage.create(&stage.spec()).await;
     assert_eq!(sandbox.info().status, Status::Created);
@@ -37,7 +37,7 @@ pub async fn starts_runs_stops_and_goes(stage: &Stage) {
     assert_eq!(code(sandbox.inspect().await), ErrorCode::NotFound);
 }
 
-/// Both lead to the same sandbox; without a name the id is the name.
+/// A sandbox is found by id and by name. Without a name, the id is the name.
 pub async fn found_by_id_and_by_name(stage: &Stage) {
     let named = stage.create(&SandboxSpec { name: Some(stage.name("by-name")), ..stage.spec() }).await;
     let unnamed = stage.create(&stage.spec()).await;
@@ -47,7 +47,7 @@ pub async fn found_by_id_and_by_name(stage: &Stage) {
     assert_eq!(provider.get(unnamed.id().as_str()).await.unwrap().name, unnamed.id().as_str());
 }
 
-/// All of them, whatever their state, and none twice.
+/// All sandboxes are listed once, whatever their state.
 pub async fn all_are_listed(stage: &Stage) {
     assert_eq!(stage.provider().list().await.unwrap(), []);
     let created = stage.create(&stage.spec()).await;
@@ -60,7 +60,7 @@ pub async fn all_are_listed(stage: &Stage) {
     assert_eq!(listed, expected);
 }
 
-/// Of several at once exactly one gets the name, and it is free again afterwards.
+/// If several sandboxes request a name at the same time, exactly one gets it. The name is free again after its removal.
 pub async fn one_name_is_given_once(stage: &Stage) {
     let spec = SandboxSpec { name: Some(stage.name("only-one")), ..stage.spec() };
     let attempts = futures_util::future::join_all((0..4).map(|_| stage.try_create(&spec))).await;
@@ -74,7 +74,7 @@ pub async fn one_name_is_given_once(stage: &Stage) {
     stage.create(&spec).await;
 }
 
-/// It is found by the new name alone, also by others, and keeps running.
+/// A renamed sandbox keeps running. Every process finds it only by its new name.
 pub async fn it_gets_another_name(stage: &Stage) {
     let (old, new) = (stage.name("old"), stage.name("new"));
     let sandbox = stage.started(&SandboxSpec { name: Some(old.clone()), ..stage.spec() }).await;
@@ -85,7 +85,7 @@ pub async fn it_gets_another_name(stage: &Stage) {
     assert_eq!(code(provider.get(&old).await), ErrorCode::NotFound);
     assert_eq!(ok(&sandbox, "echo hello").await, "hello");
     sandbox.rename(&new).await.unwrap();
-    // What is taken stays with who has it; the old name is free.
+    // A name that is in use cannot be taken. The old name is free.
     let other = stage.create(&SandboxSpec { name: Some(old.clone()), ..stage.spec() }).await;
     assert_eq!(code(other.rename(&new).await), ErrorCode::AlreadyExists);
     assert_eq!(code(other.rename("not/a/name").await), ErrorCode::InvalidConfig);
@@ -93,17 +93,17 @@ pub async fn it_gets_another_name(stage: &Stage) {
     assert_eq!(provider.get(&new).await.unwrap().id, *sandbox.id());
     other.remove(FORCE).await.unwrap();
     assert_eq!(code(other.rename("gone").await), ErrorCode::NotFound);
-    // It keeps the name over a new start.
+    // It keeps the name after a restart.
     sandbox.stop(GRACE).await.unwrap();
     sandbox.start().await.unwrap();
     assert_eq!(provider.get(&new).await.unwrap().status, Status::Running);
-    // One that belongs to a command is not someone else's to rename.
+    // A tied sandbox cannot be renamed, because it belongs to a command.
     let tied = stage.create(&SandboxSpec { tied: true, ..stage.spec() }).await;
     assert_eq!(code(tied.rename(&stage.name("mine")).await), ErrorCode::InvalidConfig);
     tied.remove(FORCE).await.unwrap();
 }
 
-/// Nothing in it moves while it is paused, nothing is lost, and it can be ended.
+/// A paused sandbox runs nothing and loses nothing. It can be resumed, stopped and removed.
 pub async fn it_stands_still_and_goes_on(stage: &Stage) {
     let sandbox = stage.running().await;
     if stage.mode().pause == Support::Refused {
@@ -127,12 +127,12 @@ pub async fn it_stands_still_and_goes_on(stage: &Stage) {
     assert_eq!(sandbox.inspect().await.unwrap().status, Status::Running);
     let before = count().await;
     eventually("it goes on", async || count().await > before).await;
-    // One that belongs to a command is not someone else's to pause: who waits for the command would wait for ever.
+    // A tied sandbox cannot be paused: whoever waits for its command would wait forever.
     let tied = stage.create(&SandboxSpec { tied: true, ..stage.spec() }).await;
     tied.start().await.unwrap();
     assert_eq!(code(tied.pause().await), ErrorCode::InvalidConfig);
     tied.remove(FORCE).await.unwrap();
-    // One that stands still can be stopped, and removed by force.
+    // A paused sandbox can be stopped, and removed by force.
     sandbox.pause().await.unwrap();
     sandbox.stop(GRACE).await.unwrap();
     assert_eq!(sandbox.inspect().await.unwrap().status, Status::Stopped);
@@ -143,7 +143,7 @@ pub async fn it_stands_still_and_goes_on(stage: &Stage) {
     assert_eq!(code(sandbox.inspect().await), ErrorCode::NotFound);
 }
 
-/// A name ends up in paths and labels.
+/// A name that is not valid in paths and labels is refused.
 pub async fn a_bad_name_is_refused(stage: &Stage) {
     for name in ["", "../x", "a/b", "UPPER", "new\nline", "-dash"] {
         let spec = SandboxSpec { name: Some(name.into()), ..stage.spec() };
@@ -151,7 +151,7 @@ pub async fn a_bad_name_is_refused(stage: &Stage) {
     }
 }
 
-/// Every call says so.
+/// Every call for an unknown sandbox fails with "not found".
 pub async fn an_unknown_one_is_not_found(stage: &Stage) {
     let provider = stage.provider();
     let id = SandboxId::new("no-such-sandbox").unwrap();
@@ -163,7 +163,7 @@ pub async fn an_unknown_one_is_not_found(stage: &Stage) {
     assert_eq!(code(provider.logs(&id, LogOptions::default()).await), ErrorCode::NotFound);
 }
 
-/// Before the start and after the stop.
+/// Commands for a sandbox that does not run fail with "stopped", before its start and after its stop.
 pub async fn one_that_does_not_run_says_stopped(stage: &Stage) {
     let sandbox = stage.create(&stage.spec()).await;
     let echo = ExecSpec::argv(["echo"]);
@@ -175,7 +175,7 @@ pub async fn one_that_does_not_run_says_stopped(stage: &Stage) {
     assert_eq!(code(sandbox.files(None).await), ErrorCode::Stopped);
 }
 
-/// Both twice, in any state.
+/// Starting a running sandbox and stopping a stopped one are no errors.
 pub async fn starting_and_stopping_again_is_no_error(stage: &Stage) {
     let sandbox = stage.create(&stage.spec()).await;
     sandbox.stop(GRACE).await.unwrap();
@@ -188,7 +188,7 @@ pub async fn starting_and_stopping_again_is_no_error(stage: &Stage) {
     assert_eq!(ok(&sandbox, "echo back").await, "back");
 }
 
-/// In the workspace and, where the root is its own, anywhere.
+/// Files survive a stop: those in the workspace, and all others if the sandbox has its own root filesystem.
 pub async fn files_survive_a_stop(stage: &Stage) {
     let sandbox = stage.running().await;
     let mut paths = vec![at(&sandbox, "kept")];
@@ -205,7 +205,7 @@ pub async fn files_survive_a_stop(stage: &Stage) {
     }
 }
 
-/// Another process finds it, uses it and removes it.
+/// A later process finds the sandbox, uses it and removes it.
 pub async fn found_by_a_later_process(stage: &Stage) {
     let sandbox = stage.started(&SandboxSpec { name: Some(stage.name("lasting")), ..stage.spec() }).await;
     let later = stage.reopen();
@@ -222,7 +222,7 @@ pub async fn found_by_a_later_process(stage: &Stage) {
     assert_eq!(code(sandbox.inspect().await), ErrorCode::NotFound);
 }
 
-/// A plain removal leaves it running.
+/// A running sandbox is removed only by force. Otherwise it keeps running.
 pub async fn a_running_one_is_removed_by_force_only(stage: &Stage) {
     let sandbox = stage.running().await;
     let error = sandbox.remove(RemoveOptions::default()).await.expect_err("it runs");
@@ -233,7 +233,7 @@ pub async fn a_running_one_is_removed_by_force_only(stage: &Stage) {
     assert_eq!(code(sandbox.exec(&ExecSpec::argv(["echo"])).await), ErrorCode::NotFound);
 }
 
-/// A command under way ends, and whoever reads it learns so.
+/// Stopping a sandbox ends its commands, and their readers are told.
 pub async fn stopping_ends_its_commands(stage: &Stage) {
     let sandbox = stage.running().await;
     let mut sleep = ExecSpec::argv(["sleep", "1000"]);
@@ -250,10 +250,10 @@ pub async fn stopping_ends_its_commands(stage: &Stage) {
     assert_eq!(crate::host::marked(&mark), [0; 0]);
 }
 
-/// Events of its life come in order.
+/// The events of a sandbox are reported in order.
 pub async fn its_life_is_told(stage: &Stage) {
     let mut events = stage.provider().watch().await.unwrap();
-    // Step by step: a provider without a daemon sees only what lasts a moment.
+    // One step at a time: a provider without a daemon sees only states that last a moment.
     let mut next = async || {
         let event = tokio::time::timeout(SOON, events.next()).await.expect("an event comes");
         event.expect("the stream goes on").unwrap()
@@ -267,13 +267,13 @@ pub async fn its_life_is_told(stage: &Stage) {
     assert_eq!(next().await, told(EventKind::Stopped));
     sandbox.start().await.unwrap();
     assert_eq!(next().await, told(EventKind::Started));
-    // Removed while it runs, it is told to have stopped first.
+    // If it is removed while it runs, a stop is reported first.
     sandbox.remove(FORCE).await.unwrap();
     assert_eq!(next().await, told(EventKind::Stopped));
     assert_eq!(next().await, told(EventKind::Removed));
 }
 
-/// What was asked for is what `get` shows, now and later.
+/// `get` returns the requested labels and settings, also to a later process.
 pub async fn labels_and_settings_come_back(stage: &Stage) {
     let mut spec = stage.spec();
     spec.labels.insert("colour".into(), "green".into());
@@ -303,7 +303,7 @@ pub async fn labels_and_settings_come_back(stage: &Stage) {
     assert_eq!(info.labels.get("kennel.project"), None);
 }
 
-/// Nobody else's labels pass for Kennel's own.
+/// Labels with the prefix of Kennel's own are refused.
 pub async fn labels_of_kennels_own_are_refused(stage: &Stage) {
     for name in ["", "kennel", "kennel.session", "kennel.anything"] {
         let labels = [(name.to_owned(), "x".to_owned())].into();
@@ -313,7 +313,7 @@ pub async fn labels_of_kennels_own_are_refused(stage: &Stage) {
     assert_eq!(stage.provider().list().await.unwrap(), []);
 }
 
-/// Several lives beside one another.
+/// Several sandboxes are created, used and removed at the same time.
 pub async fn many_at_once(stage: &Stage) {
     let spec = stage.spec();
     let lives = (0..4).map(async |number| {
@@ -325,7 +325,7 @@ pub async fn many_at_once(stage: &Stage) {
     assert_eq!(stage.provider().list().await.unwrap(), []);
 }
 
-/// It stops when nobody uses it, and not while a command runs.
+/// A sandbox with an idle timeout stops when it is not used, but not while a command runs.
 pub async fn an_idle_one_stops_by_itself(stage: &Stage) {
     let sandbox = stage.started(&SandboxSpec { idle_seconds: Some(1), ..stage.spec() }).await;
     let mut exec = sandbox.exec(&ExecSpec::shell("sleep 2; echo done")).await.unwrap();
@@ -336,7 +336,7 @@ pub async fn an_idle_one_stops_by_itself(stage: &Stage) {
     eventually("it stops by itself", async || sandbox.inspect().await.unwrap().status == Status::Stopped).await;
 }
 
-/// One that is to be removed at its end is, however it ends; and not before.
+/// With auto-remove, a sandbox is removed when it ends, however it ends, and not before.
 pub async fn an_ended_one_is_removed_if_asked(stage: &Stage) {
     let gone = async |sandbox: &Sandbox| {
         eventually("it is gone", async || {
@@ -359,7 +359,7 @@ pub async fn an_ended_one_is_removed_if_asked(stage: &Stage) {
     let ended = stage.create(&ended).await;
     ended.start().await.unwrap();
     gone(&ended).await;
-    // One that could not run says so all the same.
+    // If its command cannot be run, the start still fails with an error.
     let missing = SandboxSpec { command: Some(vec!["no-such-program".to_owned()]), ..asked.clone() };
     let missing = stage.create(&missing).await;
     let error = missing.start().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Limits: held, or refused.
+//! Limits: they are enforced or refused.
 
 use crate::inside::{ok, run, sh};
 use crate::{Stage, host};
@@ -12,7 +12,7 @@ fn limited(stage: &Stage, limits: Limits) -> SandboxSpec {
     SandboxSpec { limits, ..stage.spec() }
 }
 
-/// Whether limits are given. If not, asking for one must be refused.
+/// Whether the mode supports limits. If not, a request for one must be refused.
 async fn are_given(stage: &Stage, limits: Limits) -> bool {
     if stage.mode().limits == Support::Given {
         return true;
@@ -21,7 +21,7 @@ async fn are_given(stage: &Stage, limits: Limits) -> bool {
     false
 }
 
-/// Whoever takes too much is killed, told so, and alone.
+/// A command that exceeds the memory limit is killed, and its status says so. Nothing else is killed.
 pub async fn memory_is_held(stage: &Stage) {
     if !are_given(stage, MEMORY).await {
         return;
@@ -31,7 +31,7 @@ pub async fn memory_is_held(stage: &Stage) {
     let output = run(&sandbox, &greedy).await;
     assert_eq!(output.status.signal, Some(9), "{:?}: {}", output.status, output.stderr_text());
     assert!(output.status.oom_killed, "{:?}", output.status);
-    // A child is killed and its parent is not: still counted.
+    // A killed child is counted, even if its parent is not killed.
     let behind = sh(&sandbox, "dd if=/dev/zero of=/dev/null bs=200M count=1; exit 0").await;
     assert_eq!(behind.status.code, Some(0));
     assert_eq!(ok(&sandbox, "echo alive").await, "alive");
@@ -41,7 +41,7 @@ pub async fn memory_is_held(stage: &Stage) {
     assert_eq!(stats.memory_limit_bytes, Some(64 << 20));
 }
 
-/// The next fork fails, and what was there goes on.
+/// At the process limit, the next fork fails, and existing processes continue.
 pub async fn processes_are_held(stage: &Stage) {
     if !are_given(stage, PROCESSES).await {
         return;
@@ -57,7 +57,7 @@ pub async fn processes_are_held(stage: &Stage) {
     sandbox.stats().await.expect("the keeper still answers");
 }
 
-/// As the kernel has it.
+/// The CPU limit is set in the cgroup of a command's processes.
 pub async fn cpu_is_held(stage: &Stage) {
     if !are_given(stage, CPU).await {
         return;
@@ -68,12 +68,12 @@ pub async fn cpu_is_held(stage: &Stage) {
     let _exec = sandbox.exec(&sleep).await.unwrap();
     crate::eventually("the process is there", async || !host::marked(&mark).is_empty()).await;
     for pid in host::marked(&mark) {
-        let limit = host::cpu_limit(pid).expect("its control group has a quota");
+        let limit = host::cpu_limit(pid).expect("its cgroup has a quota");
         assert!((limit - 0.5).abs() < 0.001, "{limit} CPUs");
     }
 }
 
-/// `inspect` says what is enforced.
+/// `inspect` reports the enforced limits.
 pub async fn they_are_reported(stage: &Stage) {
     let limits = Limits { memory: Some(ByteSize(128 << 20)), millicpus: Some(1500), pids: Some(100), disk: None };
     if !are_given(stage, limits).await {
@@ -82,12 +82,12 @@ pub async fn they_are_reported(stage: &Stage) {
     let sandbox = stage.create(&limited(stage, limits)).await;
     assert_eq!(sandbox.inspect().await.unwrap().enforcement.limits, limits);
     let plain = stage.create(&stage.spec()).await;
-    // An engine may hold the number of processes by itself.
+    // An engine may have its own limit on processes.
     let unasked = Limits { pids: None, ..plain.inspect().await.unwrap().enforcement.limits };
     assert_eq!(unasked, Limits::default());
 }
 
-/// What is full inside is not full outside, and everything goes on.
+/// Writes beyond the disk limit fail inside. The sandbox keeps working.
 pub async fn the_disk_is_held(stage: &Stage) {
     let spec = limited(stage, Limits { disk: Some(ByteSize(16 << 20)), ..Limits::default() });
     if stage.mode().disk == Support::Refused {

@@ -22,7 +22,7 @@ async fn ended(sandbox: &Sandbox) {
     .await;
 }
 
-/// Both streams, and the exit code in `get`, now and later.
+/// The log keeps both streams apart, and `get` returns the exit code, also to a later process.
 pub async fn streams_are_kept_apart_and_the_code_is_told(stage: &Stage) {
     let sandbox = with_main(stage, "echo out; echo err >&2; exit 7").await;
     ended(&sandbox).await;
@@ -33,7 +33,7 @@ pub async fn streams_are_kept_apart_and_the_code_is_told(stage: &Stage) {
     assert_eq!(log(&later, ALL).await, ("out\n".into(), "err\n".into()));
 }
 
-/// So many and no more.
+/// The log returns at most the requested number of last lines.
 pub async fn the_last_lines(stage: &Stage) {
     let sandbox = with_main(stage, "echo 1; echo 2; echo 3; echo 4; echo 5").await;
     ended(&sandbox).await;
@@ -43,7 +43,7 @@ pub async fn the_last_lines(stage: &Stage) {
     }
 }
 
-/// What is there, what comes, and then the end.
+/// A followed log returns existing lines, then new lines, and ends with the sandbox.
 pub async fn followed_to_the_end(stage: &Stage) {
     let real = stage.mode().processes == Support::Given;
     let script =
@@ -63,7 +63,7 @@ pub async fn followed_to_the_end(stage: &Stage) {
     assert!(next().await.is_none(), "the log ends with the sandbox");
 }
 
-/// There is nothing to log; commands do not count.
+/// Without a main process, the log is empty. The output of commands is not logged.
 pub async fn empty_without_a_main_process(stage: &Stage) {
     let sandbox = stage.running().await;
     ok(&sandbox, "echo not for the log").await;
@@ -71,7 +71,7 @@ pub async fn empty_without_a_main_process(stage: &Stage) {
     assert_eq!(sandbox.main_process().await.unwrap(), None);
 }
 
-/// Like any other command.
+/// A client can attach to the main process like to any other command.
 pub async fn the_main_process_can_be_attached(stage: &Stage) {
     let sandbox = with_main(stage, "echo hello; sleep 1000").await;
     let main = sandbox.main_process().await.unwrap().expect("there is one");
@@ -79,21 +79,21 @@ pub async fn the_main_process_can_be_attached(stage: &Stage) {
     let seen = crate::inside::read_until(&mut exec, |seen| seen.ends_with(b"\n")).await;
     assert!(b"hello\n".ends_with(&seen));
     exec.signal(9);
-    // Its end is the sandbox's: the connection may go before the last word.
+    // The sandbox ends with it, so the connection may close before the exit status arrives.
     match tokio::time::timeout(SOON, exec.next()).await.expect("it ends") {
         Ok(event) => assert!(matches!(event, kennel_core::ExecEvent::Exited(status) if status.signal == Some(9))),
         Err(error) => assert_eq!(error.code(), ErrorCode::Stopped),
     }
     ended(&sandbox).await;
     assert_eq!(sandbox.inspect().await.unwrap().exit_code, Some(137));
-    // Started again it runs again.
+    // After a restart, the main process runs again.
     sandbox.start().await.unwrap();
     let main = sandbox.main_process().await.unwrap().expect("there is one");
     let mut exec = sandbox.attach(main, Position::default(), None).await.unwrap();
     crate::inside::read_until(&mut exec, |seen| seen.ends_with(b"hello\n")).await;
 }
 
-/// By the start. One that ends quickly by itself, however, did start.
+/// A start fails if the program of the main process is missing. It succeeds if the main process ends quickly by itself.
 pub async fn a_missing_main_process_is_told(stage: &Stage) {
     let with = |words: &[&str]| {
         let command = Some(words.iter().map(|word| (*word).to_owned()).collect());

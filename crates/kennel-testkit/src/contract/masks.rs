@@ -1,4 +1,4 @@
-//! What no mount shows: Kennel's own directories, and the sockets of container engines.
+//! Paths that no mount shows: Kennel's own directories, and the sockets of container engines.
 
 use crate::inside::{code, ok, sh};
 use crate::{Stage, programs, within_blocking};
@@ -15,7 +15,7 @@ fn mount(host: &Path, target: &str, read_only: bool) -> Mount {
     Mount { host: host.to_owned(), target: target.into(), read_only }
 }
 
-/// A directory that somebody's settings are in, mounted twice.
+/// Returns a spec that mounts a directory above the user's settings twice, with that directory and the settings.
 fn mounting(stage: &Stage) -> (SandboxSpec, PathBuf, PathBuf) {
     let settings = stage.home().settings();
     let top = settings.ancestors().nth(2).unwrap().to_owned();
@@ -24,7 +24,7 @@ fn mounting(stage: &Stage) -> (SandboxSpec, PathBuf, PathBuf) {
     (SandboxSpec { mounts, ..stage.spec() }, top, settings)
 }
 
-/// Neither read nor changed, also not by renaming what is above them.
+/// Kennel's own directories below a mount can be neither read nor changed inside, not even by renaming a parent.
 pub async fn kennels_own_directories_are_masked(stage: &Stage) {
     let (spec, top, settings) = mounting(stage);
     fs::create_dir_all(&settings).unwrap();
@@ -33,7 +33,7 @@ pub async fn kennels_own_directories_are_masked(stage: &Stage) {
     if stage.mode().mounts == Support::Refused {
         return stage.refuses(&spec).await;
     }
-    // Whoever is not in a sandbox can do all of this.
+    // The control: a process of the host can rename it.
     fs::rename(top.join(".config"), top.join("away")).unwrap();
     fs::rename(top.join("away"), top.join(".config")).unwrap();
     let sandbox = stage.started(&spec).await;
@@ -64,7 +64,7 @@ pub async fn kennels_own_directories_are_masked(stage: &Stage) {
     }
 }
 
-/// One that does not exist yet cannot be made inside.
+/// A directory of Kennel's that does not exist yet cannot be created inside.
 pub async fn a_missing_directory_of_kennels_cannot_be_made(stage: &Stage) {
     let (spec, top, settings) = mounting(stage);
     if stage.mode().mounts == Support::Refused {
@@ -79,7 +79,7 @@ pub async fn a_missing_directory_of_kennels_cannot_be_made(stage: &Stage) {
     assert_eq!(fs::read(top.join(".other/kennel/config.toml")).unwrap(), b"x\n");
 }
 
-/// Also not something in them.
+/// A mount of one of Kennel's own directories, or of a path in one, is refused.
 pub async fn a_mount_of_kennels_own_is_refused(stage: &Stage) {
     let (spec, _, settings) = mounting(stage);
     if stage.mode().mounts == Support::Refused {
@@ -94,7 +94,7 @@ pub async fn a_mount_of_kennels_own_is_refused(stage: &Stage) {
     }
 }
 
-/// Listens there, and gives everyone who says something the same answer.
+/// Listens on a socket, and sends the same reply to every request.
 fn serve(path: &Path, answer: &'static str) {
     let listener = UnixListener::bind(path).unwrap();
     fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
@@ -108,7 +108,7 @@ fn serve(path: &Path, answer: &'static str) {
     });
 }
 
-/// A program that listens, by whatever name.
+/// A process that listens on a socket under a given program name. It is killed when this is dropped.
 struct Listening(Child);
 
 impl Listening {
@@ -128,7 +128,8 @@ impl Drop for Listening {
     }
 }
 
-/// By how they answer, or by the program that listens. Sockets of others can be used.
+/// Sockets of container engines are masked. They are recognised by their replies or by the program that listens. Other
+/// sockets can be used.
 pub async fn engines_sockets_are_masked(stage: &Stage) {
     let top = stage.home().path().join("sockets");
     fs::create_dir_all(top.join("run")).unwrap();
@@ -147,7 +148,7 @@ pub async fn engines_sockets_are_masked(stage: &Stage) {
     for socket in ["run/docker.sock", "engine.sock"] {
         UnixStream::connect(top.join(socket)).expect("whoever is not in a sandbox can connect");
         assert!(!sh(&sandbox, &knock(&format!("/top/{socket}"))).await.status.success(), "{socket}");
-        // The mask goes with what it is over.
+        // The mask moves with the socket's directory.
         sh(&sandbox, "mv /top/run /top/away").await;
         assert!(!sh(&sandbox, &knock("/top/away/docker.sock")).await.status.success());
         sh(&sandbox, "mv /top/away /top/run").await;

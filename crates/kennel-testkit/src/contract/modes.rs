@@ -1,7 +1,7 @@
-//! Set-user-id and set-group-id files: nobody inside makes one. And what a command may not change about its keeper.
+//! No process inside can create a set-user-id or set-group-id file, or change limits and scheduling of its keeper.
 //!
-//! The kit's program `calls` makes the calls. Run as a plain process of the host it is the control: what it prints there is
-//! what it must print inside, but for the bits.
+//! The test program `calls` makes the system calls. The control is a run of it as a plain process of the host: inside,
+//! it must print the same except for the set-id bits.
 
 use crate::Stage;
 use crate::inside::{at, files, ok, run, sh};
@@ -16,22 +16,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SET_ID: u32 = 0o6000;
-/// What a call that the kernel does not have comes to.
+/// The result of a system call that the kernel does not support.
 const UNKNOWN: &str = "error 38";
 
-/// Where a provider has no walls, nothing is changed either.
+/// Whether the provider filters system calls. If not, modes are not changed either.
 async fn has_walls(stage: &Stage) -> bool {
     stage.has_processes().await && stage.mode().layers.contains(&Layer::Seccomp)
 }
 
-/// The program, on the host.
+/// Compiles the program, and returns its path on the host.
 fn compiled(stage: &Stage) -> PathBuf {
     let program = stage.home().path().join("calls");
     programs::compile(CALLS, &program);
     program
 }
 
-/// The program, at a place inside where everyone can run it.
+/// Writes the program to a path inside where every user can run it, and returns the path.
 async fn put(stage: &Stage, sandbox: &Sandbox) -> String {
     let bytes = std::fs::read(compiled(stage)).unwrap();
     let path = "/tmp/calls".to_owned();
@@ -52,7 +52,7 @@ fn on_the_host(mut command: Command) -> BTreeMap<String, String> {
     lines(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// What the program prints of modes outside.
+/// Runs the program on the host, and returns its results by name.
 fn control(stage: &Stage) -> BTreeMap<String, String> {
     let dir = stage.home().path().join("control");
     std::fs::create_dir(&dir).unwrap();
@@ -68,21 +68,21 @@ fn control(stage: &Stage) -> BTreeMap<String, String> {
     told
 }
 
-/// Nothing with these bits, and everything else as outside.
+/// Checks that no result inside has a set-id bit, and that everything else is as outside.
 fn check(inside: &BTreeMap<String, String>, control: &BTreeMap<String, String>) {
     assert_eq!(inside.keys().collect::<Vec<_>>(), control.keys().collect::<Vec<_>>());
     for (name, outside) in control {
         let found = &inside[name];
         let mode = |text: &str| u32::from_str_radix(text, 8).ok();
         if name.contains("fchmodat2") && [outside.as_str(), found.as_str()].contains(&UNKNOWN) {
-            // An older kernel does not have it, though it may be carried out inside; an older engine refuses it.
+            // An older kernel does not support it, but the keeper may carry it out inside. An older engine refuses it.
             assert!(mode(found).is_none_or(|mode| mode & SET_ID == 0), "{name}: {found}");
             continue;
         }
         match name.split(':').next() {
             Some("bits") => assert_eq!(mode(found), mode(outside).map(|mode| mode & !SET_ID), "{name}: {found}"),
             Some("same") => assert_eq!(found, outside, "{name}"),
-            // Refused, or the process was ended, or as with the numbers of this machine.
+            // The call was refused, or the process was killed, or the result is the same as with native numbers.
             Some("old") => assert!(matches!(found.as_str(), "0600" | "0755"), "{name}: {found}"),
             _ => assert!(found.starts_with("error "), "{name}: {found}"),
         }
@@ -103,7 +103,8 @@ fn set_id_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// As its own user, in the working directory. Directories get their bits, other bits are as asked, errors are the kernel's.
+/// A command of the default user cannot create a set-id file in the working directory. Directories get their set-id
+/// bits, other bits are set as requested, and errors are those of the kernel.
 pub async fn no_file_becomes_set_id(stage: &Stage) {
     if !has_walls(stage).await {
         return;
@@ -113,13 +114,13 @@ pub async fn no_file_becomes_set_id(stage: &Stage) {
     let program = put(stage, &sandbox).await;
     check(&lines(&ok(&sandbox, &format!("{program} modes .")).await), &control);
     assert_eq!(set_id_below(&stage.home().workspace()), Vec::<PathBuf>::new());
-    // As a package manager unpacks a program.
+    // The way in which a package manager unpacks a program.
     let unpack = "mkdir tree && echo x > tree/su.new && chown $(id -u):$(id -g) tree/su.new && chmod 4755 tree/su.new \
                   && mv tree/su.new tree/su && stat -c %a tree/su";
     assert_eq!(ok(&sandbox, unpack).await, "755");
 }
 
-/// With that user's rights and no others: what it may not change stays as it is.
+/// A command of another user cannot create a set-id file either. The calls have only the rights of that user.
 pub async fn no_file_becomes_set_id_for_another_user(stage: &Stage) {
     if !has_walls(stage).await || stage.mode().users == Support::Refused {
         return;
@@ -139,12 +140,12 @@ pub async fn no_file_becomes_set_id_for_another_user(stage: &Stage) {
         let output = as_user("65534", script).await;
         assert!(!output.status.success() && output.stderr_text().contains(why), "{script}: {}", output.stderr_text());
     }
-    // Root inside may, as it may without the bits.
+    // Root inside may change the mode, without the set-id bits.
     let output = as_user("0", "chmod 4751 /tmp/open/bits:fchmod && stat -c %a:%u /tmp/open/bits:fchmod").await;
     assert_eq!(output.stdout_text(), "751:65534\n");
 }
 
-/// Nor in one beside the workspace, by root inside and by a main process.
+/// Neither root inside nor a main process can create a set-id file in a mount.
 pub async fn no_file_becomes_set_id_in_a_mount(stage: &Stage) {
     let shared = stage.home().path().join("shared");
     std::fs::create_dir(&shared).unwrap();
@@ -167,7 +168,7 @@ pub async fn no_file_becomes_set_id_in_a_mount(stage: &Stage) {
     assert_eq!(set_id_below(&shared), Vec::<PathBuf>::new());
 }
 
-/// By the keeper itself.
+/// A file that the keeper writes on request gets no set-id bits.
 pub async fn no_file_that_is_written_becomes_set_id(stage: &Stage) {
     if stage.mode().layers.is_empty() {
         return;
@@ -179,7 +180,7 @@ pub async fn no_file_that_is_written_becomes_set_id(stage: &Stage) {
         assert_eq!(files.stat(&path, true).await.unwrap().mode & 0o7777, mode & !SET_ID);
     }
     if stage.mode().workspace == Support::Given && has_walls(stage).await {
-        // One that has them already loses them, and is written.
+        // A set-id file that already exists is written, and loses its bits.
         let there = stage.home().workspace().join("there");
         std::fs::write(&there, "old").unwrap();
         std::fs::set_permissions(&there, std::fs::Permissions::from_mode(0o4755)).unwrap();
@@ -189,7 +190,7 @@ pub async fn no_file_that_is_written_becomes_set_id(stage: &Stage) {
     }
 }
 
-/// Its calls are carried out as long as it lives.
+/// The keeper carries out the calls of a background process, also after its command has ended.
 pub async fn what_outlives_its_command_sets_modes(stage: &Stage) {
     if !has_walls(stage).await {
         return;
@@ -202,7 +203,7 @@ pub async fn what_outlives_its_command_sets_modes(stage: &Stage) {
     crate::eventually("it has set the mode", async || sh(&sandbox, "cat told").await.stdout_text() == "755\n").await;
 }
 
-/// More of them than are carried out at once, some of processes that are killed meanwhile.
+/// Many mode changes at the same time, some of killed processes, block no other command.
 pub async fn many_modes_at_once_stop_nobody(stage: &Stage) {
     if !has_walls(stage).await {
         return;
@@ -222,7 +223,8 @@ pub async fn many_modes_at_once_stop_nobody(stage: &Stage) {
     assert_eq!(ok(&sandbox, "chmod 4711 calm; stat -c %a calm").await, "711");
 }
 
-/// A process that has locked itself out of files by Landlock does not get them by a mode: there, such calls are refused.
+/// A process that has restricted itself with Landlock does not reach more files through the keeper: calls with set-id
+/// bits are refused.
 pub async fn a_fence_inside_is_not_climbed(stage: &Stage) {
     if !has_walls(stage).await {
         return;
@@ -231,7 +233,7 @@ pub async fn a_fence_inside_is_not_climbed(stage: &Stage) {
     let program = put(stage, &sandbox).await;
     let told = lines(&ok(&sandbox, &format!("{program} fenced .")).await);
     if told.contains_key("no-landlock") {
-        // This kernel, or the engine's filter, has none.
+        // The kernel does not support Landlock, or the engine's filter blocks it.
         return;
     }
     let expected =
@@ -240,12 +242,12 @@ pub async fn a_fence_inside_is_not_climbed(stage: &Stage) {
     assert_eq!(told, expected);
 }
 
-/// Its limits and its scheduling stay; those of the command are its own.
+/// A command can change its own limits and scheduling, but not those of the keeper.
 pub async fn the_keeper_is_not_meddled_with(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }
-    // As a user who has nothing else, so that nothing else is changed.
+    // As a user who has no other processes, so that nothing else is changed.
     let alone = rustix::process::geteuid().is_root();
     let program = compiled(stage);
     std::fs::set_permissions(stage.home().path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -280,6 +282,6 @@ pub async fn the_keeper_is_not_meddled_with(stage: &Stage) {
         assert_eq!(result, expected, "{name}");
     }
     assert!(told.len() >= 17, "{told:#?}");
-    // And it serves on, as before.
+    // The keeper still works.
     assert_eq!(ok(&sandbox, "echo unharmed").await, "unharmed");
 }

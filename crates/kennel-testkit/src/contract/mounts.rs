@@ -1,4 +1,4 @@
-//! The workspace and other mounts, and to whom their files belong.
+//! The workspace and other mounts, and the owners of their files.
 
 use crate::Stage;
 use crate::inside::{at, code, files, ok, sh};
@@ -7,7 +7,8 @@ use kennel_types::{Backing, ErrorCode, Mount, Owner, SandboxSpec, Support};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Both ways, at once. Where nothing can be mounted it is the working directory itself.
+/// Changes in the workspace are visible on both sides at once. Without mounts, the workspace is the host's directory
+/// itself.
 pub async fn the_workspace_is_shared(stage: &Stage) {
     let workspace = stage.home().workspace();
     std::fs::write(workspace.join("from-outside"), "out").unwrap();
@@ -16,7 +17,7 @@ pub async fn the_workspace_is_shared(stage: &Stage) {
     }
     let sandbox = stage.running().await;
     if stage.mode().backing == Backing::Memory {
-        // There is nothing of the host in it.
+        // It contains no files of the host.
         assert_eq!(code(files(&sandbox).await.read(at(&sandbox, "from-outside"), 10).await), ErrorCode::NotFound);
         return;
     }
@@ -32,7 +33,8 @@ pub async fn the_workspace_is_shared(stage: &Stage) {
     assert_eq!(ok(&sandbox, "cat from-outside").await, "changed");
 }
 
-/// A root that is only read: given or refused, never left out. So is whatever only images and engines have.
+/// A read-only root filesystem is either enforced or refused. Options that only images and engines have are refused by
+/// other modes.
 pub async fn a_read_only_root_is_not_written(stage: &Stage) {
     let spec = SandboxSpec { read_only: true, ..stage.spec() };
     if stage.mode().backing != Backing::Image {
@@ -53,7 +55,7 @@ pub async fn a_read_only_root_is_not_written(stage: &Stage) {
     }
 }
 
-/// A spec with one more mount, of a directory that has a file.
+/// Returns a spec with an additional mount, and the mounted directory, which contains a file.
 fn mounting(stage: &Stage, target: &str, read_only: bool) -> (SandboxSpec, std::path::PathBuf) {
     let host = stage.home().path().join("shared");
     std::fs::create_dir_all(&host).unwrap();
@@ -62,7 +64,7 @@ fn mounting(stage: &Stage, target: &str, read_only: bool) -> (SandboxSpec, std::
     (SandboxSpec { mounts, ..stage.spec() }, host)
 }
 
-/// At a place that need not exist, and a single file as well.
+/// A directory can be mounted at a path that does not exist yet. A single file can be mounted, too.
 pub async fn a_directory_is_mounted(stage: &Stage) {
     let (mut spec, host) = mounting(stage, "/made/for/it", false);
     if stage.mode().mounts == Support::Refused {
@@ -78,7 +80,7 @@ pub async fn a_directory_is_mounted(stage: &Stage) {
     assert_eq!(ok(&sandbox, "cat /made/for/it/new").await, "new");
 }
 
-/// Not by a command, not by the file calls, not by root.
+/// A read-only mount can be written neither by a command nor by a file request, not even by root.
 pub async fn a_read_only_mount_is_not_written(stage: &Stage) {
     let (spec, host) = mounting(stage, "/fixed", true);
     if stage.mode().mounts == Support::Refused {
@@ -96,7 +98,8 @@ pub async fn a_read_only_mount_is_not_written(stage: &Stage) {
     assert_eq!(std::fs::read_dir(host).unwrap().count(), 1);
 }
 
-/// What runs inside can put a symlink in place of a directory that is mounted too. The next start does not follow it.
+/// Processes inside can replace a directory in the workspace that is also mounted elsewhere by a symlink. The next
+/// start does not follow it.
 pub async fn a_start_follows_no_symlink_to_a_mount(stage: &Stage) {
     let (mut spec, _) = mounting(stage, "/mounted", false);
     if stage.mode().mounts == Support::Refused {
@@ -114,7 +117,7 @@ pub async fn a_start_follows_no_symlink_to_a_mount(stage: &Stage) {
     sandbox.stop(std::time::Duration::ZERO).await.unwrap();
     let error = sandbox.start().await.expect_err("the mount is a symlink now");
     assert!(error.to_string().contains(host.to_str().unwrap()), "{error}");
-    // The controls: any process of the host follows it, and without it the sandbox starts.
+    // The controls: a process of the host follows the symlink, and without it the sandbox starts.
     assert_eq!(std::fs::read(host.join("secret")).unwrap(), b"secret");
     std::fs::remove_file(&host).unwrap();
     std::fs::rename(host.with_file_name(".old"), &host).unwrap();
@@ -122,7 +125,7 @@ pub async fn a_start_follows_no_symlink_to_a_mount(stage: &Stage) {
     assert_eq!(ok(&sandbox, "cat /mounted/file; ls /mounted").await, "filefile");
 }
 
-/// It is not made up.
+/// A mount whose host path is missing is an error, and the path is not created.
 pub async fn a_missing_source_is_an_error(stage: &Stage) {
     let (mut spec, host) = mounting(stage, "/fixed", false);
     spec.mounts[0].host = host.join("absent");
@@ -137,11 +140,11 @@ pub async fn a_missing_source_is_an_error(stage: &Stage) {
     assert!(!host.join("absent").exists());
 }
 
-/// Whoever made them inside.
+/// Files in the workspace belong to the requested owner, whichever user created them inside.
 pub async fn files_belong_to_the_owner(stage: &Stage) {
     let root = rustix::process::geteuid().is_root();
     let own = std::fs::metadata(stage.home().workspace()).unwrap();
-    // Only root can give files away.
+    // Only root can change the owner of files.
     let owner = if root { Owner { uid: 12345, gid: 12346 } } else { Owner { uid: own.uid(), gid: own.gid() } };
     let spec = SandboxSpec { owner: Some(owner), ..stage.spec() };
     if stage.mode().workspace == Support::Refused {
@@ -161,11 +164,11 @@ pub async fn files_belong_to_the_owner(stage: &Stage) {
         let found = std::fs::metadata(workspace.join(name)).unwrap();
         assert_eq!((found.uid(), found.gid()), (owner.uid, owner.gid), "{name}");
     }
-    // It has a home it can write to, and a name.
+    // That user has a writable home directory and a name inside.
     ok(&sandbox, "cd \"$HOME\" && echo x > file && whoami").await;
 }
 
-/// Also in the workspace, whose files stay in sight.
+/// A mount within another mount is visible, also in the workspace, whose other files stay visible.
 pub async fn one_is_seen_within_another(stage: &Stage) {
     let (mut spec, host) = mounting(stage, "/workspace/deep/within", false);
     if stage.mode().mounts == Support::Refused {

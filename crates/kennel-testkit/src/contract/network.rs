@@ -1,4 +1,4 @@
-//! The networks of the row, and the refusal of the others.
+//! The networks that the provider's mode supports, and the refusal of the others.
 
 use crate::inside::{self, SOON, ok};
 use crate::programs::{self, REACH};
@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A sandbox with this network, if the row has it. If not, asking for it must be refused.
+/// Starts a sandbox with this network if the mode supports it. Otherwise the request must be refused.
 async fn with(stage: &Stage, network: NetworkMode) -> Option<Sandbox> {
     let spec = SandboxSpec { network: Some(network), ..stage.spec() };
     if !stage.mode().networks.contains(&network) {
@@ -18,7 +18,7 @@ async fn with(stage: &Stage, network: NetworkMode) -> Option<Sandbox> {
     }
     let sandbox = stage.started(&spec).await;
     assert_eq!(sandbox.inspect().await.unwrap().network, network);
-    // Nothing more can be seen of it without processes.
+    // Without real processes, nothing more can be checked.
     (stage.mode().processes == Support::Given).then_some(sandbox)
 }
 
@@ -35,7 +35,7 @@ fn own_namespace() -> String {
     std::fs::read_link("/proc/thread-self/ns/net").unwrap().to_string_lossy().into_owned()
 }
 
-/// It is up, and there is no way out.
+/// With network `none`, loopback is up and there is no route.
 pub async fn none_is_loopback_only(stage: &Stage) {
     let Some(sandbox) = with(stage, NetworkMode::None).await else { return };
     assert_ne!(ok(&sandbox, "readlink /proc/self/ns/net").await, own_namespace());
@@ -44,7 +44,7 @@ pub async fn none_is_loopback_only(stage: &Stage) {
     assert!(ok(&sandbox, "cat /proc/net/fib_trie").await.contains("127.0.0.1"), "loopback is up");
 }
 
-/// The very same.
+/// With network `host`, a sandbox is in the network namespace of the host.
 pub async fn host_is_the_hosts(stage: &Stage) {
     let Some(sandbox) = with(stage, NetworkMode::Host).await else { return };
     assert_eq!(ok(&sandbox, "readlink /proc/self/ns/net").await, own_namespace());
@@ -52,7 +52,7 @@ pub async fn host_is_the_hosts(stage: &Stage) {
     assert!(!layers.contains(&Layer::NetNamespace) && !layers.contains(&Layer::NetworkFilter), "{layers:?}");
 }
 
-/// A stack of its own with a default route.
+/// With network `bridge`, a sandbox has its own network namespace with a default route.
 pub async fn bridge_is_its_own_with_a_way_out(stage: &Stage) {
     let Some(sandbox) = with(stage, NetworkMode::Bridge).await else { return };
     assert_ne!(ok(&sandbox, "readlink /proc/self/ns/net").await, own_namespace());
@@ -62,8 +62,8 @@ pub async fn bridge_is_its_own_with_a_way_out(stage: &Stage) {
     assert!(!ok(&sandbox, "cat /etc/resolv.conf").await.is_empty(), "names can be resolved");
 }
 
-/// Neither by connections nor by datagrams, at none of the addresses of the host that this thread is on. A row that does
-/// not hold that says so.
+/// With network `bridge`, a sandbox reaches no address of the host that this thread is on, neither by TCP nor by UDP,
+/// and no other sandbox. A mode without `network_filter` does not promise this.
 pub async fn bridge_reaches_neither_the_host_nor_sandboxes(stage: &Stage) {
     let Some(sandbox) = with(stage, NetworkMode::Bridge).await else { return };
     let layers = sandbox.inspect().await.unwrap().enforcement.layers;
@@ -83,7 +83,7 @@ pub async fn bridge_reaches_neither_the_host_nor_sandboxes(stage: &Stage) {
             held(&format!("{how} to the host at {place}"), &reach(&sandbox, how, place).await);
         }
     }
-    // Its loopback by any other name.
+    // The host's loopback cannot be reached by other addresses either.
     for address in ["127.0.0.1", "0.0.0.0"] {
         held(address, &reach(&sandbox, "tcp", format!("{address}:{port}")).await);
     }
@@ -96,7 +96,7 @@ pub async fn bridge_reaches_neither_the_host_nor_sandboxes(stage: &Stage) {
     for how in ["tcp", "udp"] {
         held(&format!("{how} to another sandbox at {place}"), &reach(&sandbox, how, &place).await);
     }
-    // Nobody inside can change that.
+    // Processes inside cannot change the rules.
     let tried = inside::sh(&sandbox, "nft flush ruleset || ip route flush table main || ip link set lo down").await;
     assert!(!tried.status.success(), "{}", tried.stdout_text());
     if stage.mode().networks.contains(&NetworkMode::Host) {
@@ -116,7 +116,7 @@ async fn reach(sandbox: &Sandbox, how: &str, to: impl std::fmt::Display) -> Stri
     ok(sandbox, &format!("/workspace/reach {how} {to}")).await
 }
 
-/// The address of its own interface.
+/// Returns the address of the sandbox's interface.
 async fn own_address(sandbox: &Sandbox) -> String {
     let trie = ok(sandbox, "cat /proc/net/fib_trie").await;
     let mut last = "";
@@ -130,7 +130,7 @@ async fn own_address(sandbox: &Sandbox) -> String {
     panic!("it has no address: {trie}")
 }
 
-/// Puts the program that reaches into the sandbox's workspace.
+/// Writes the program `reach` to the sandbox's workspace.
 async fn put_reach(stage: &Stage, sandbox: &Sandbox) {
     let reach = stage.home().workspace().join("reach");
     if !reach.exists() {
@@ -143,7 +143,7 @@ async fn put_reach(stage: &Stage, sandbox: &Sandbox) {
     }
 }
 
-/// Reachable on loopback while the sandbox runs; where it cannot be had, refused.
+/// A published port can be reached on the host's loopback while the sandbox runs, or the provider refuses it.
 pub async fn published_ports_are_reachable(stage: &Stage) {
     let ports = vec!["7000".parse().expect("a port")];
     let spec = SandboxSpec { ports, ..stage.spec() };

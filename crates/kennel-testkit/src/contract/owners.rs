@@ -1,4 +1,4 @@
-//! Who owns, on the host, what a sandbox makes in a writable mount.
+//! The owners, on the host, of files that a sandbox creates in a writable mount.
 
 use crate::inside::{ok, run, sh};
 use crate::{Stage, host};
@@ -7,12 +7,12 @@ use kennel_types::{ExecSpec, Mount, MountOwners, SandboxSpec, Support};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
-/// The owners of the workspace, of another mount and of a single file, where root can give them away.
+/// The owners of the workspace, of another mount and of a single file, if the test can change them as root.
 const OWNERS: [(u32, u32); 3] = [(12_345, 12_346), (23_456, 23_457), (34_567, 34_568)];
-/// Somebody who owns a file in a mount that is not theirs.
+/// A user who owns a file in a mount that belongs to another user.
 const STRANGER: (u32, u32) = (45_678, 45_679);
 
-/// Everything is tried by root inside, and by another user inside, with permissions that allow it.
+/// Files that root or another user inside creates in a mount have the owners that the mode states.
 pub async fn what_is_made_in_a_mount_has_the_owners_of_the_row(stage: &Stage) {
     let workspace = stage.home().workspace();
     let other = stage.home().path().join("mount");
@@ -67,7 +67,7 @@ fn gives_away(owners: MountOwners, root: bool) -> bool {
     match owners {
         MountOwners::Mount | MountOwners::Caller | MountOwners::Nobody => false,
         MountOwners::Range => true,
-        // Without walls it is the caller who tries.
+        // Without isolation, the caller itself makes the attempt.
         MountOwners::Same => root,
     }
 }
@@ -88,7 +88,7 @@ async fn in_a_directory(stage: &Stage, sandbox: &Sandbox, outside: &Path, inside
         let by_other = |script: String| ExecSpec { user: Some("1:1".into()), ..ExecSpec::shell(script) };
         let made = run(sandbox, &by_other(format!("cd {inside} && echo x > by-other && mkdir also"))).await;
         assert_eq!(made.status.success(), gives_away(row.mount_owners, root), "{}", made.stderr_text());
-        // It is the mount that refuses it: elsewhere the same user can.
+        // The control: the same user can create files elsewhere.
         let open = "d=$(mktemp -d) && chmod 777 $d && echo $d";
         let open = run(sandbox, &ExecSpec { user: Some("0".into()), ..ExecSpec::shell(open) }).await;
         let made = run(sandbox, &by_other(format!("echo x > {}/file", open.stdout_text().trim()))).await;
@@ -98,7 +98,7 @@ async fn in_a_directory(stage: &Stage, sandbox: &Sandbox, outside: &Path, inside
         assert_allowed(row.mount_owners, &path, owner);
     }
     if root {
-        // Root outside can do what is refused inside.
+        // The control: root outside can do what is refused inside.
         let control = outside.join("control");
         std::fs::write(&control, "c").unwrap();
         chown(&control, Some(1), Some(1)).unwrap();
@@ -107,7 +107,7 @@ async fn in_a_directory(stage: &Stage, sandbox: &Sandbox, outside: &Path, inside
     }
 }
 
-/// A file of somebody else's that lies in the mount, for everybody to write.
+/// Checks what root inside can do to a file in the mount that belongs to another user and that everyone may write.
 async fn files_of_a_stranger(stage: &Stage, sandbox: &Sandbox, outside: &Path, inside: &str) {
     let theirs = outside.join("theirs");
     std::fs::write(&theirs, "theirs").unwrap();
@@ -131,7 +131,7 @@ async fn files_of_a_stranger(stage: &Stage, sandbox: &Sandbox, outside: &Path, i
     }
 }
 
-/// Runs a script as root inside, or as the only user there is.
+/// Runs a script as root inside, or as the only user if there is no other. Returns whether it succeeded.
 async fn as_root(stage: &Stage, sandbox: &Sandbox, script: &str) -> bool {
     if stage.mode().users == Support::Refused {
         return sh(sandbox, script).await.status.success();
@@ -155,7 +155,7 @@ fn assert_allowed(owners: MountOwners, path: &Path, (user, group): (u32, u32)) {
     assert!(allowed, "{} belongs to {is:?}", path.display());
 }
 
-/// Whether an id is in a range that was given to the user of this process.
+/// Whether an id is in a subordinate range of the user of this process.
 fn was_given(file: &str, id: u32) -> bool {
     let user = rustix::process::geteuid().as_raw();
     let accounts = std::fs::read_to_string("/etc/passwd").unwrap();

@@ -1,4 +1,4 @@
-//! Paths that try to lead elsewhere.
+//! Paths that try to lead out of the sandbox.
 
 use crate::Stage;
 use crate::inside::{SOON, at, code, files, ok};
@@ -7,7 +7,7 @@ use kennel_types::{Backing, ErrorCode};
 
 const PLAIN: WriteOptions = WriteOptions { mode: None, parents: false };
 
-/// More `..` than there are directories.
+/// A path with more `..` than parent directories stays inside.
 pub async fn dots_stay_inside(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -16,15 +16,15 @@ pub async fn dots_stay_inside(stage: &Stage) {
     files.write(format!("{up}{path}"), b"here", PLAIN).await.unwrap();
     assert_eq!(files.read(&path, 10).await.unwrap(), b"here");
     assert_eq!(files.read(format!("{}{up}{path}", sandbox.info().workdir), 10).await.unwrap(), b"here");
-    // Without a slash it begins where commands begin.
+    // A relative path starts at the working directory of commands.
     assert_eq!(files.read("file", 10).await.unwrap(), b"here");
-    // A file outside, by its path there.
+    // A file outside, by its path on the host.
     let secret = stage.home().path().join("secret");
     std::fs::write(&secret, "outside").unwrap();
     let way_out = format!("{}{up}{}", sandbox.info().workdir, secret.display());
     match stage.mode().backing {
         Backing::Image | Backing::Memory => assert_eq!(code(files.read(way_out, 10).await), ErrorCode::NotFound),
-        // The host's own files are what it shows; whether this one may be read is a matter of its owner.
+        // The sandbox shows the host's own files. The owner of this one decides whether it can be read.
         Backing::Host | Backing::HostOverlay | Backing::HostParts => {
             let direct = files.read(secret.to_str().unwrap(), 10).await.map_err(|error| error.code());
             assert_eq!(files.read(way_out, 10).await.map_err(|error| error.code()), direct);
@@ -33,7 +33,7 @@ pub async fn dots_stay_inside(stage: &Stage) {
     assert_eq!(std::fs::read(secret).unwrap(), b"outside");
 }
 
-/// Also when they were made outside, in the shared workspace.
+/// Absolute symlinks are resolved inside, also if they were created outside, in the shared workspace.
 pub async fn absolute_links_lead_inside(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -56,13 +56,13 @@ pub async fn absolute_links_lead_inside(stage: &Stage) {
         assert_eq!(code(files.read(at(&sandbox, "up"), 10).await), ErrorCode::NotFound);
     }
     if stage.mode().backing != Backing::Host {
-        // Writing through the link may work on what is inside. Outside nothing changes.
+        // Writing through the symlink may change a file inside. Outside nothing changes.
         let _ = files.write(at(&sandbox, "out"), b"changed", PLAIN).await;
         assert_eq!(std::fs::read(&secret).unwrap(), b"outside");
     }
 }
 
-/// And not a hang.
+/// A symlink loop is an error, and the call does not hang.
 pub async fn loops_are_an_error(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -78,7 +78,7 @@ pub async fn loops_are_an_error(stage: &Stage) {
     files.remove(at(&sandbox, "a"), false).await.unwrap();
 }
 
-/// Neither read nor written, and nobody waits for the other end.
+/// FIFOs and devices are neither read nor written, and no call waits for the other end of a FIFO.
 pub async fn pipes_and_devices_are_refused(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -98,7 +98,7 @@ pub async fn pipes_and_devices_are_refused(stage: &Stage) {
     files.remove(at(&sandbox, "pipe"), false).await.unwrap();
 }
 
-/// Links of /proc that jump to another root, or to another's open files.
+/// Magic links in `/proc`, which lead to another root or to open files of other processes, are refused.
 pub async fn magic_links_are_refused(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -117,7 +117,7 @@ pub async fn magic_links_are_refused(stage: &Stage) {
     }
 }
 
-/// The link goes, what it points at stays.
+/// Removal removes a symlink, but not its target.
 pub async fn removal_follows_no_link(stage: &Stage) {
     if !stage.has_processes().await {
         return;

@@ -1,4 +1,5 @@
-//! Process trees: what ends with a command and what lives on. Looked at from the host, by a mark in the environment.
+//! Process trees: which processes end with a command, and which survive it. The host finds them by a mark in their
+//! environment.
 
 use crate::inside::{SOON, ok, read_to_end, read_until, run};
 use crate::{Stage, eventually, host};
@@ -10,7 +11,7 @@ async fn gone(mark: &str) {
     eventually(&format!("processes of {mark} are gone"), async || host::marked(mark).is_empty()).await;
 }
 
-/// Double-forked in a session of its own, deaf to TERM, forking on.
+/// A timeout ends all processes of a command, also those that have their own session, ignore SIGTERM and keep forking.
 pub async fn a_timeout_ends_the_whole_tree(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -21,7 +22,7 @@ pub async fn a_timeout_ends_the_whole_tree(stage: &Stage) {
          (setsid sh -c 'while :; do (sleep 1000 &); sleep 0.1; done' &); \
          sleep 1000",
     );
-    // Enough for all of it to start on a busy machine.
+    // Long enough for all processes to start on a busy machine.
     spec.timeout = Some(Duration::from_secs(2));
     let mark = stage.mark(&mut spec, "tree");
     let output = run(&sandbox, &spec).await;
@@ -31,7 +32,7 @@ pub async fn a_timeout_ends_the_whole_tree(stage: &Stage) {
     assert_eq!(ok(&sandbox, "echo alive").await, "alive");
 }
 
-/// What `nohup server &` does: it goes on living, and the command that started it ends all the same.
+/// A background process, as of `nohup server &`, survives its command, and does not delay the end of the command.
 pub async fn a_background_process_lives_on(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -51,7 +52,7 @@ pub async fn a_background_process_lives_on(stage: &Stage) {
     assert_eq!(host::marked(&mark).len(), 1, "also without a connection");
 }
 
-/// A tree deaf to TERM, to be told apart by its mark.
+/// Starts a command whose processes ignore SIGTERM and carry their own mark.
 async fn stubborn(stage: &Stage, sandbox: &Sandbox, word: &str, detached: bool) -> (kennel_core::Exec, String) {
     let mut spec = ExecSpec { detached, ..ExecSpec::shell("trap '' TERM; (setsid sleep 1000 &); echo up; sleep 1000") };
     let mark = stage.mark(&mut spec, word);
@@ -61,7 +62,7 @@ async fn stubborn(stage: &Stage, sandbox: &Sandbox, word: &str, detached: bool) 
     (exec, mark)
 }
 
-/// Whoever gives up on a command ends it.
+/// Dropping the handle of a tied command ends it.
 pub async fn a_tied_command_dies_with_its_handle(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -72,7 +73,7 @@ pub async fn a_tied_command_dies_with_its_handle(stage: &Stage) {
     gone(&mark).await;
 }
 
-/// Also when nobody could say so.
+/// A tied command ends when its connection is cut.
 pub async fn a_tied_command_dies_with_its_connection(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -87,7 +88,7 @@ pub async fn a_tied_command_dies_with_its_connection(stage: &Stage) {
     gone(&mark).await;
 }
 
-/// The same cut leaves a detached one alone.
+/// A detached command keeps running when its connection is cut.
 pub async fn a_detached_command_lives_on(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -108,7 +109,7 @@ pub async fn a_detached_command_lives_on(stage: &Stage) {
     gone(&mark).await;
 }
 
-/// TERM, a grace, KILL.
+/// Ending a command sends SIGTERM and, after the grace period, SIGKILL to all its processes.
 pub async fn ending_a_command_ends_its_tree(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -122,7 +123,7 @@ pub async fn ending_a_command_ends_its_tree(stage: &Stage) {
     assert_eq!(sandbox.kill(1_000_000, 15).await.unwrap_err().code(), ErrorCode::NotFound);
 }
 
-/// With what is known of each.
+/// All running commands are listed, with their properties.
 pub async fn commands_are_listed(stage: &Stage) {
     let sandbox = stage.running().await;
     let spec = ExecSpec { detached: true, ..ExecSpec::argv(["sleep", "1000"]) };
@@ -135,7 +136,7 @@ pub async fn commands_are_listed(stage: &Stage) {
     eventually("it is seen to end", async || find().await.is_none_or(|info| !info.running)).await;
 }
 
-/// Children of the dead leave no zombies behind.
+/// The keeper reaps orphans, so that no zombies are left.
 pub async fn orphans_are_reaped(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -143,7 +144,7 @@ pub async fn orphans_are_reaped(stage: &Stage) {
     let sandbox = stage.running().await;
     run(&sandbox, &ExecSpec::shell("i=0; while [ $i -lt 20 ]; do (sleep 0.05 &); i=$((i+1)); done")).await;
     if !stage.mode().layers.contains(&Layer::PidNamespace) {
-        // Without its own processes only the host could be asked, and zombies carry no mark there.
+        // Without a pid namespace only the host shows them, and a zombie has no mark there.
         eventually("the orphans end", async || host::processes(&stage.home().mark()).len() < 20).await;
         return;
     }
@@ -151,7 +152,7 @@ pub async fn orphans_are_reaped(stage: &Stage) {
     eventually("no zombie is left", async || !ok(&sandbox, states).await.contains("Z (zombie)")).await;
 }
 
-/// Children that a shell waits for are in the group and get it too.
+/// A signal also reaches the children that a shell waits for, because they are in its process group.
 pub async fn a_signal_reaches_the_group(stage: &Stage) {
     if !stage.has_processes().await {
         return;

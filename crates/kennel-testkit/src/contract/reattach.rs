@@ -1,11 +1,11 @@
-//! Output that outlives the connection it went to.
+//! Attaching again to a command after its connection was closed.
 
 use crate::inside::{SOON, code, read_to_end, read_until};
 use crate::{Stage, eventually};
 use kennel_core::{ExecEvent, Position};
 use kennel_types::{ErrorCode, ExecSpec, Support};
 
-/// Input and output both, on a command that every provider has.
+/// After a new attach, input and output continue at the position where they were. Every provider has this command.
 pub async fn it_goes_on_where_it_was(stage: &Stage) {
     let sandbox = stage.running().await;
     let wire = stage.wire();
@@ -24,7 +24,7 @@ pub async fn it_goes_on_where_it_was(stage: &Stage) {
     assert_eq!(read_until(&mut exec, |seen| seen.ends_with(b"\n")).await, b"two\n");
     drop(exec);
 
-    // From the beginning: what was consumed once is still there while there is room.
+    // From the beginning: consumed output is kept as long as there is room.
     let mut exec = sandbox.attach(process, Position::default(), None).await.unwrap();
     exec.stdin().close();
     let (printed, status) = read_to_end(&mut exec).await;
@@ -32,7 +32,7 @@ pub async fn it_goes_on_where_it_was(stage: &Stage) {
     assert!(b"one\ntwo\n".ends_with(&printed));
 }
 
-/// Numbered lines over connections that break again and again.
+/// No line is lost while the connections are cut again and again.
 pub async fn no_byte_is_lost_over_cut_connections(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -41,7 +41,7 @@ pub async fn no_byte_is_lost_over_cut_connections(stage: &Stage) {
     const LINES: usize = 2_500;
     let line = |number: usize| format!("line {number}\n").into_bytes();
     let sandbox = stage.running().await;
-    // A burst of lines for every line it reads.
+    // The script prints many lines for every line that it reads.
     let script = format!(
         "n=0; while read go; do i=0; while [ $i -lt {LINES} ]; do echo line $n; n=$((n+1)); i=$((i+1)); done; done"
     );
@@ -83,7 +83,8 @@ pub async fn no_byte_is_lost_over_cut_connections(stage: &Stage) {
     assert!(all == expected, "{} of {} bytes, or not the same", all.len(), expected.len());
 }
 
-/// Nobody reads: it does not wait, the oldest bytes go, and the gap is told.
+/// A detached command without a reader does not wait. Its oldest output is overwritten, and the number of lost bytes is
+/// reported.
 pub async fn what_was_overwritten_is_counted(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -95,7 +96,7 @@ pub async fn what_was_overwritten_is_counted(stage: &Stage) {
     let exec = sandbox.exec(&spec).await.unwrap();
     let process = exec.process();
     let stdin = exec.stdin();
-    // The keeper must have let go of this reader before the first byte is printed.
+    // The keeper must have removed this reader before the first byte is printed.
     drop(exec);
     let known = async || sandbox.processes().await.unwrap().into_iter().find(|info| info.process == process);
     eventually("nobody reads", async || known().await.is_some_and(|info| !info.attached)).await;
@@ -113,7 +114,8 @@ pub async fn what_was_overwritten_is_counted(stage: &Stage) {
     assert_eq!(lost + printed.len() as u64, BYTES + 8);
 }
 
-/// One that read nothing until the command had to wait, and then went.
+/// A command continues when its reader disconnects without having read anything, also if the command was waiting for
+/// it.
 pub async fn a_reader_that_leaves_in_the_middle_stops_nothing(stage: &Stage) {
     if !stage.has_processes().await {
         return;
@@ -123,7 +125,7 @@ pub async fn a_reader_that_leaves_in_the_middle_stops_nothing(stage: &Stage) {
     let exec = sandbox.exec(&spec).await.unwrap();
     let process = exec.process();
     let known = async || sandbox.processes().await.unwrap().into_iter().find(|info| info.process == process);
-    // It cannot end while it is not read. Each question takes the keeper longer than a window takes to fill.
+    // The command cannot end while nobody reads. Each request takes the keeper longer than a window takes to fill.
     for _ in 0..100 {
         assert!(known().await.is_some_and(|info| info.running), "nobody has read what it prints");
     }
@@ -133,7 +135,7 @@ pub async fn a_reader_that_leaves_in_the_middle_stops_nothing(stage: &Stage) {
     assert_eq!(read_to_end(&mut exec).await.1.code, Some(6));
 }
 
-/// The result of a detached command waits for whoever asks.
+/// The result of a detached command is kept until someone reads it.
 pub async fn the_end_is_kept(stage: &Stage) {
     let sandbox = stage.running().await;
     let spec = ExecSpec { detached: true, ..ExecSpec::shell("echo out; echo err >&2; exit 9") };
@@ -148,7 +150,7 @@ pub async fn the_end_is_kept(stage: &Stage) {
     assert_eq!((output.stdout_text().as_str(), output.stderr_text().as_str()), ("out\n", "err\n"));
 }
 
-/// The one before learns that it was taken over, and the command goes on.
+/// A second reader replaces the first, which is told so. The command continues.
 pub async fn the_newest_reader_wins(stage: &Stage) {
     let sandbox = stage.running().await;
     let spec = ExecSpec { stdin: true, detached: true, ..ExecSpec::argv(["cat"]) };
@@ -163,7 +165,7 @@ pub async fn the_newest_reader_wins(stage: &Stage) {
     assert_eq!((printed.as_slice(), status.code), (b"mine\n".as_slice(), Some(0)));
 }
 
-/// No such command.
+/// Attaching to an unknown command fails with "not found".
 pub async fn an_unknown_command_is_not_found(stage: &Stage) {
     let sandbox = stage.running().await;
     assert_eq!(code(sandbox.attach(1_000_000, Position::default(), None).await), ErrorCode::NotFound);

@@ -1,11 +1,11 @@
-//! Commands on a terminal, and someone who types.
+//! Commands on a terminal.
 
 use crate::Stage;
 use crate::inside::{SIZE, Typist, code, run};
 use kennel_core::Position;
 use kennel_types::{Command, ErrorCode, ExecSpec, Support, TermSize};
 
-/// Whether there are terminals. Where there are none, asking for one must be refused.
+/// Whether the mode supports terminals. If not, a request for one must be refused.
 async fn has_terminals(stage: &Stage) -> bool {
     if stage.mode().processes == Support::Given {
         return true;
@@ -23,7 +23,7 @@ fn shell() -> ExecSpec {
     spec
 }
 
-/// All three descriptors, and the size that was asked for. Without one there is none.
+/// With a terminal, all three standard streams are a terminal of the requested size. Otherwise none is.
 pub async fn it_is_a_terminal_of_its_size(stage: &Stage) {
     if !has_terminals(stage).await {
         return;
@@ -37,7 +37,7 @@ pub async fn it_is_a_terminal_of_its_size(stage: &Stage) {
     assert_eq!(run(&sandbox, &none).await.stdout_text(), "none\n");
 }
 
-/// By who asks, and by who is signalled.
+/// A program on a resized terminal gets SIGWINCH, and reads the new size.
 pub async fn a_new_size_is_seen(stage: &Stage) {
     if !has_terminals(stage).await {
         return;
@@ -51,7 +51,7 @@ pub async fn a_new_size_is_seen(stage: &Stage) {
     assert_eq!(typist.leaves().await.code, Some(3));
 }
 
-/// The command in front, not the shell.
+/// Ctrl-C interrupts the foreground command, not the shell.
 pub async fn control_c_interrupts(stage: &Stage) {
     if !has_terminals(stage).await {
         return;
@@ -63,7 +63,7 @@ pub async fn control_c_interrupts(stage: &Stage) {
 
     let mut typist = Typist::start(&sandbox, shell()).await;
     typist.sees("ready> ").await;
-    // Printed by the command itself: by then the terminal is its own.
+    // The command itself prints this, so it is in the foreground by then.
     typist.types("sh -c 'echo be\\gun; exec sleep 1000'\n").await;
     typist.sees("begun\r\n").await;
     typist.types("\x03").await;
@@ -72,7 +72,7 @@ pub async fn control_c_interrupts(stage: &Stage) {
     typist.sees("status 130\r\n").await;
 }
 
-/// Job control, and the end of input.
+/// Ctrl-Z stops the foreground command, and Ctrl-D ends the input.
 pub async fn control_z_stops_and_control_d_ends(stage: &Stage) {
     if !has_terminals(stage).await {
         return;
@@ -80,7 +80,7 @@ pub async fn control_z_stops_and_control_d_ends(stage: &Stage) {
     let sandbox = stage.running().await;
     let mut typist = Typist::start(&sandbox, shell()).await;
     typist.sees("ready> ").await;
-    // A shell that edits lines does not let the terminal echo: only once the command runs is it clear who does.
+    // A shell with line editing turns off the terminal's echo. Wait until the command runs, when the terminal echoes.
     typist.types("echo be\\gin; cat\n").await;
     typist.sees("begin\r\n").await;
     typist.types("said\\ twice\n").await;
@@ -100,7 +100,7 @@ pub async fn control_z_stops_and_control_d_ends(stage: &Stage) {
     assert!(typist.leaves().await.success());
 }
 
-/// Whatever shell there is.
+/// A login shell starts, whatever shell the sandbox has.
 pub async fn a_login_shell_is_found(stage: &Stage) {
     if !has_terminals(stage).await {
         return;
@@ -110,7 +110,7 @@ pub async fn a_login_shell_is_found(stage: &Stage) {
     typist.types("echo sum is $((20 + 22)); exit 8\n").await;
     typist.sees("sum is 42\r\n").await;
     assert_eq!(typist.leaves().await.code, Some(8));
-    // What keeps users out is no shell, whoever says so.
+    // Programs that keep users out are never used as a shell, even if `SHELL` names them.
     for no_shell in ["/bin/false", "/usr/bin/false", "/usr/sbin/nologin", "/sbin/nologin", "/bin/true", "/not/there"] {
         let mut spec = ExecSpec::new(Command::LoginShell);
         spec.env.insert("SHELL".into(), no_shell.into());
@@ -121,7 +121,7 @@ pub async fn a_login_shell_is_found(stage: &Stage) {
     }
 }
 
-/// The shell is the same, and so is what it printed meanwhile.
+/// After a cut connection, a client attaches to the same shell again, and sees its output of the meantime.
 pub async fn a_dropped_terminal_is_found_again(stage: &Stage) {
     if !has_terminals(stage).await {
         return;

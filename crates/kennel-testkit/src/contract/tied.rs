@@ -1,4 +1,4 @@
-//! A sandbox that lives as long as its maker.
+//! Tied sandboxes, which live as long as the connection of their creator.
 
 use crate::inside::{code, ok};
 use crate::{Stage, eventually, host};
@@ -9,7 +9,7 @@ fn tied(stage: &Stage) -> SandboxSpec {
     SandboxSpec { tied: true, ..stage.spec() }
 }
 
-/// Cut off without a word: everything is gone, and quickly.
+/// A tied sandbox and all its processes end soon after the connection of its owner is cut.
 pub async fn it_goes_with_its_owner(stage: &Stage) {
     let wire = stage.wire();
     let sandbox = kennel_core::Sandbox::create(wire.clone(), &tied(stage)).await.unwrap();
@@ -31,7 +31,7 @@ pub async fn it_goes_with_its_owner(stage: &Stage) {
     assert_eq!(provider.list().await.unwrap(), []);
 }
 
-/// In one go, as `kennel run` does it: no wait between start, connection and command.
+/// A tied sandbox ends with its last command. Start, connection and command follow without a wait, as in `kennel run`.
 pub async fn it_goes_with_its_last_command(stage: &Stage) {
     let sandbox = stage.create(&tied(stage)).await;
     let line = sandbox.launch().await.unwrap();
@@ -50,7 +50,7 @@ pub async fn it_goes_with_its_last_command(stage: &Stage) {
     eventually("it is gone", async || sandbox.inspect().await.is_err()).await;
 }
 
-/// Its maker goes before the keeper has said a word.
+/// A tied sandbox ends if its creator disconnects before the handshake with the keeper.
 pub async fn it_goes_when_it_is_left_while_it_starts(stage: &Stage) {
     let sandbox = stage.create(&tied(stage)).await;
     drop(sandbox.launch().await.unwrap());
@@ -62,7 +62,7 @@ pub async fn it_goes_when_it_is_left_while_it_starts(stage: &Stage) {
     eventually("it is gone", async || sandbox.inspect().await.is_err()).await;
 }
 
-/// Another's connection is not its owner's.
+/// A tied sandbox keeps running when the connection of another client closes.
 pub async fn it_stays_for_others(stage: &Stage) {
     let sandbox = stage.started(&tied(stage)).await;
     assert_eq!(ok(&sandbox, "echo mine").await, "mine");

@@ -1,4 +1,4 @@
-//! Volumes: a sandbox's own outlives it, unless it is asked to go too.
+//! Volumes: the data volume of a sandbox outlives it, unless its removal is requested.
 
 use crate::Stage;
 use crate::inside::{code, ok};
@@ -9,7 +9,7 @@ fn named(stage: &Stage, word: &str) -> SandboxSpec {
     SandboxSpec { name: Some(stage.name(word)), data: true, ..stage.spec() }
 }
 
-/// By another of the same name, and by nobody else.
+/// A later sandbox of the same name gets the same data volume, and no other sandbox does.
 pub async fn its_own_is_found_again(stage: &Stage) {
     let spec = named(stage, "own");
     if stage.mode().volumes == Support::Refused {
@@ -30,7 +30,7 @@ pub async fn its_own_is_found_again(stage: &Stage) {
     }
 }
 
-/// One that nobody could find again is not made.
+/// A data volume without a sandbox name is refused, because no later sandbox could find it.
 pub async fn one_that_nobody_would_find_is_refused(stage: &Stage) {
     let spec = SandboxSpec { name: None, data: true, tied: true, ..stage.spec() };
     if stage.mode().volumes == Support::Refused {

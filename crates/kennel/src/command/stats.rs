@@ -76,7 +76,7 @@ impl Stats {
                 follow(providers, &mut watched).await?;
                 look(&mut watched, false).await?;
             }
-            #[allow(clippy::disallowed_methods)] // use over time needs time
+            #[expect(clippy::disallowed_methods, reason = "usage is measured over an interval")]
             tokio::time::sleep(pause).await;
             let rows = look(&mut watched, !self.ids.is_empty()).await?;
             let printed = if self.json { print_rows(&rows) } else { print(&self.screen(&rows)) };

@@ -43,7 +43,10 @@ pub(super) async fn renew(sandbox: &Sandbox, lost: &Exec, size: Option<TermSize>
             )
             .hint(format!("kennel attach {}", info.name)));
         }
-        #[allow(clippy::disallowed_methods)] // a backoff: nothing tells when a keeper can be reached again
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a backoff: no event reports that a keeper can be reached again"
+        )]
         tokio::time::sleep(FIRST_WAIT * 2u32.pow(tried - 1)).await;
     }
 }

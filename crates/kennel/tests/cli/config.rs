@@ -11,7 +11,7 @@ fn call(kennel: &Kennel, words: &[&str], env: &[(&str, &str)]) -> Finished {
 }
 
 #[test]
-fn layers_are_told_apart() {
+fn show_names_the_layer_of_a_setting() {
     let kennel = Kennel::on("local");
     let memory = |env: &[(&str, &str)]| call(&kennel, &["get", "sandbox.memory"], env);
     assert!(memory(&[]).fails(125).contains("sandbox.memory is not set"));
@@ -32,7 +32,7 @@ fn layers_are_told_apart() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn errors_in_settings_name_file_and_line() {
     let kennel = Kennel::on("local");
     std::fs::write(kennel.here().join("kennel.toml"), "# mine\n[sandbox]\nmemroy = \"1g\"\ntimeout = true\n").unwrap();
     let stderr = call(&kennel, &["validate"], &[]).fails(125);
@@ -51,7 +51,7 @@ fn what_is_wrong_is_said_with_its_place() {
 
 /// What is wrong in a section that no command uses does not hide the others.
 #[test]
-fn sections_without_use_are_shown_as_far_as_they_go() {
+fn errors_in_an_unused_section_are_warnings() {
     let kennel = Kennel::on("local");
     let text = "[agent]\nenv = { KEY = \"${NOT_SET}\" }\ncolour = 1\n[sandbox]\nmemory = \"1g\"\n";
     std::fs::write(kennel.here().join("kennel.toml"), text).unwrap();

@@ -15,12 +15,12 @@ use std::path::Path;
 on_every_provider!(
     files_go_in_and_out,
     streams_go_in_and_out,
-    any_name_is_a_name,
-    directories_with_all_in_them,
-    what_cannot_be_copied_is_said,
+    file_names_may_contain_any_bytes,
+    directories_are_copied_with_their_contents,
+    entries_that_cannot_be_copied_are_reported,
     nothing_is_written_through_links,
-    another_user_does_all_of_it,
-    links_are_put_where_they_belong,
+    files_are_copied_as_another_user,
+    symlinks_replace_files_and_symlinks,
     what_is_swapped_during_a_copy_leads_nowhere,
 );
 
@@ -68,7 +68,7 @@ fn streams_go_in_and_out(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-fn any_name_is_a_name(kennel: &Kennel) {
+fn file_names_may_contain_any_bytes(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     let from = kennel.home.path().join("from");
     std::fs::create_dir(&from).unwrap();
@@ -93,7 +93,7 @@ fn any_name_is_a_name(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-fn directories_with_all_in_them(kennel: &Kennel) {
+fn directories_are_copied_with_their_contents(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     let tree = kennel.home.path().join("tree");
     std::fs::create_dir_all(tree.join("a/b/c")).unwrap();
@@ -124,7 +124,7 @@ fn directories_with_all_in_them(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-fn what_cannot_be_copied_is_said(kennel: &Kennel) {
+fn entries_that_cannot_be_copied_are_reported(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     let make = format!("mkdir {dir}; mkfifo {dir}/fifo; echo x > {dir}/file");
     kennel.kennel(&["exec", &id, "-c", &make]).ok();
@@ -199,7 +199,7 @@ fn what_is_swapped_during_a_copy_leads_nowhere(kennel: &Kennel) {
     swapping.wait().unwrap();
 }
 
-fn another_user_does_all_of_it(kennel: &Kennel) {
+fn files_are_copied_as_another_user(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     let tree = kennel.home.path().join("tree");
     std::fs::create_dir(&tree).unwrap();
@@ -225,7 +225,7 @@ fn another_user_does_all_of_it(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-fn links_are_put_where_they_belong(kennel: &Kennel) {
+fn symlinks_replace_files_and_symlinks(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     let tree = kennel.home.path().join("tree");
     std::fs::create_dir(&tree).unwrap();

@@ -109,7 +109,7 @@ fn installs_docker(line: &str) -> bool {
 }
 
 #[test]
-fn the_doctor_tries_what_it_says() {
+fn the_doctor_tries_what_it_reports() {
     let kennel = Kennel::on("native");
     let done = kennel.kennel(&["doctor", "--json"]);
     let object = done.json();
@@ -134,7 +134,7 @@ fn the_doctor_tries_what_it_says() {
 }
 
 #[test]
-fn the_doctor_says_what_to_type() {
+fn the_doctor_prints_commands_that_repair() {
     let bare = Bare::new("");
     let done = finish(bare.as_root(&["--provider", "docker", "doctor"]), None);
     assert_eq!(done.status, 1, "{done:?}");
@@ -149,7 +149,7 @@ fn the_doctor_says_what_to_type() {
 }
 
 #[test]
-fn what_is_missing_is_got_and_looked_at_again() {
+fn fix_installs_what_is_missing_and_checks_again() {
     let bare = Bare::new(&install_docker());
     let done = finish(bare.as_root(&["setup", "docker", "--yes"]), None);
     assert_eq!(done.status, 0, "{done:?}");
@@ -165,7 +165,7 @@ fn what_is_missing_is_got_and_looked_at_again() {
 }
 
 #[test]
-fn where_nobody_can_be_asked_nothing_is_run() {
+fn without_a_terminal_nothing_is_run() {
     let bare = Bare::new("");
     let refused = |args: &[&str]| finish(bare.as_root(args), None).fails(125);
     let stderr = refused(&["doctor", "--fix", "--provider", "docker"]);
@@ -179,7 +179,7 @@ fn where_nobody_can_be_asked_nothing_is_run() {
 }
 
 #[test]
-fn a_no_is_a_no() {
+fn answering_no_runs_nothing() {
     let bare = Bare::new(&install_docker());
     let mut call = bare.as_root(&["setup", "docker"]);
     call.env("NO_COLOR", "1");
@@ -200,7 +200,7 @@ fn a_no_is_a_no() {
 }
 
 #[test]
-fn a_yes_runs_it() {
+fn answering_yes_runs_the_commands() {
     let bare = Bare::new(&format!("read -p 'sure? ' answer; echo answer-$answer\n{}", install_docker()));
     let mut session = terminal(bare.as_root(&["setup", "docker"]));
     session.expect("Run these? [y/N] ").expect("it asks");
@@ -214,7 +214,7 @@ fn a_yes_runs_it() {
 }
 
 #[test]
-fn an_ordinary_user_becomes_root_by_sudo_only() {
+fn an_ordinary_user_gets_root_only_by_sudo() {
     let bare = Bare::new("for name in pasta newuidmap; do ln -s /bin/true $BIN/$name; done");
     let done = bare.as_nobody(&["setup", "native", "--yes"]);
     let calls = bare.calls();
@@ -228,7 +228,7 @@ fn an_ordinary_user_becomes_root_by_sudo_only() {
 }
 
 #[test]
-fn the_first_that_fails_is_the_last() {
+fn commands_stop_at_the_first_failure() {
     let bare = Bare::new("echo cannot-be-found; exit 100");
     let done = bare.as_nobody(&["setup", "native", "--yes"]);
     let (text, calls) = (done.text(), bare.calls());
@@ -241,7 +241,7 @@ fn the_first_that_fails_is_the_last() {
 }
 
 #[test]
-fn what_works_needs_nothing() {
+fn a_working_provider_needs_no_setup() {
     let kennel = Kennel::on("local");
     assert!(kennel.kennel(&["setup"]).stderr.contains("nothing that is required is missing"));
     let mut call = Command::new(env!("CARGO_BIN_EXE_kennel"));

@@ -36,7 +36,7 @@ fn provider_of(home: &Home, env: &[(&str, &str)], provider: &[&str], image: &str
 }
 
 #[test]
-fn podman_is_podman_wherever_it_is_found() {
+fn podman_is_recognised_at_any_socket() {
     let socket = Service::Root.socket();
     let image = docker::image_on(&socket);
     let host = unix(&socket);
@@ -53,7 +53,7 @@ fn podman_is_podman_wherever_it_is_found() {
 }
 
 #[test]
-fn docker_is_found_by_its_contexts() {
+fn the_current_docker_context_is_used() {
     let socket = docker::socket();
     let image = docker::image_on(&socket);
     let home = Home::new();
@@ -78,7 +78,7 @@ fn docker_is_found_by_its_contexts() {
 }
 
 #[test]
-fn docker_on_another_machine() {
+fn docker_on_another_machine_is_reached_by_tls() {
     let socket = docker::socket();
     let image = docker::image_on(&socket);
     let front = Front::start(&socket);
@@ -139,7 +139,7 @@ fn an_image_is_built_and_run() {
 }
 
 #[test]
-fn a_volume_of_its_own_goes_when_it_is_told_to() {
+fn a_data_volume_is_removed_on_request() {
     let socket = docker::socket();
     let image = docker::image_on(&socket);
     let home = Home::new();
@@ -162,7 +162,7 @@ fn a_volume_of_its_own_goes_when_it_is_told_to() {
 }
 
 #[test]
-fn what_is_set_for_engines_counts() {
+fn settings_for_engines_take_effect() {
     let socket = docker::socket();
     let image = docker::image_on(&socket);
     let home = Home::new();
@@ -229,7 +229,7 @@ fn a_login_of_docker_or_podman_is_passed_on() {
 }
 
 #[test]
-fn a_machine_of_another_kind_has_plain_commands() {
+fn an_engine_of_another_architecture_runs_plain_commands() {
     let engine = docker::Private::start_as("i686");
     let image = docker::image_on(&engine.socket());
     let front = Front::start(engine.socket());

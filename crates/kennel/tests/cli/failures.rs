@@ -89,12 +89,12 @@ impl<'a> Shelf<'a> {
 }
 
 #[test]
-fn what_is_said_when_it_goes_wrong() {
+fn messages_of_failures() {
     insta::assert_snapshot!("failures", all(false));
 }
 
 #[test]
-fn what_is_said_in_colour() {
+fn messages_of_failures_in_colour() {
     insta::assert_snapshot!("failures_in_colour", all(true));
 }
 
@@ -201,7 +201,7 @@ fn all(coloured: bool) -> String {
 }
 
 #[test]
-fn whoever_wants_no_colour_gets_none() {
+fn no_color_turns_colour_off() {
     let kennel = Kennel::on("local");
     let shelf = Shelf { coloured: true, ..Shelf::new(&kennel) };
     for words in [&["exec", "nobody", "--", "true"][..], &["rnu"], &["explain", "gravity"]] {
@@ -213,7 +213,7 @@ fn whoever_wants_no_colour_gets_none() {
 }
 
 #[test]
-fn the_same_codes_for_programs() {
+fn failures_have_error_codes_in_json() {
     let engine = docker::socket();
     let kennel = Kennel::on("local");
     let mut shelf = Shelf::new(&kennel);
@@ -275,7 +275,7 @@ fn the_same_codes_for_programs() {
 
 /// One that cannot be found is told in its place, and the others are told all the same.
 #[test]
-fn errors_are_json_where_json_is_asked_for() {
+fn errors_are_json_with_the_option_json() {
     let kennel = Kennel::on("local");
     let id = kennel.kennel(&["create"]).ok();
     for verb in ["inspect", "wait", "stop"] {
@@ -293,7 +293,7 @@ fn errors_are_json_where_json_is_asked_for() {
 }
 
 #[test]
-fn hints_fit_what_went_wrong() {
+fn hints_fit_the_failure() {
     let kennel = Kennel::on("native");
     let fails = |words: &[&str]| kennel.kennel(&[&["run"], words, &["--", "true"]].concat()).fails(125);
     for socket in ["/nowhere/docker.sock", "/var/run/nowhere/engine"] {

@@ -7,7 +7,11 @@ use serde_json::json;
 use std::path::Path;
 use std::process::Command;
 
-on_every_provider!(changed_triggers_are_in_the_object, changed_triggers_are_told_on_a_terminal, hooks_are_protected);
+on_every_provider!(
+    changed_triggers_are_in_the_json_object,
+    changed_triggers_are_reported_on_a_terminal,
+    hooks_are_protected
+);
 
 /// Git on the host, as the user.
 #[track_caller]
@@ -30,7 +34,7 @@ fn repository(kennel: &Kennel) {
     git(&here, &["commit", "--quiet", "--message=one"]);
 }
 
-fn changed_triggers_are_in_the_object(kennel: &Kennel) {
+fn changed_triggers_are_in_the_json_object(kennel: &Kennel) {
     std::fs::write(kennel.here().join("package.json"), "{}").unwrap();
     let changed = |args: &[&str]| kennel.kennel(args).json()["changedTriggers"].clone();
     assert_eq!(changed(&["run", "--json", "-c", "cat package.json; echo x > README.md"]), json!([]));
@@ -45,7 +49,7 @@ fn changed_triggers_are_in_the_object(kennel: &Kennel) {
     assert_eq!(changed(&["exec", "--json", &id, "--", "true"]), json!([]));
 }
 
-fn changed_triggers_are_told_on_a_terminal(kennel: &Kennel) {
+fn changed_triggers_are_reported_on_a_terminal(kennel: &Kennel) {
     const LINE: &str = "changed files that programs on this machine run: .envrc, package.json";
     let script = "echo > package.json; echo > .envrc; echo > other";
     let heard = |args: &[&str]| {
@@ -132,7 +136,7 @@ fn git_works_inside_and_outside() {
 }
 
 #[test]
-fn a_project_may_protect_more_and_not_less() {
+fn a_project_can_protect_more_but_not_less() {
     let kennel = Kennel::on("native");
     repository(&kennel);
     let write = "echo >> .git/config";

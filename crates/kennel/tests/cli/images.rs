@@ -88,7 +88,7 @@ fn layers_of_a_sandbox_are_kept() {
 }
 
 #[test]
-fn logins_are_those_of_docker_and_podman() {
+fn logins_of_docker_and_podman_are_used() {
     let kennel = Kennel::among_others("local");
     let socket = docker::socket();
     let registry = Registry::start_private();
@@ -118,7 +118,7 @@ fn logins_are_those_of_docker_and_podman() {
 }
 
 #[test]
-fn where_images_come_from_is_the_users_choice() {
+fn a_project_cannot_set_mirrors_without_trust() {
     let kennel = Kennel::among_others("local");
     let registry = Registry::start();
     let socket = docker::socket();
@@ -140,7 +140,7 @@ fn where_images_come_from_is_the_users_choice() {
 
 /// The settings of images count for native sandboxes too, wherever the image is named.
 #[test]
-fn a_sandbox_pulls_as_the_settings_say() {
+fn pull_settings_apply_to_sandboxes() {
     let kennel = Kennel::among_others("native");
     let socket = docker::socket();
     let registry = Registry::start_private();
@@ -172,7 +172,7 @@ fn a_sandbox_pulls_as_the_settings_say() {
 }
 
 #[test]
-fn a_pull_that_is_ended_leaves_what_has_come() {
+fn an_interrupted_pull_keeps_its_download() {
     use std::io::{Read, Write};
     let kennel = Kennel::among_others("local");
     // A registry that sends half of a layer, and then nothing.

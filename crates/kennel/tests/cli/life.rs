@@ -4,16 +4,16 @@ use crate::support::{Kennel, hear, on_every_provider, signal, wait};
 use std::process::Stdio;
 
 on_every_provider!(
-    a_whole_life,
+    a_sandbox_from_create_to_rm,
     the_main_process_and_its_log,
-    exec_is_run_in_a_sandbox_that_is_there,
-    a_detached_command_lives_on,
-    several_at_once,
-    short_ids,
+    exec_runs_in_an_existing_sandbox,
+    a_detached_command_keeps_running,
+    commands_accept_several_sandboxes,
+    ids_can_be_shortened,
     lists_are_filtered,
 );
 
-fn a_whole_life(kennel: &Kennel) {
+fn a_sandbox_from_create_to_rm(kennel: &Kennel) {
     assert_eq!(kennel.kennel(&["create", "--name", "box"]).ok(), "box");
     assert_eq!(kennel.kennel(&["ls", "-q"]).ok(), "", "only what runs");
     assert!(kennel.kennel(&["ls", "--all"]).ok().contains("created"));
@@ -62,7 +62,7 @@ fn the_main_process_and_its_log(kennel: &Kennel) {
     assert_eq!(kennel.kennel(&["logs", "--tail", "1", "main"]).ok(), "last", "the log is there after the end");
 }
 
-fn exec_is_run_in_a_sandbox_that_is_there(kennel: &Kennel) {
+fn exec_runs_in_an_existing_sandbox(kennel: &Kennel) {
     let id = kennel.sandbox();
     let done =
         kennel.kennel_with(&["exec", &id, "-w", "/tmp", "-e", "A=b", "-c", "pwd; echo $A; cat; exit 4"], b"typed");
@@ -77,7 +77,7 @@ fn exec_is_run_in_a_sandbox_that_is_there(kennel: &Kennel) {
     assert_eq!((done.status, done.json()["error"]["code"].as_str()), (125, Some("not_found")));
 }
 
-fn a_detached_command_lives_on(kennel: &Kennel) {
+fn a_detached_command_keeps_running(kennel: &Kennel) {
     let id = kennel.sandbox();
     let script = "while [ ! -e go ]; do sleep 0.02; done; echo done; exit 6";
     let process = kennel.kennel(&["exec", "-d", &id, "-c", script]).ok();
@@ -101,7 +101,7 @@ fn a_detached_command_lives_on(kennel: &Kennel) {
     assert!(format!("{text}{rest}").contains("done\n"), "{text:?} {rest:?}");
 }
 
-fn several_at_once(kennel: &Kennel) {
+fn commands_accept_several_sandboxes(kennel: &Kennel) {
     let ids = [kennel.sandbox(), kennel.sandbox()];
     let done = kennel.kennel(&["stop", "-t", "0", &ids[0], "nobody", &ids[1]]);
     assert_eq!((done.status, done.text()), (125, format!("{}\n{}\n", ids[0], ids[1])));
@@ -113,7 +113,7 @@ fn several_at_once(kennel: &Kennel) {
     assert_eq!(object[1]["error"]["code"], "not_found");
 }
 
-fn short_ids(kennel: &Kennel) {
+fn ids_can_be_shortened(kennel: &Kennel) {
     let id = kennel.sandbox();
     assert_eq!(kennel.kennel(&["inspect", &id[..6]]).json()[0]["id"], id);
     kennel.kennel(&["rm", "-f", &id[..6]]).ok();

@@ -12,30 +12,30 @@ on_every_provider!(
     streams_stay_apart,
     standard_input_is_passed,
     settings_reach_the_command,
-    the_workspace_is_here,
-    files_belong_to_who_called_sudo,
+    the_workspace_is_the_current_directory,
+    files_belong_to_the_user_who_called_sudo,
     limits_are_given_or_refused,
     networks_are_given_or_refused,
     ports_are_published_or_refused,
-    the_usual_network_is_less_where_it_cannot_be_had,
-    one_json_object,
-    json_says_what_was_cut,
+    the_default_network_is_none_without_bridge,
+    run_prints_one_json_object,
+    json_states_how_much_output_was_cut_off,
     json_keeps_every_byte,
-    errors_are_in_the_object_too,
-    a_timeout_ends_it,
+    errors_are_in_the_json_object,
+    a_timeout_ends_the_run,
     signals_are_passed_on,
     a_second_interrupt_kills,
-    an_abort_is_in_the_object,
+    an_abort_is_in_the_json_object,
     an_ignored_hangup_stays_ignored,
     killing_kennel_leaves_nothing,
-    what_was_begun_ends_with_a_refusal,
+    a_refused_run_leaves_nothing,
     an_interrupt_at_any_moment_leaves_nothing,
     a_kill_at_any_moment_leaves_nothing,
-    a_reader_that_leaves_ends_it,
-    a_slow_reader_does_not_make_it_deaf,
+    a_closed_output_pipe_ends_the_run,
+    a_slow_reader_does_not_block_signals,
     a_kept_sandbox_stays,
     a_name_is_free_again_afterwards,
-    without_a_command_it_is_the_image_or_an_error,
+    without_a_command_the_images_own_runs_or_it_is_an_error,
 );
 
 fn exit_codes(kennel: &Kennel) {
@@ -87,7 +87,7 @@ fn settings_reach_the_command(kennel: &Kennel) {
     assert_eq!(info[0]["id"], id["sandboxId"]);
 }
 
-fn the_workspace_is_here(kennel: &Kennel) {
+fn the_workspace_is_the_current_directory(kennel: &Kennel) {
     std::fs::write(kennel.here().join("given"), "content").unwrap();
     assert_eq!(kennel.kennel(&["run", "-c", "cat given; echo new > made"]).ok(), "content");
     assert_eq!(std::fs::read(kennel.here().join("made")).unwrap(), b"new\n");
@@ -106,7 +106,7 @@ fn the_workspace_is_here(kennel: &Kennel) {
     assert_ne!(kennel.kennel(&["run", "--no-workspace", "--", "cat", "/workspace/given"]).status, 0);
 }
 
-fn files_belong_to_who_called_sudo(kennel: &Kennel) {
+fn files_belong_to_the_user_who_called_sudo(kennel: &Kennel) {
     let (uid, gid) = (12345, 23456);
     std::os::unix::fs::chown(kennel.here(), Some(uid), Some(gid)).unwrap();
     let mut call = kennel.call(&["run", "--", "touch", "made"]);
@@ -171,7 +171,7 @@ fn ports_are_published_or_refused(kennel: &Kennel) {
     assert!(stderr.contains("network none") && stderr.contains("--network bridge"), "{stderr}");
 }
 
-fn the_usual_network_is_less_where_it_cannot_be_had(kennel: &Kennel) {
+fn the_default_network_is_none_without_bridge(kennel: &Kennel) {
     if kennel.provider != "native" {
         return kennel.kennel(&["run", "--quiet", "--", "true"]).ok().clear();
     }
@@ -193,7 +193,7 @@ fn the_usual_network_is_less_where_it_cannot_be_had(kennel: &Kennel) {
     assert_eq!((done.status, done.stderr.as_str()), (0, ""));
 }
 
-fn one_json_object(kennel: &Kennel) {
+fn run_prints_one_json_object(kennel: &Kennel) {
     let done = kennel.kennel_with(&["run", "--json", "-c", "cat; echo oops >&2; exit 3"], b"typed");
     assert_eq!((done.status, done.stderr.as_str()), (3, ""));
     let object = done.json();
@@ -213,7 +213,7 @@ fn one_json_object(kennel: &Kennel) {
     assert_eq!((killed.json()["signal"].as_i64(), killed.json()["exitCode"].as_i64()), (Some(9), Some(137)));
 }
 
-fn json_says_what_was_cut(kennel: &Kennel) {
+fn json_states_how_much_output_was_cut_off(kennel: &Kennel) {
     const CAP: usize = 10 * 1024 * 1024;
     let script = format!("head -c {} /dev/zero | tr '\\0' x; echo whole >&2", CAP + 12345);
     let object = kennel.kennel(&["run", "--json", "-c", &script]).json();
@@ -233,7 +233,7 @@ fn json_keeps_every_byte(kennel: &Kennel) {
     assert_eq!(object.get("stderrBase64"), None);
 }
 
-fn errors_are_in_the_object_too(kennel: &Kennel) {
+fn errors_are_in_the_json_object(kennel: &Kennel) {
     let done = kennel.kennel(&["run", "--json", "--", "no-such-program"]);
     assert_eq!(done.status, 127);
     assert_eq!(done.json()["exitCode"], 127);
@@ -254,7 +254,7 @@ fn limit(kennel: &Kennel) -> &'static str {
     if kennel.provider == "docker" { "4s" } else { "1s" }
 }
 
-fn a_timeout_ends_it(kennel: &Kennel) {
+fn a_timeout_ends_the_run(kennel: &Kennel) {
     let script = "trap '' TERM; (trap '' TERM; sleep 1000) & echo up; wait; sleep 1000";
     let done = kennel.kennel(&["run", "--timeout", limit(kennel), "-c", script]);
     assert_eq!((done.status, done.text().as_str()), (124, "up\n"));
@@ -290,7 +290,7 @@ fn a_second_interrupt_kills(kennel: &Kennel) {
     assert!(kennel.is_gone());
 }
 
-fn an_abort_is_in_the_object(kennel: &Kennel) {
+fn an_abort_is_in_the_json_object(kennel: &Kennel) {
     let told = |script: &str, number: Signal, status: i32| {
         let mut child = kennel.call(&["run", "--json", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
         let up = kennel.here().join("up");
@@ -390,14 +390,14 @@ fn killing_kennel_leaves_nothing(kennel: &Kennel) {
     assert!(kennel.is_gone());
 }
 
-fn what_was_begun_ends_with_a_refusal(kennel: &Kennel) {
+fn a_refused_run_leaves_nothing(kennel: &Kennel) {
     for refused in [["-v", "/no/such/place:/data"], ["--name", "not a name"], ["-e", "NOT_SET_ANYWHERE"]] {
         kennel.kennel(&["run", refused[0], refused[1], "--", "true"]).fails(125);
         assert!(kennel.is_gone(), "{refused:?}");
     }
 }
 
-fn a_reader_that_leaves_ends_it(kennel: &Kennel) {
+fn a_closed_output_pipe_ends_the_run(kennel: &Kennel) {
     let mut child = kennel.call(&["run", "--", "yes"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     hear(&mut child.stdout.take().unwrap(), "y\n");
     assert_eq!(wait(&mut child, "yes"), 141);
@@ -407,7 +407,7 @@ fn a_reader_that_leaves_ends_it(kennel: &Kennel) {
     assert!(kennel.is_gone());
 }
 
-fn a_slow_reader_does_not_make_it_deaf(kennel: &Kennel) {
+fn a_slow_reader_does_not_block_signals(kennel: &Kennel) {
     let mark = format!("{}-yes", kennel.home.mark());
     let mut child = kennel.call(&["run", "--", "yes", &mark]).stdout(Stdio::piped()).spawn().unwrap();
     let line = format!("yes\0{mark}\0").into_bytes();
@@ -451,7 +451,7 @@ fn a_name_is_free_again_afterwards(kennel: &Kennel) {
     }
 }
 
-fn without_a_command_it_is_the_image_or_an_error(kennel: &Kennel) {
+fn without_a_command_the_images_own_runs_or_it_is_an_error(kennel: &Kennel) {
     if kennel.provider == "docker" {
         // The test image's own command is a shell.
         return assert_eq!(kennel.kennel_with(&["run"], b"echo from the image").ok(), "from the image");

@@ -31,7 +31,7 @@ pub(crate) fn user(kennel: &Kennel, text: &str) {
 }
 
 #[test]
-fn they_count_where_nothing_else_is_said() {
+fn settings_apply_unless_a_flag_overrides_them() {
     let kennel = kennel();
     std::fs::create_dir(kennel.here().join("data")).unwrap();
     std::fs::write(kennel.here().join("data/file"), "from the project").unwrap();
@@ -56,7 +56,7 @@ fn they_count_where_nothing_else_is_said() {
 }
 
 #[test]
-fn programs_that_are_not_there_are_missed() {
+fn a_missing_extra_toolchain_is_an_error() {
     let kennel = kennel();
     let home = kennel.home.path();
     let tools = home.join("tools");
@@ -74,7 +74,7 @@ fn programs_that_are_not_there_are_missed() {
 }
 
 #[test]
-fn limits_and_times_count() {
+fn limits_and_timeouts_of_settings_apply() {
     let kennel = kennel();
     user(&kennel, "[sandbox]\nmemory = \"64m\"\npids = 50\ntimeout = \"300ms\"\n");
     let id = call(&kennel, &["create"], &[]).ok();
@@ -93,7 +93,7 @@ fn limits_and_times_count() {
 }
 
 #[test]
-fn a_commands_time_counts_where_it_is_set() {
+fn command_timeout_applies_only_if_it_is_set() {
     let kennel = kennel();
     let id = call(&kennel, &["create", "--start"], &[]).ok();
     let late = |words: &[&str], env: &[(&str, &str)]| {
@@ -127,7 +127,7 @@ fn a_commands_time_counts_where_it_is_set() {
 }
 
 #[test]
-fn what_is_made_to_stay_goes_when_it_ends_if_that_is_set() {
+fn auto_remove_applies_to_create_if_it_is_set() {
     let kennel = kennel();
     let create = |words: &[&str], env: &[(&str, &str)]| {
         call(&kennel, &[&["create", "--network", "none", "--start"], words].concat(), env).ok()
@@ -154,7 +154,7 @@ fn what_is_made_to_stay_goes_when_it_ends_if_that_is_set() {
 }
 
 #[test]
-fn what_has_no_effect_yet_is_said_once() {
+fn ignored_settings_are_reported_once() {
     let kennel = kennel();
     let run = |env: &[(&str, &str)]| call(&kennel, &["run", "--network", "none", "--", "true"], env);
     assert_eq!(run(&[]).stderr, "");
@@ -180,7 +180,7 @@ fn what_has_no_effect_yet_is_said_once() {
 }
 
 #[test]
-fn a_truncated_file_of_another_program_stops_it() {
+fn a_truncated_file_of_another_program_is_an_error() {
     let kennel = kennel();
     std::fs::create_dir(kennel.here().join(".openagents")).unwrap();
     for (name, text) in [
@@ -200,7 +200,7 @@ fn a_truncated_file_of_another_program_stops_it() {
 }
 
 #[test]
-fn what_is_wrong_in_them_stops_it() {
+fn invalid_settings_are_an_error() {
     let kennel = kennel();
     project(&kennel, "[sandbox]\nmemroy = \"1g\"\n");
     let stderr = call(&kennel, &["run", "--", "true"], &[]).fails(125);
@@ -219,7 +219,7 @@ fn what_is_wrong_in_them_stops_it() {
 }
 
 #[test]
-fn a_start_takes_no_longer_than_is_set() {
+fn startup_timeout_ends_a_slow_start() {
     let kennel = kennel();
     project(&kennel, "[sandbox]\nstartupTimeout = \"20s\"\n");
     let done = call(&kennel, &["run", "--", "true"], &[]);
@@ -247,7 +247,7 @@ fn a_start_takes_no_longer_than_is_set() {
 }
 
 #[test]
-fn names_of_containers_begin_as_is_set() {
+fn name_prefix_applies_to_containers() {
     let kennel = Kennel::on("docker");
     let name = format!("box-{}", kennel.home.mark().to_lowercase());
     user(&kennel, "[sandbox]\nnamePrefix = \"dog-\"\n");
@@ -274,7 +274,7 @@ fn names_of_containers_begin_as_is_set() {
 }
 
 #[test]
-fn a_project_opens_nothing_up_by_itself() {
+fn an_untrusted_project_gets_no_additional_access() {
     let kennel = kennel();
     let outside = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(outside.path(), kennel.here().join("link")).unwrap();
@@ -316,7 +316,7 @@ fn a_project_opens_nothing_up_by_itself() {
 }
 
 #[test]
-fn trust_is_for_the_very_bytes() {
+fn trust_ends_when_a_file_changes() {
     let kennel = kennel();
     let run = || call(&kennel, &["run", "-c", "echo $TOKEN"], &[("SECRET", "let in")]);
     let config = |words: &[&str]| call(&kennel, &[&["config"], words].concat(), &[("SECRET", "let in")]);
@@ -346,7 +346,7 @@ fn trust_is_for_the_very_bytes() {
 }
 
 #[test]
-fn without_a_sandbox_only_if_the_user_says_so() {
+fn only_the_user_can_turn_the_sandbox_off() {
     let kennel = kennel();
     user(&kennel, "[sandbox]\nenabled = false\n");
     let done = call(&kennel, &["run", "--json", "--", "echo", "hi"], &[]);
@@ -386,7 +386,7 @@ fn without_a_sandbox_only_if_the_user_says_so() {
 }
 
 /// With the whole home as the workspace: what Kennel keeps in it is neither read nor changed, whether it exists yet or not.
-fn the_users_own_directories_are_out_of_reach(kennel: &Kennel) {
+fn the_users_settings_are_masked(kennel: &Kennel) {
     let home = kennel.home.path().join("user");
     std::fs::create_dir(&home).unwrap();
     let run = |script: &str| {
@@ -426,11 +426,11 @@ fn the_users_own_directories_are_out_of_reach(kennel: &Kennel) {
 }
 
 #[test]
-fn the_users_own_directories_are_out_of_reach_on_native() {
-    the_users_own_directories_are_out_of_reach(&kennel());
+fn the_users_settings_are_masked_on_native() {
+    the_users_settings_are_masked(&kennel());
 }
 
 #[test]
-fn the_users_own_directories_are_out_of_reach_on_docker() {
-    the_users_own_directories_are_out_of_reach(&Kennel::on("docker"));
+fn the_users_settings_are_masked_on_docker() {
+    the_users_settings_are_masked(&Kennel::on("docker"));
 }

@@ -15,12 +15,12 @@ const FILES: [&str; 5] = ["__init__.py", "support", "test_json", "test_textwrap.
 const ENV: [(&str, &str); 3] = [("PYTHONDONTWRITEBYTECODE", "1"), ("PYTHONHASHSEED", "0"), ("LANG", "C.UTF-8")];
 
 #[test]
-fn a_real_test_suite_runs_on_docker_as_outside() {
+fn a_real_test_suite_passes_on_docker() {
     the_suite_runs("docker", "DOCKER_HOST", &docker::socket());
 }
 
 #[test]
-fn a_real_test_suite_runs_on_podman_as_outside() {
+fn a_real_test_suite_passes_on_podman() {
     the_suite_runs("podman", "CONTAINER_HOST", &Service::Root.socket());
 }
 

@@ -8,13 +8,13 @@ use kennel_testkit::within_blocking;
 use std::time::Duration;
 
 on_every_provider!(
-    a_full_screen_program,
+    a_full_screen_program_works,
     the_size_follows_the_window,
-    keys_go_through_as_they_are,
-    a_shell_when_nothing_else_is_asked_for,
-    the_terminal_is_given_back,
-    an_attached_shell_stays_when_the_user_leaves,
-    an_attach_that_was_killed_can_be_renewed,
+    keys_are_passed_unchanged,
+    without_a_command_a_shell_starts,
+    the_terminal_is_restored,
+    an_attached_shell_keeps_running_after_detach,
+    attach_works_again_after_it_was_killed,
 );
 
 /// A call on a terminal of 100 columns and 30 rows.
@@ -47,7 +47,7 @@ pub(crate) fn ends_with(mut session: OsSession, code: i32) {
     }
 }
 
-fn a_full_screen_program(kennel: &Kennel) {
+fn a_full_screen_program_works(kennel: &Kennel) {
     let mut session = on_a_terminal(kennel, &["run", "-it", "--", "busybox", "vi", "written"]);
     // It draws its empty lines over the whole screen: it knows the size.
     session.expect(Regex("(~.*){28}")).expect("vi draws its screen");
@@ -71,7 +71,7 @@ fn the_size_follows_the_window(kennel: &Kennel) {
     ends_with(session, 130);
 }
 
-fn keys_go_through_as_they_are(kennel: &Kennel) {
+fn keys_are_passed_unchanged(kennel: &Kennel) {
     let script = "trap 'echo got-int' INT; trap 'exit 9' QUIT; echo up; while :; do sleep 0.02; done";
     let mut session = on_a_terminal(kennel, &["run", "-it", "-c", script]);
     session.expect("up").unwrap();
@@ -84,7 +84,7 @@ fn keys_go_through_as_they_are(kennel: &Kennel) {
     ends_with(session, 9);
 }
 
-fn a_shell_when_nothing_else_is_asked_for(kennel: &Kennel) {
+fn without_a_command_a_shell_starts(kennel: &Kennel) {
     let mut session = on_a_terminal(kennel, &["run", "-e", "PS1=ready> "]);
     session.send("PS1='now> '; echo sum-$((40 + 2))\r").unwrap();
     session.expect("sum-42").expect("a shell takes commands");
@@ -100,7 +100,7 @@ fn a_shell_when_nothing_else_is_asked_for(kennel: &Kennel) {
     ends_with(session, 5);
 }
 
-fn the_terminal_is_given_back(kennel: &Kennel) {
+fn the_terminal_is_restored(kennel: &Kennel) {
     let program = kennel.call(&["run", "-it", "-c", "stty raw -echo; kill -9 $$"]);
     let line: Vec<String> = std::iter::once(program.get_program())
         .chain(program.get_args())
@@ -117,7 +117,7 @@ fn the_terminal_is_given_back(kennel: &Kennel) {
     ends_with(session, 0);
 }
 
-fn an_attached_shell_stays_when_the_user_leaves(kennel: &Kennel) {
+fn an_attached_shell_keeps_running_after_detach(kennel: &Kennel) {
     let id = kennel.sandbox();
     let mut session = on_a_terminal(kennel, &["attach", &id]);
     session.send("SECRET=kept; echo first-$((1 + 1))\r").unwrap();
@@ -132,7 +132,7 @@ fn an_attached_shell_stays_when_the_user_leaves(kennel: &Kennel) {
     ends_with(session, 4);
 }
 
-fn an_attach_that_was_killed_can_be_renewed(kennel: &Kennel) {
+fn attach_works_again_after_it_was_killed(kennel: &Kennel) {
     let id = kennel.sandbox();
     let mut session = on_a_terminal(kennel, &["attach", &id]);
     // What it prints while nobody looks is printed when the one who looked is gone, and before the next one comes.

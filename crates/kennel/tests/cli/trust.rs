@@ -76,7 +76,7 @@ fn a_workspace_that_becomes_a_symlink_is_not_followed() {
 }
 
 #[test]
-fn a_path_that_was_missing_when_it_was_trusted_is_not() {
+fn a_path_that_was_missing_when_trusted_is_not_trusted() {
     let (kennel, outside) = (kennel(), tempfile::tempdir().unwrap());
     let later = outside.path().join("later");
     project(&kennel, &format!("[sandbox]\nvolumes = [\"{}:/d\"]\n", later.display()));
@@ -91,7 +91,7 @@ fn a_path_that_was_missing_when_it_was_trusted_is_not() {
 }
 
 #[test]
-fn records_of_earlier_versions_are_none() {
+fn trust_records_of_earlier_versions_are_ignored() {
     let kennel = kennel();
     let text = "[sandbox]\nenv = { A = \"${HOME}\" }\n";
     project(&kennel, text);
@@ -117,7 +117,7 @@ fn records_of_earlier_versions_are_none() {
 }
 
 #[test]
-fn another_projects_trusted_settings_are_not_borrowed() {
+fn trust_in_one_project_does_not_apply_to_another() {
     let kennel = kennel();
     let text = "[sandbox]\nenv = { A = \"${HOME}\" }\n";
     project(&kennel, text);
@@ -246,7 +246,7 @@ fn a_project_may_tighten_the_users_own_settings_and_not_loosen_them() {
 }
 
 #[test]
-fn settings_that_are_no_regular_file_are_refused_and_not_waited_for() {
+fn settings_that_are_not_a_regular_file_are_refused_at_once() {
     let kennel = kennel();
     let file = kennel.here().join("kennel.toml");
     run(&kennel, "mkfifo kennel.toml").ok();
@@ -262,7 +262,7 @@ fn settings_that_are_no_regular_file_are_refused_and_not_waited_for() {
 }
 
 #[test]
-fn settings_above_are_not_taken_from_other_users() {
+fn settings_of_other_users_in_parent_directories_are_ignored() {
     let kennel = kennel();
     let (above, below) = (kennel.here().join("above"), kennel.here().join("above/below"));
     std::fs::create_dir_all(&below).unwrap();

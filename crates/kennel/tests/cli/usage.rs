@@ -27,7 +27,7 @@ fn usage_errors_are_kennels_own_failures() {
 }
 
 #[test]
-fn a_name_that_is_a_path_goes_nowhere() {
+fn a_path_is_not_found_as_a_sandbox_name() {
     let kennel = Kennel::on("local");
     for name in ["../../etc", "a/b", "", "\u{1b}[31m"] {
         let stderr = kennel.kennel(&["inspect", name]).fails(125);
@@ -36,7 +36,7 @@ fn a_name_that_is_a_path_goes_nowhere() {
 }
 
 #[test]
-fn the_whole_machine_is_not_handed_out_by_accident() {
+fn the_root_directory_is_refused_as_workspace() {
     let kennel = Kennel::on("local");
     let mut call = kennel.call(&["run", "--", "true"]);
     call.current_dir("/");
@@ -45,7 +45,7 @@ fn the_whole_machine_is_not_handed_out_by_accident() {
 }
 
 #[test]
-fn an_engine_that_is_not_there_is_said_and_stops_nothing_else() {
+fn a_missing_engine_is_reported_and_the_rest_is_listed() {
     let kennel = Kennel::on("local");
     let id = kennel.sandbox();
     let nowhere = kennel.home.path().join("docker.sock");

@@ -35,7 +35,7 @@ fn first_command() -> Vec<String> {
 }
 
 #[test]
-fn a_new_users_walk() {
+fn the_first_steps_of_a_new_user() {
     // Only so that there is an engine, and an image on it.
     let engine = Kennel::on("docker");
     let home = tempfile::tempdir().unwrap();

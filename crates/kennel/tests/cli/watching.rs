@@ -3,9 +3,9 @@
 use crate::support::{Kennel, hear, on_every_provider, signal, wait};
 use std::process::Stdio;
 
-on_every_provider!(what_it_uses_is_shown, its_end_is_waited_for, what_happens_is_told);
+on_every_provider!(stats_show_resource_usage, wait_returns_when_the_sandbox_ends, events_are_reported);
 
-fn what_it_uses_is_shown(kennel: &Kennel) {
+fn stats_show_resource_usage(kennel: &Kennel) {
     let id = kennel.sandbox();
     let busy = kennel.kennel(&["exec", "-d", &id, "-c", "while :; do :; done"]).ok();
     assert!(!busy.is_empty());
@@ -29,7 +29,7 @@ fn what_it_uses_is_shown(kennel: &Kennel) {
     assert_eq!(kennel.kennel(&["stats", "--no-stream", "--json"]).ok(), "", "nothing runs");
 }
 
-fn its_end_is_waited_for(kennel: &Kennel) {
+fn wait_returns_when_the_sandbox_ends(kennel: &Kennel) {
     let script = "while [ ! -e go ]; do sleep 0.02; done; exit 7";
     let id = kennel.kennel(&["create", "--start", "--", "sh", "-c", script]).ok();
     let mut waiting = kennel.call(&["wait", &id]).stdout(Stdio::piped()).spawn().unwrap();
@@ -41,7 +41,7 @@ fn its_end_is_waited_for(kennel: &Kennel) {
     kennel.kennel(&["wait", "nobody"]).fails(125);
 }
 
-fn what_happens_is_told(kennel: &Kennel) {
+fn events_are_reported(kennel: &Kennel) {
     let mut events = kennel.call(&["events", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = events.stdout.take().unwrap();
     // It is heard from when it listens: until then sandboxes come and go.

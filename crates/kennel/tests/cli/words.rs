@@ -98,7 +98,7 @@ fn the_help_in_colour() {
 }
 
 #[test]
-fn every_command_is_here() {
+fn every_command_has_a_snapshot_of_its_help() {
     let kennel = Kennel::on("local");
     for above in ["", "config ", "image "] {
         let words: Vec<&str> = above.split_whitespace().chain(["--help"]).collect();
@@ -114,7 +114,7 @@ fn every_command_is_here() {
 }
 
 #[test]
-fn every_command_is_seen_when_all_is_well() {
+fn every_command_has_a_snapshot_of_a_success() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
     let mut seen = String::new();
     for dir in [here.join("snapshots"), here.join("words/snapshots")] {
@@ -313,7 +313,7 @@ fn what_build_prints() {
 }
 
 #[test]
-fn what_it_prints_in_colour() {
+fn what_native_prints_in_colour() {
     insta::assert_snapshot!("native_in_colour", walk("native", true));
 }
 

@@ -3,9 +3,9 @@
 use crate::support::{Kennel, finish, on_every_provider};
 use std::os::unix::fs::symlink;
 
-on_every_provider!(an_env_file_of_the_inside_gives_nothing_away, a_build_reads_nothing_outside_its_directory);
+on_every_provider!(an_env_file_written_inside_reveals_nothing, a_build_reads_nothing_outside_its_directory);
 
-fn an_env_file_of_the_inside_gives_nothing_away(kennel: &Kennel) {
+fn an_env_file_written_inside_reveals_nothing(kennel: &Kennel) {
     let secret = kennel.home.path().join("secret");
     std::fs::write(&secret, "topsecret\n").unwrap();
     let id = kennel.sandbox();

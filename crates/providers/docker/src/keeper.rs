@@ -132,7 +132,7 @@ fn is_starting(error: &Error) -> bool {
         .is_some_and(|error| matches!(error.kind(), ConnectionRefused | NotFound | PermissionDenied))
 }
 
-#[allow(clippy::disallowed_methods)] // a backoff: the socket appears in a directory the inside owns, so no event is sure
+#[expect(clippy::disallowed_methods, reason = "a backoff: processes inside own the directory, so no event is reliable")]
 pub(crate) async fn back_off(pause: Duration) {
     tokio::time::sleep(pause).await;
 }

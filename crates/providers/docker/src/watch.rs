@@ -238,7 +238,7 @@ fn seconds(nanos: u128) -> String {
     format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000)
 }
 
-#[allow(clippy::disallowed_methods)] // a backoff: an engine that is gone does not say when it is back
+#[expect(clippy::disallowed_methods, reason = "a backoff: an engine does not report that it is running again")]
 async fn back_off(pause: Duration) {
     tokio::time::sleep(pause).await;
 }

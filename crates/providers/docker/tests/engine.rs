@@ -103,7 +103,7 @@ async fn run(sandbox: &Sandbox, script: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_engine_that_talks_nonsense_is_an_error() {
+async fn a_malformed_reply_of_the_engine_is_an_error() {
     let home = tempfile::tempdir().unwrap();
     let socket = home.path().join("docker.sock");
     let listener = tokio::net::UnixListener::bind(&socket).unwrap();
@@ -146,7 +146,7 @@ async fn commands_run_as_the_owner_with_a_name_and_a_home() {
 }
 
 #[tokio::test]
-async fn our_own_files_are_covered_in_a_mount_above_them() {
+async fn kennels_directories_are_masked_below_a_mount() {
     let fixture = Fixture::new();
     let spec = SandboxSpec { workspace: Some(fixture.home.path().to_owned()), ..fixture.spec() };
     let sandbox = fixture.started(&spec).await;
@@ -193,7 +193,7 @@ async fn the_engines_socket_is_refused_and_masked() {
 
 /// The engine's filter would let some of them through, and no filter all of them.
 #[tokio::test]
-async fn the_filter_is_ours_and_lets_32_bit_programs_run() {
+async fn kennels_seccomp_profile_allows_32_bit_programs() {
     use kennel_testkit::contract::isolation::{FILTERED, is_refusal};
     let fixture = Fixture::new();
     let program = fixture.home.workspace().join("calls");
@@ -248,7 +248,7 @@ async fn leftovers_of_containers_that_are_gone_are_swept() {
 }
 
 #[tokio::test]
-async fn stopping_goes_on_without_the_keepers_help() {
+async fn a_sandbox_stops_without_its_keeper() {
     let fixture = Fixture::new();
     let sandbox = fixture.started(&fixture.spec()).await;
     sandbox.hang_up().await;
@@ -318,7 +318,7 @@ async fn one_name_is_given_once_whatever_the_prefix() {
 }
 
 #[tokio::test]
-async fn a_keeper_that_never_says_a_word_is_given_up() {
+async fn a_silent_keeper_fails_the_start() {
     let fixture = Fixture::new();
     let program = kennel_keeper_bin::KEEPER.install(&fixture.home.path().join("programs")).unwrap();
     programs::replace(&program, "exec tail -f \"$0\"");
@@ -337,7 +337,7 @@ async fn a_keeper_that_never_says_a_word_is_given_up() {
 }
 
 #[tokio::test]
-async fn what_is_collected_is_what_docker_exec_gives() {
+async fn collected_output_equals_that_of_docker_exec() {
     const SIZE: usize = 20 * 1024 * 1024;
     let fixture = Fixture::new();
     let name = fixture.name("same");

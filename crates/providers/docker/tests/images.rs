@@ -15,17 +15,17 @@ const KEEP: RemoveOptions = RemoveOptions { volumes: false, force: true };
 
 on_every_engine!(
     an_image_without_a_shell_runs_its_program,
-    an_images_user_counts,
+    the_images_user_runs_commands,
     the_images_own_command_is_the_main_process,
     the_images_stop_signal_is_sent,
     a_read_only_root_is_not_written,
-    a_volume_of_its_own_outlives_it,
+    a_data_volume_outlives_its_sandbox,
     a_cache_is_shared_and_stays,
     an_unknown_runtime_is_refused,
-    a_kill_for_memory_is_told,
+    an_oom_kill_is_reported,
     an_image_is_built,
-    a_keeper_that_cannot_be_run_where_it_lies_is_copied,
-    an_image_for_another_machine_has_a_keeper_all_the_same,
+    a_keeper_on_a_noexec_mount_is_copied,
+    an_image_of_another_architecture_has_a_keeper,
 );
 
 async fn run(sandbox: &Sandbox, argv: &[&str]) -> String {
@@ -44,7 +44,7 @@ async fn an_image_without_a_shell_runs_its_program(fixture: &Fixture) {
     fixture.clean(true).await;
 }
 
-async fn an_images_user_counts(fixture: &Fixture) {
+async fn the_images_user_runs_commands(fixture: &Fixture) {
     let sandbox = fixture.started(&fixture.with_image(&["bin/sh", "bin/id"], &["USER 1234:1235"])).await;
     assert_eq!(run(&sandbox, &["sh", "-c", "id -u; id -g"]).await, "1234\n1235");
     let other = fixture.started(&SandboxSpec { user: Some("0".into()), ..sandbox_spec(&sandbox, fixture) }).await;
@@ -137,7 +137,7 @@ async fn a_read_only_root_is_not_written(fixture: &Fixture) {
     fixture.clean(false).await;
 }
 
-async fn a_volume_of_its_own_outlives_it(fixture: &Fixture) {
+async fn a_data_volume_outlives_its_sandbox(fixture: &Fixture) {
     let name = format!("volume-{}", fixture.home.mark().to_lowercase());
     let owner = Some(Owner { uid: 4321, gid: 4322 });
     let spec = SandboxSpec { name: Some(name), data: true, owner, ..fixture.spec() };
@@ -190,7 +190,7 @@ async fn an_unknown_runtime_is_refused(fixture: &Fixture) {
     fixture.clean(false).await;
 }
 
-async fn a_kill_for_memory_is_told(fixture: &Fixture) {
+async fn an_oom_kill_is_reported(fixture: &Fixture) {
     let mut spec = fixture.spec();
     spec.limits.memory = Some(kennel_types::ByteSize(32 << 20));
     let sandbox = fixture.started(&spec).await;
@@ -252,7 +252,7 @@ impl Drop for NoExec {
     }
 }
 
-async fn a_keeper_that_cannot_be_run_where_it_lies_is_copied(fixture: &Fixture) {
+async fn a_keeper_on_a_noexec_mount_is_copied(fixture: &Fixture) {
     let programs = NoExec::at(fixture.home.path().join("programs"));
     let provider = fixture.open_from(&programs.0);
     let workspace = Some(fixture.home.workspace());
@@ -275,7 +275,7 @@ async fn a_keeper_that_cannot_be_run_where_it_lies_is_copied(fixture: &Fixture) 
     fixture.clean(false).await;
 }
 
-async fn an_image_for_another_machine_has_a_keeper_all_the_same(fixture: &Fixture) {
+async fn an_image_of_another_architecture_has_a_keeper(fixture: &Fixture) {
     // The beginning of a program for 64-bit ARM; no more of it is ever looked at.
     let mut foreign = b"\x7fELF\x02\x01\x01".to_vec();
     foreign.resize(16, 0);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-on_every_engine!(an_image_is_pulled_when_it_is_wanted, a_private_registry_is_told_who_comes);
+on_every_engine!(an_image_is_pulled_as_the_policy_says, a_private_registry_gets_the_login);
 
 /// Puts an image into a registry that has layers of its own: those of others may be on an engine already.
 fn pushed(fixture: &Fixture, registry: &Registry) -> String {
@@ -47,7 +47,7 @@ fn each_layer_is_told(fixture: &Fixture, told: &[PullProgress]) {
     assert!(counted || fixture.kind == Kind::Podman, "{told:?}");
 }
 
-async fn an_image_is_pulled_when_it_is_wanted(fixture: &Fixture) {
+async fn an_image_is_pulled_as_the_policy_says(fixture: &Fixture) {
     let registry = Registry::start();
     let image = pushed(fixture, &registry);
     let provider = &fixture.provider;
@@ -72,7 +72,7 @@ async fn an_image_is_pulled_when_it_is_wanted(fixture: &Fixture) {
     fixture.ask(&["rmi", &image]);
 }
 
-async fn a_private_registry_is_told_who_comes(fixture: &Fixture) {
+async fn a_private_registry_gets_the_login(fixture: &Fixture) {
     let registry = Registry::start_private();
     let image = pushed(fixture, &registry);
     let with = |files: Vec<PathBuf>| {
@@ -116,7 +116,7 @@ async fn a_private_registry_is_told_who_comes(fixture: &Fixture) {
     }
     let missing = written("missing.json", r#"{"credsStore": "nowhere"}"#);
     let error = pull(&with(vec![missing]), &image, Pull::Missing).await.unwrap_err();
-    assert!(error.to_string().contains("docker-credential-nowhere is not there"), "{error}");
+    assert!(error.to_string().contains("docker-credential-nowhere is not installed"), "{error}");
     fixture.clean(false).await;
 }
 

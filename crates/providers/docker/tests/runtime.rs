@@ -10,7 +10,7 @@ use kennel_types::{ErrorCode, NetworkMode, SandboxSpec};
 use std::os::unix::fs::PermissionsExt;
 
 #[tokio::test]
-async fn it_runs_what_it_is_asked_for() {
+async fn the_requested_runtime_is_used() {
     // By another name: which one it is matters to the engine alone.
     let engine = Private::start_with(&["--add-runtime", "other=/usr/sbin/runc"]);
     let fixture = Fixture::on(Kind::Docker, engine.socket());

@@ -11,12 +11,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 on_every_engine!(
-    a_missing_image_is_told_with_what_to_do,
-    an_engine_that_is_down_is_told_with_what_to_do,
-    an_early_end_shows_the_last_lines,
-    what_takes_too_long_is_ended,
-    a_sandbox_that_does_not_run_is_stopped,
-    what_happens_behind_our_back_is_seen_at_once,
+    a_missing_image_is_an_error_with_a_hint,
+    a_stopped_engine_is_an_error_with_a_hint,
+    an_early_exit_shows_the_last_lines_of_the_log,
+    a_command_that_takes_too_long_is_ended,
+    commands_in_a_stopped_sandbox_fail,
+    changes_by_other_programs_are_seen_at_once,
 );
 
 fn word(fixture: &Fixture) -> &'static str {
@@ -26,7 +26,7 @@ fn word(fixture: &Fixture) -> &'static str {
     }
 }
 
-async fn a_missing_image_is_told_with_what_to_do(fixture: &Fixture) {
+async fn a_missing_image_is_an_error_with_a_hint(fixture: &Fixture) {
     let image = "localhost/kennel-test/no-such-image";
     let spec = SandboxSpec { image: Some(image.into()), ..fixture.spec() };
     let error = fixture.provider.create(&spec).await.unwrap_err();
@@ -37,7 +37,7 @@ async fn a_missing_image_is_told_with_what_to_do(fixture: &Fixture) {
     fixture.clean(false).await;
 }
 
-async fn an_engine_that_is_down_is_told_with_what_to_do(fixture: &Fixture) {
+async fn a_stopped_engine_is_an_error_with_a_hint(fixture: &Fixture) {
     let socket = fixture.home.path().join("engine.sock");
     let provider = fixture.open(&socket, Credentials::default());
     let title = if fixture.kind == Kind::Docker { "Docker" } else { "Podman" };
@@ -56,7 +56,7 @@ async fn an_engine_that_is_down_is_told_with_what_to_do(fixture: &Fixture) {
     }
 }
 
-async fn an_early_end_shows_the_last_lines(fixture: &Fixture) {
+async fn an_early_exit_shows_the_last_lines_of_the_log(fixture: &Fixture) {
     let main = fixture.home.workspace().join("main");
     std::fs::write(&main, "#!/bin/sh\nfor i in $(seq 60); do echo line $i; done\n").unwrap();
     std::fs::set_permissions(&main, PermissionsExt::from_mode(0o755)).unwrap();
@@ -80,7 +80,7 @@ async fn an_early_end_shows_the_last_lines(fixture: &Fixture) {
     fixture.clean(false).await;
 }
 
-async fn what_takes_too_long_is_ended(fixture: &Fixture) {
+async fn a_command_that_takes_too_long_is_ended(fixture: &Fixture) {
     let sandbox = fixture.started(&fixture.spec()).await;
     let script = "sleep 1000 & echo begun; sleep 1000";
     let spec = ExecSpec { timeout: Some(Duration::from_millis(300)), ..ExecSpec::shell(script) };
@@ -91,7 +91,7 @@ async fn what_takes_too_long_is_ended(fixture: &Fixture) {
     fixture.clean(false).await;
 }
 
-async fn a_sandbox_that_does_not_run_is_stopped(fixture: &Fixture) {
+async fn commands_in_a_stopped_sandbox_fail(fixture: &Fixture) {
     let sandbox = Sandbox::create(fixture.provider.clone(), &fixture.spec()).await.unwrap();
     let told = async || sandbox.exec(&ExecSpec::argv(["true"])).await.err().unwrap();
     assert_eq!(told().await.code(), ErrorCode::Stopped, "it was never started");
@@ -104,7 +104,7 @@ async fn a_sandbox_that_does_not_run_is_stopped(fixture: &Fixture) {
     fixture.clean(false).await;
 }
 
-async fn what_happens_behind_our_back_is_seen_at_once(fixture: &Fixture) {
+async fn changes_by_other_programs_are_seen_at_once(fixture: &Fixture) {
     let name = format!("behind-{}", fixture.mark());
     let sandbox = fixture.started(&SandboxSpec { name: Some(name.clone()), ..fixture.spec() }).await;
     let container = format!("kennel-{name}");

@@ -20,7 +20,7 @@ async fn root_of(sandbox: &Sandbox) -> u32 {
 }
 
 #[tokio::test]
-async fn sandboxes_of_root_have_ids_of_their_own() {
+async fn sandboxes_with_userns_auto_have_separate_ids() {
     let fixture = Fixture::new(Kind::Podman);
     let one = fixture.started(&with(fixture.spec(), "auto")).await;
     let other = fixture.started(&with(fixture.spec(), "auto")).await;
@@ -43,7 +43,7 @@ async fn sandboxes_of_root_have_ids_of_their_own() {
 }
 
 #[tokio::test]
-async fn what_would_be_nobodys_is_refused() {
+async fn mounts_are_refused_with_userns_auto() {
     let fixture = Fixture::new(Kind::Podman);
     let refused = async |spec: SandboxSpec| {
         let error = fixture.provider.create(&with(spec, "auto")).await.unwrap_err();
@@ -65,7 +65,7 @@ async fn what_would_be_nobodys_is_refused() {
 }
 
 #[tokio::test]
-async fn docker_has_none_to_give() {
+async fn docker_refuses_userns_auto_and_keep_id() {
     let fixture = Fixture::new(Kind::Docker);
     for userns in ["auto", "keep-id"] {
         let error = fixture.provider.create(&with(fixture.spec(), userns)).await.unwrap_err();
@@ -77,7 +77,7 @@ async fn docker_has_none_to_give() {
 }
 
 #[tokio::test]
-async fn an_engine_that_remaps_ids_keeps_them_apart() {
+async fn sandboxes_on_a_remapping_engine_have_its_ids() {
     let _ = testers_ids(); // who has a range of ids to give
     let engine = Private::start_with(&["--userns-remap", "kennel-tester"]);
     let fixture = Fixture::on(Kind::Docker, engine.socket());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// It sleeps meanwhile, and lets the connection in afterwards.
 #[tokio::test]
-async fn a_keeper_without_descriptors_waits() {
+async fn a_keeper_without_free_descriptors_waits() {
     let home = Home::new();
     let provider: Arc<dyn Provider> = Arc::new(Local::new(home.state(), home.programs()));
     let sandbox = Sandbox::create(provider.clone(), &SandboxSpec::default()).await.unwrap();

@@ -21,7 +21,7 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn answers_are_scripted() {
+async fn replies_are_scripted() {
     let mock = Mock::new();
     let gate = Gate::new();
     mock.on(["git"], Answer::exit(1).stderr("git: no\n"));
@@ -46,7 +46,7 @@ async fn answers_are_scripted() {
 
 /// The mock's keeper knows nothing of holes, like one of an older release: all bytes travel, and the file is the same.
 #[tokio::test]
-async fn a_keeper_without_holes_gets_the_whole_file() {
+async fn a_keeper_without_sparse_files_gets_the_whole_file() {
     use std::os::unix::fs::{FileExt, MetadataExt};
     let sandbox = running(&Mock::new()).await;
     let files = sandbox.files(None).await.unwrap();
@@ -74,7 +74,7 @@ async fn a_keeper_without_holes_gets_the_whole_file() {
 }
 
 #[tokio::test]
-async fn lifecycle_calls_fail_once() {
+async fn a_fault_fails_one_lifecycle_call() {
     let mock = Mock::new();
     mock.fault(Fault::CreateFails(ErrorCode::NotAvailable));
     mock.fault(Fault::StartFails);
@@ -94,7 +94,7 @@ async fn lifecycle_calls_fail_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_keeper_that_never_answers_is_given_up() {
+async fn a_silent_keeper_is_a_timeout() {
     let mock = Mock::new();
     let sandbox = running(&mock).await;
     mock.fault(Fault::NeverAnswers);
@@ -104,7 +104,7 @@ async fn a_keeper_that_never_answers_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_launch_that_never_answers_takes_no_longer_than_it_may() {
+async fn a_silent_launch_ends_at_the_startup_timeout() {
     let mock = Mock::new();
     // Shorter and longer than any other patience.
     for seconds in [1, 50] {
@@ -122,7 +122,7 @@ async fn a_launch_that_never_answers_takes_no_longer_than_it_may() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_keeper_that_hangs_up_is_told_at_every_frame() {
+async fn a_connection_closed_after_any_frame_is_an_error() {
     let mock = Mock::new();
     let sandbox = running(&mock).await;
     // Welcome, running, output, two ends, exit.
@@ -181,13 +181,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn any_bytes_after_the_welcome_are_stood(garbage in proptest::collection::vec(any::<u8>(), 0..2000)) {
+    fn arbitrary_bytes_after_the_welcome_cause_no_panic(garbage in proptest::collection::vec(any::<u8>(), 0..2000)) {
         paused(stands(garbage));
     }
 
     /// Frames with a proper header, on streams that are open.
     #[test]
-    fn any_frames_after_the_welcome_are_stood(
+    fn arbitrary_frames_after_the_welcome_cause_no_panic(
         frames in proptest::collection::vec(
             (0u8..30, 0u32..6, proptest::collection::vec(any::<u8>(), 0..100)), 1..20)
     ) {

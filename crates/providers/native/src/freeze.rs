@@ -142,7 +142,7 @@ async fn until(mut done: impl FnMut() -> bool) -> bool {
         if began.elapsed() > WITHIN {
             return false;
         }
-        #[allow(clippy::disallowed_methods)] // a backoff: the kernel sends no event when a cgroup is frozen
+        #[expect(clippy::disallowed_methods, reason = "a backoff: the kernel sends no event when a cgroup is frozen")]
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(20));
     }

@@ -184,7 +184,7 @@ async fn no_sandbox_reaches_another() {
 }
 
 #[tokio::test]
-async fn nobody_gets_in_from_outside() {
+async fn no_other_machine_reaches_a_sandbox() {
     let net = Net::with_internet();
     let ground = Ground::new();
     let sandbox = ground.sandbox(&[]).await;
@@ -198,7 +198,7 @@ async fn nobody_gets_in_from_outside() {
 }
 
 #[tokio::test]
-async fn names_are_resolved() {
+async fn dns_works_inside() {
     let net = Net::with_internet();
     let ground = Ground::new();
     let resolv = ground.home.path().join("resolv.conf");
@@ -215,7 +215,7 @@ async fn names_are_resolved() {
 
 /// As with systemd-resolved or dnsmasq: who answers can be reached on the host only.
 #[tokio::test]
-async fn names_that_the_host_resolves_itself_are_resolved_too() {
+async fn dns_works_with_a_resolver_on_the_hosts_loopback() {
     let net = Net::with_internet();
     let ground = Ground::new();
     let resolv = ground.home.path().join("resolv.conf");
@@ -235,7 +235,7 @@ async fn names_that_the_host_resolves_itself_are_resolved_too() {
 
 /// The same for an ordinary user's, by `pasta`.
 #[tokio::test]
-async fn names_that_the_host_resolves_itself_are_resolved_for_users_too() {
+async fn dns_works_for_users_with_a_resolver_on_the_hosts_loopback() {
     programs::prepare();
     let net = Net::for_users();
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -388,7 +388,7 @@ async fn a_port_that_is_taken_is_refused_and_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn ports_need_a_network_to_come_from() {
+async fn ports_are_refused_without_bridge() {
     let _net = Net::alone();
     let ground = Ground::new();
     let with = |network, ports: &[&str]| SandboxSpec {
@@ -445,7 +445,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn twenty_at_once_have_twenty_addresses() {
+async fn twenty_sandboxes_have_twenty_addresses() {
     let net = Net::with_internet();
     answer(net.there(|| sockets("0.0.0.0:7000")));
     let ground = Ground::new();
@@ -472,7 +472,7 @@ async fn twenty_at_once_have_twenty_addresses() {
 }
 
 #[tokio::test]
-async fn rules_that_someone_flushed_are_made_again() {
+async fn flushed_firewall_rules_are_restored() {
     let net = Net::with_internet();
     answer(net.there(|| sockets("0.0.0.0:7000")));
     let ground = Ground::new();
@@ -492,7 +492,7 @@ async fn rules_that_someone_flushed_are_made_again() {
 
 /// A machine that passed nothing on before does so for sandboxes, and for nobody else.
 #[tokio::test]
-async fn turning_forwarding_on_makes_no_router() {
+async fn ip_forwarding_does_not_make_the_host_a_router() {
     let net = Net::with_internet();
     answer(net.there(|| sockets("0.0.0.0:7000")));
     std::fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap();
@@ -507,7 +507,7 @@ async fn turning_forwarding_on_makes_no_router() {
 
 /// Docker's own rules, without Docker: nothing passes but what is its own.
 #[tokio::test]
-async fn sandboxes_pass_where_docker_lets_nothing_pass() {
+async fn sandboxes_reach_the_internet_despite_dockers_drop_policy() {
     let net = Net::with_internet();
     answer(net.there(|| sockets("0.0.0.0:7000")));
     let ground = Ground::new();
@@ -534,7 +534,7 @@ async fn sandboxes_pass_where_docker_lets_nothing_pass() {
 /// The real one, on this machine's own network: the only test that touches it. What was not there before is not there
 /// afterwards.
 #[tokio::test]
-async fn sandboxes_pass_beside_a_real_docker() {
+async fn sandboxes_reach_the_internet_next_to_a_real_docker() {
     let socket = kennel_testkit::docker::socket();
     let policy = program("iptables", &["-S", "FORWARD"]);
     assert!(policy.contains("-j DOCKER-USER"), "{} has rules: {policy}", socket.display());
@@ -585,7 +585,7 @@ impl Traces {
 
 /// What passes bytes on has nothing that would be worth taking, and no other network than the sandbox's.
 #[tokio::test]
-async fn what_passes_bytes_on_is_nobody() {
+async fn the_forwarder_runs_as_nobody() {
     let _net = Net::alone();
     let ground = Ground::new();
     let spec = SandboxSpec { env: [("SECRET".to_owned(), "of the sandbox".to_owned())].into(), ..ground.spec() };
@@ -625,7 +625,7 @@ async fn what_passes_bytes_on_is_nobody() {
 
 /// It stands still with the sandbox, and goes on with it; a group with limits goes when both are gone.
 #[tokio::test]
-async fn ports_of_a_paused_sandbox_come_back() {
+async fn ports_work_again_after_a_pause() {
     let _net = Net::alone();
     let ground = Ground::new();
     let limits = kennel_types::Limits { pids: Some(64), ..kennel_types::Limits::default() };

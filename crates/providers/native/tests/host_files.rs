@@ -237,7 +237,7 @@ async fn files_of_this_machine_that_others_may_not_read_are_not_read_inside() {
 }
 
 #[tokio::test]
-async fn places_of_data_are_not_shown() {
+async fn directories_with_data_are_not_shown() {
     let (home, _net) = (Home::new(), Net::alone());
     let mut placed = Placed::default();
     let mark = format!("kennel-test-{}", std::process::id());
@@ -259,7 +259,7 @@ async fn places_of_data_are_not_shown() {
 }
 
 #[tokio::test]
-async fn filesystems_of_the_system_are_shown_and_no_others() {
+async fn only_filesystems_of_the_system_are_shown() {
     // In a mount namespace of its own.
     let (home, _net) = (Home::new(), Net::alone());
     let mut placed = Placed::default();

@@ -60,7 +60,7 @@ async fn first_id(sandbox: &Sandbox) -> u32 {
 }
 
 #[tokio::test]
-async fn each_sandbox_has_a_range_that_is_nobody_elses() {
+async fn each_sandbox_has_its_own_id_range() {
     let fixture = Fixture::new();
     let (one, other) = (fixture.started(&fixture.spec()).await, fixture.started(&fixture.spec()).await);
     let (first, second) = (first_id(&one).await, first_id(&other).await);
@@ -123,7 +123,7 @@ fn may_signal(user: u32, pid: u32) -> bool {
 }
 
 #[tokio::test]
-async fn subordinate_ids_of_a_user_reach_no_keeper_of_roots() {
+async fn subordinate_ids_of_a_user_cannot_signal_roots_keepers() {
     let fixture = Fixture::new();
     let sandbox = fixture.started(&fixture.spec()).await;
     let mut sleep = ExecSpec::argv(["sleep", "1000"]);

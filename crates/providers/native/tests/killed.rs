@@ -35,7 +35,7 @@ async fn killed_at_any_moment(home: &Home, limits: Limits) {
                 sandbox.start().await?;
                 sandbox.run(&ExecSpec::shell("mkdir -p /opt/a/b; chmod 0 /opt/a; sleep 1000"), None, 100).await
             });
-            #[allow(clippy::disallowed_methods)] // the moment is what the test is about
+            #[expect(clippy::disallowed_methods, reason = "the test is about the moment of the kill")]
             tokio::time::sleep(delay).await;
             kill_all(home);
             starting.abort();
@@ -63,13 +63,13 @@ async fn killed_at_any_moment(home: &Home, limits: Limits) {
 }
 
 #[tokio::test]
-async fn by_root() {
+async fn a_killed_start_by_root_leaves_nothing() {
     let home = Home::new();
     killed_at_any_moment(&home, Limits { pids: Some(100), ..Limits::default() }).await;
 }
 
 #[tokio::test]
-async fn by_an_ordinary_user() {
+async fn a_killed_start_by_an_ordinary_user_leaves_nothing() {
     become_ordinary_user(NOBODYS_IDS);
     let home = Home::new();
     killed_at_any_moment(&home, Limits::default()).await;

@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
 
 #[tokio::test]
-async fn a_link_in_place_of_a_mount_is_refused() {
+async fn a_symlink_in_place_of_a_mount_is_refused() {
     let (home, _net) = (Home::new(), Net::alone());
     let native: Arc<dyn Provider> = Arc::new(Native::new(home.state(), home.programs()));
     let (dir, link) = (home.workspace().join("dir"), home.workspace().join("link"));
@@ -35,7 +35,7 @@ async fn a_link_in_place_of_a_mount_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_ours_is_hidden_where_a_link_leads_to() {
+async fn kennels_directories_are_masked_at_the_target_of_a_symlink() {
     let (home, _net) = (Home::new(), Net::alone());
     // Where sandboxes see what the host has.
     let real = tempfile::Builder::new().prefix("kennel-test-").tempdir_in("/var/cache").unwrap();
@@ -59,7 +59,7 @@ async fn what_is_ours_is_hidden_where_a_link_leads_to() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_hidden_is_refused() {
+async fn a_path_that_cannot_be_masked_is_refused() {
     let home = Home::new();
     let odd = home.path().join(std::ffi::OsStr::from_bytes(b"\xff"));
     let native = Native::new(home.state(), home.programs()).hiding([odd]);

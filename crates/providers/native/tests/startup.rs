@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[tokio::test]
-async fn a_jail_that_never_says_a_word_is_given_up() {
+async fn a_silent_jail_fails_the_start() {
     let home = Home::new();
     let dir = home.path().join("programs");
     let provider: Arc<dyn Provider> = Arc::new(Native::new(home.state(), dir.clone()));
@@ -37,7 +37,7 @@ async fn a_jail_that_never_says_a_word_is_given_up() {
 }
 
 #[tokio::test]
-async fn its_maker_waits_no_longer_either() {
+async fn a_silent_jail_fails_the_first_command_of_its_creator() {
     let home = Home::new();
     let dir = home.path().join("programs");
     let provider: Arc<dyn Provider> = Arc::new(Native::new(home.state(), dir.clone()));

@@ -67,13 +67,13 @@ async fn shows_programs_and_no_secrets(home: &Home) {
 }
 
 #[tokio::test]
-async fn programs_of_the_home_are_there() {
+async fn toolchains_of_the_home_directory_run_inside() {
     let _net = Net::alone();
     shows_programs_and_no_secrets(&Home::new()).await;
 }
 
 #[tokio::test]
-async fn programs_of_an_ordinary_users_home_are_there() {
+async fn toolchains_of_an_ordinary_users_home_directory_run_inside() {
     let _net = Net::alone();
     become_ordinary_user(NOBODYS_IDS);
     shows_programs_and_no_secrets(&Home::new()).await;

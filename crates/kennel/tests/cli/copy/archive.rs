@@ -16,15 +16,15 @@ use tar::{EntryType, Header};
 
 on_every_provider!(
     a_tree_goes_in_and_out,
-    what_tar_makes_is_unpacked,
-    an_archive_becomes_a_file_whole_or_not_at_all,
-    what_leads_out_is_refused,
-    what_is_no_whole_archive_is_refused,
-    later_entries_take_the_place_of_links,
+    archives_of_tar_are_unpacked,
+    an_archive_file_is_complete_or_absent,
+    entries_that_lead_out_are_refused,
+    damaged_archives_are_refused,
+    later_entries_replace_symlinks,
     hard_links_are_copied,
-    what_cannot_be_in_an_archive_is_said,
-    files_that_change_do_not_spoil_the_rest,
-    a_reader_that_leaves_ends_it,
+    entries_that_cannot_be_archived_are_reported,
+    changing_files_do_not_damage_the_archive,
+    a_closed_output_pipe_ends_the_copy,
     ctrl_c_leaves_nothing,
 );
 
@@ -173,7 +173,7 @@ fn a_tree_goes_in_and_out(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-fn what_tar_makes_is_unpacked(kennel: &Kennel) {
+fn archives_of_tar_are_unpacked(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     let tree = tree(kennel);
     let file = kennel.home.path().join("made.tar");
@@ -197,7 +197,7 @@ fn what_tar_makes_is_unpacked(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-fn an_archive_becomes_a_file_whole_or_not_at_all(kennel: &Kennel) {
+fn an_archive_file_is_complete_or_absent(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     kennel.kennel(&["exec", &id, "-c", &format!("mkdir {dir}; echo x > {dir}/x")]).ok();
     let (source, here) = (format!("{id}:{dir}/x"), kennel.here());
@@ -220,7 +220,7 @@ fn an_archive_becomes_a_file_whole_or_not_at_all(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-fn what_leads_out_is_refused(kennel: &Kennel) {
+fn entries_that_lead_out_are_refused(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     kennel.kennel(&["exec", &id, "-c", &format!("mkdir -p {dir}/victim; echo theirs > {dir}/victim/file")]).ok();
     let target = format!("{id}:{dir}/new/target");
@@ -258,7 +258,7 @@ fn what_leads_out_is_refused(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-fn what_is_no_whole_archive_is_refused(kennel: &Kennel) {
+fn damaged_archives_are_refused(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     let target = format!("{id}:{dir}");
     let archive = ended(&[file("first", "whole"), file("second", &"x".repeat(3000))]);
@@ -299,7 +299,7 @@ fn what_is_no_whole_archive_is_refused(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-fn later_entries_take_the_place_of_links(kennel: &Kennel) {
+fn later_entries_replace_symlinks(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     kennel.kennel(&["exec", &id, "-c", &format!("mkdir -p {dir}/victim; echo theirs > {dir}/victim/file")]).ok();
     let victim = format!("{dir}/victim");
@@ -345,7 +345,7 @@ fn hard_links_are_copied(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-fn what_cannot_be_in_an_archive_is_said(kennel: &Kennel) {
+fn entries_that_cannot_be_archived_are_reported(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     kennel.kennel(&["exec", &id, "-c", &format!("mkdir {dir}; mkfifo {dir}/fifo; echo x > {dir}/file")]).ok();
     let out = kennel.kennel(&["cp", "--archive", &format!("{id}:{dir}/."), "-"]);
@@ -362,7 +362,7 @@ fn what_cannot_be_in_an_archive_is_said(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-fn files_that_change_do_not_spoil_the_rest(kennel: &Kennel) {
+fn changing_files_do_not_damage_the_archive(kennel: &Kennel) {
     let id = kennel.sandbox();
     // The kernel's own files say a size that is not theirs: none, or a page.
     for (path, size, message) in
@@ -377,7 +377,7 @@ fn files_that_change_do_not_spoil_the_rest(kennel: &Kennel) {
     }
 }
 
-fn a_reader_that_leaves_ends_it(kennel: &Kennel) {
+fn a_closed_output_pipe_ends_the_copy(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     kennel.kennel(&["exec", &id, "-c", &format!("mkdir {dir}; head -c 3000000 /dev/zero > {dir}/zeros")]).ok();
     let mut call = kennel.call(&["cp", "--archive", &format!("{id}:{dir}"), "-"]);

@@ -3,7 +3,7 @@
 use crate::{ids, sys};
 use kennel_jail::{IdMap, Ids, Trial, landlock_version};
 
-/// Tries everything. Afterwards, this process can be used for nothing else.
+/// Tries all features. Afterwards, this process can be used for nothing else.
 pub(crate) fn the_kernel() -> Trial {
     Trial { landlock: landlock(), user_namespace: user_namespace() }
 }
@@ -11,7 +11,7 @@ pub(crate) fn the_kernel() -> Trial {
 fn landlock() -> Result<u32, String> {
     landlock_version().map_err(|error| match error.raw_os_error() {
         Some(libc::ENOSYS) => "the kernel was built without it".into(),
-        Some(libc::EOPNOTSUPP) => "the kernel has it, and it is off since boot".into(),
+        Some(libc::EOPNOTSUPP) => "the kernel has it, but it was not enabled at boot".into(),
         _ => error.to_string(),
     })
 }
@@ -19,8 +19,8 @@ fn landlock() -> Result<u32, String> {
 fn user_namespace() -> Result<(), String> {
     let one = |outside| vec![IdMap { inside: 0, outside, count: 1 }];
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    sys::move_into(libc::CLONE_NEWUSER).map_err(|error| format!("make one: {error}"))?;
+    sys::move_into(libc::CLONE_NEWUSER).map_err(|error| format!("create a user namespace: {error}"))?;
     ids::map_as_user(std::process::id() as i32, &Ids { users: one(user), groups: one(group) })?;
     // Some hardened systems let users create a user namespace but allow nothing in it.
-    sys::move_into(libc::CLONE_NEWNS).map_err(|error| format!("make a mount namespace in it: {error}"))
+    sys::move_into(libc::CLONE_NEWNS).map_err(|error| format!("create a mount namespace in a user namespace: {error}"))
 }

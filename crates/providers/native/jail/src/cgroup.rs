@@ -78,7 +78,7 @@ impl Group {
     fn add_hierarchy(&mut self, mount: &Path, controller: &str, plan: &Cgroup) -> Result<PathBuf, String> {
         let hierarchy = mount.join(controller);
         if !hierarchy.join("cgroup.procs").exists() {
-            return Err(format!("limit {controller}: this machine has no {controller} control group"));
+            return Err(format!("set the {controller} limit: this machine has no {controller} cgroup controller"));
         }
         let dir = hierarchy.join("kennel").join(&plan.name);
         make_dir(&dir)?;
@@ -99,7 +99,7 @@ impl Group {
 }
 
 impl Drop for Group {
-    #[expect(clippy::disallowed_methods, reason = "a backoff: the kernel tells nobody that a group is empty")]
+    #[expect(clippy::disallowed_methods, reason = "a backoff: cgroup version 1 has no event for an empty cgroup")]
     fn drop(&mut self) {
         for dir in &self.dirs {
             // The last process may still be exiting.
@@ -130,14 +130,14 @@ fn make_dir(dir: &Path) -> Result<(), String> {
                     let _ = fs::create_dir(parent);
                 }
             }
-            Err(error) => return Err(format!("make the control group {}: {error}", dir.display())),
+            Err(error) => return Err(format!("create the cgroup {}: {error}", dir.display())),
         }
     }
-    Err(format!("make the control group {}: its parent comes and goes", dir.display()))
+    Err(format!("create the cgroup {}: its parent was removed again after each attempt", dir.display()))
 }
 
 fn write(path: &Path, value: &str) -> Result<(), String> {
-    fs::write(path, value).map_err(|error| format!("set {} to {value}: {error}", path.display()))
+    fs::write(path, value).map_err(|error| format!("write {value} to {}: {error}", path.display()))
 }
 
 fn write_if_there(path: &Path, value: &str) -> Result<(), String> {

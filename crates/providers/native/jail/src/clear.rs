@@ -8,9 +8,10 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions};
 use std::io::ErrorKind;
 
-/// Reads what to remove, and replies when it is gone.
+/// Reads the request to remove a directory, and removes it.
 pub(crate) fn as_told() -> Result<(), String> {
-    let clear: Clear = minicbor::decode(&place::hear()?).map_err(|error| format!("read what to remove: {error}"))?;
+    let clear: Clear = minicbor::decode(&place::hear()?)
+        .map_err(|error| format!("read the request to remove a directory: {error}"))?;
     remove(&clear.dir, Rights::User, &clear.ids)
 }
 
@@ -30,7 +31,7 @@ pub(crate) fn remove(dir: &str, rights: Rights, ids: &Ids) -> Result<(), String>
 
 /// Removes a directory as root of a user namespace with these ids.
 fn remove_inside(dir: &str, ids: &Ids) -> Result<(), String> {
-    let failed = |error: rustix::io::Errno| format!("make a user namespace to remove {dir} in: {error}");
+    let failed = |error: rustix::io::Errno| format!("create a user namespace to remove {dir}: {error}");
     let (mapped, tell) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
     let Some(pid) = sys::fork_into(libc::CLONE_NEWUSER).map_err(failed)? else {
         sys::die_with_parent();

@@ -14,23 +14,23 @@ pub(crate) const PLACE: &str = "disk";
 /// Mounts the filesystem where only this process sees it, and returns the directory for layers. The working directory
 /// must be the sandbox's. The filesystem is unmounted with the last mount that uses it.
 pub(crate) fn open() -> Result<String, String> {
-    let failed = |what: &'static str| move |error: Errno| format!("the sandbox's disk: {what}: {error}");
+    let failed = |what: &'static str| move |error: Errno| format!("mount the sandbox's disk: {what}: {error}");
     // Changing the mount namespace requires a single-threaded process, which this one is.
-    kennel_keeper::sys::unshare_mounts().map_err(failed("take a view of its own"))?;
+    kennel_keeper::sys::unshare_mounts().map_err(failed("create a mount namespace"))?;
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(failed("keep mounts private"))?;
+        .map_err(failed("make mounts private"))?;
     let (_held, device) = attach().map_err(|(what, error)| failed(what)(error))?;
-    let disk = rustix::mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("open the file system"))?;
-    rustix::mount::fsconfig_set_string(&disk, "source", &device).map_err(failed("name the device"))?;
-    rustix::mount::fsconfig_create(&disk).map_err(failed("open the file system"))?;
+    let disk = rustix::mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("open the filesystem"))?;
+    rustix::mount::fsconfig_set_string(&disk, "source", &device).map_err(failed("set the device"))?;
+    rustix::mount::fsconfig_create(&disk).map_err(failed("open the filesystem"))?;
     let flags = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
     let mount =
-        rustix::mount::fsmount(&disk, FsMountFlags::FSMOUNT_CLOEXEC, flags).map_err(failed("make it a mount"))?;
-    make(PLACE).map_err(failed("make its place"))?;
+        rustix::mount::fsmount(&disk, FsMountFlags::FSMOUNT_CLOEXEC, flags).map_err(failed("create the mount"))?;
+    make(PLACE).map_err(failed("create the mount point"))?;
     rustix::mount::move_mount(&mount, "", CWD, PLACE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .map_err(failed("mount"))?;
+        .map_err(failed("attach the mount"))?;
     for layer in ["upper", "work"] {
-        make(&format!("{PLACE}/{layer}")).map_err(failed("make a layer"))?;
+        make(&format!("{PLACE}/{layer}")).map_err(failed("create a layer directory"))?;
     }
     Ok(format!("{PLACE}/"))
 }
@@ -47,8 +47,8 @@ fn attach() -> Result<(OwnedFd, String), (&'static str, Errno)> {
     let open = |path: &str, what: &'static str| {
         rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|error| (what, error))
     };
-    let file = open(FILE, "open its file")?;
-    let control = open("/dev/loop-control", "find loop devices, which this machine must have")?;
+    let file = open(FILE, "open the disk file")?;
+    let control = open("/dev/loop-control", "open /dev/loop-control, because a disk limit needs loop devices")?;
     loop {
         let number = sys::free_loop_device(&control).map_err(|error| ("find a free loop device", error))?;
         let path = format!("/dev/loop{number}");
@@ -57,7 +57,7 @@ fn attach() -> Result<(OwnedFd, String), (&'static str, Errno)> {
             Ok(()) => return Ok((device, path)),
             // Another process was faster.
             Err(Errno::BUSY) => {}
-            Err(error) => return Err(("make a loop device of it", error)),
+            Err(error) => return Err(("attach the disk file to a loop device", error)),
         }
     }
 }

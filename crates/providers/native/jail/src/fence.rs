@@ -11,7 +11,7 @@ const NEWEST: ABI = ABI::V6;
 
 /// Restricts this process and all its descendants permanently.
 pub(crate) fn put_up() -> Result<(), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("put up Landlock: {error}");
+    let failed = |error: &dyn std::fmt::Display| format!("enforce Landlock: {error}");
     let all = AccessFs::from_all(NEWEST);
     let root = PathFd::new("/").map_err(|error| failed(&error))?;
     let fence = Ruleset::default()
@@ -22,7 +22,7 @@ pub(crate) fn put_up() -> Result<(), String> {
         .and_then(landlock::RulesetCreated::restrict_self)
         .map_err(|error| failed(&error))?;
     match fence.ruleset {
-        RulesetStatus::NotEnforced => Err("the kernel does not have Landlock any more".to_owned()),
+        RulesetStatus::NotEnforced => Err(failed(&"the kernel does not support it any more")),
         RulesetStatus::PartiallyEnforced | RulesetStatus::FullyEnforced => Ok(()),
     }
 }

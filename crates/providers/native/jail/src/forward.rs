@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// The instructions.
+/// The instructions for a forwarder.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct Order {
     /// A process in the sandbox's network namespace.
@@ -82,12 +82,13 @@ pub(crate) fn serve() -> ! {
 /// Listens in one network namespace, and stays in the one in which it connects.
 fn set_up() -> Result<(Vec<Listener>, Vec<SocketAddr>), String> {
     let parent = rustix::process::getppid();
-    let order: Order = minicbor::decode(&place::hear()?).map_err(|error| format!("read what to pass on: {error}"))?;
+    let order: Order =
+        minicbor::decode(&place::hear()?).map_err(|error| format!("read the forwarding rules: {error}"))?;
     kennel_keeper::sys::close_all_but(&[]);
     kennel_keeper::sys::ignore_signal(libc::SIGPIPE);
     let open =
         |of: &str| rustix::fs::open(format!("/proc/{of}/ns/net"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    let failed = |error: Errno| format!("enter the sandbox's network: {error}");
+    let failed = |error: Errno| format!("enter the sandbox's network namespace: {error}");
     let (host, inside) = (open("self").map_err(failed)?, open(&order.pid.to_string()).map_err(failed)?);
     if order.direction == Direction::Out {
         network::enter(&inside).map_err(failed)?;
@@ -100,15 +101,15 @@ fn set_up() -> Result<(Vec<Listener>, Vec<SocketAddr>), String> {
     }
     network::enter(if order.direction == Direction::In { &inside } else { &host }).map_err(failed)?;
     drop((host, inside));
-    give_up_rights().map_err(|error| format!("give up rights: {error}"))?;
+    give_up_rights().map_err(|error| format!("drop privileges: {error}"))?;
     if rustix::process::getppid() != parent {
-        return Err("whoever started us is gone".into());
+        return Err("the parent process has ended".into());
     }
     let places = listeners.iter().map(Listener::place).collect::<Result<Vec<_>, _>>();
-    Ok((listeners, places.map_err(|error| format!("see where we listen: {error}"))?))
+    Ok((listeners, places.map_err(|error| format!("read the listening addresses: {error}"))?))
 }
 
-#[expect(clippy::disallowed_methods, reason = "a process of its own that holds on to no directory")]
+#[expect(clippy::disallowed_methods, reason = "this process is separate, and must not keep a directory in use")]
 fn give_up_rights() -> Result<(), Errno> {
     const NOBODY: u32 = 65_534;
     rustix::process::chdir("/")?;
@@ -143,16 +144,18 @@ struct Sender {
 impl Listener {
     fn open(rule: &Rule) -> Result<Self, String> {
         let failed = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::AddrInUse => format!("publish a port at {}: it is taken", rule.listen),
+            std::io::ErrorKind::AddrInUse => format!("publish a port at {}: the port is in use", rule.listen),
             _ => format!("listen at {}: {error}", rule.listen),
         };
-        let read = |text: &String| text.parse().map_err(|_| format!("{text} is no address"));
+        let read = |text: &String| {
+            text.parse().map_err(|_| format!("invalid address {text}: expected an IP address and a port"))
+        };
         let listen: SocketAddr = read(&rule.listen)?;
         let to = rule.to.iter().map(read).collect::<Result<Vec<SocketAddr>, _>>()?;
         if rule.udp {
             let socket = UdpSocket::bind(listen).map_err(failed)?;
             socket.set_nonblocking(true).map_err(failed)?;
-            let to = *to.first().ok_or("there is nobody to pass it to")?;
+            let to = *to.first().ok_or_else(|| format!("forward {}: the rule has no target", rule.listen))?;
             return Ok(Self::Datagram(Datagrams { socket, to, senders: HashMap::new() }));
         }
         let socket = TcpListener::bind(listen).map_err(failed)?;
@@ -242,7 +245,7 @@ struct Way {
     bytes: Vec<u8>,
     /// Whether there is no more data.
     ended: bool,
-    /// Whether the other end was told.
+    /// Whether the other end was told that there is no more data.
     told: bool,
 }
 
@@ -406,7 +409,7 @@ mod tests {
     #[test]
     fn bytes_arrive_whole_in_both_directions_and_ends_are_passed_on() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
-        // The first place refuses: nobody listens there.
+        // Nobody listens at the first address, so it refuses connections.
         let refusing = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let place = exchange(false, &[refusing, server.local_addr().unwrap()]);
         let echo = std::thread::spawn(move || {

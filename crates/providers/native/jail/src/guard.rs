@@ -28,15 +28,15 @@ impl Guard {
         let failed = |what: &'static str| move |error: Errno| format!("network bridge: {what}: {error}");
         // Listen before reading the networks, so that no later change is missed.
         let changes = Changes::listen().map_err(failed("listen for changes of the host's networks"))?;
-        let blocked = host_networks().map_err(failed("look at the host's networks"))?;
+        let blocked = host_networks().map_err(failed("read the host's networks"))?;
         let mut names = Ranges::metadata();
         names.extend(resolvers.iter().filter_map(|server| server.parse().ok()).map(|it: IpAddr| Prefix::host(it)));
         // Connections to published ports come from the sandbox's own loopback.
         let rules = Firewall { blocked, names, answers: false };
         socket.load(&rules).map_err(|error| {
             format!(
-                "network bridge: load firewall rules in the sandbox's network: {error} (they need the kernel's nf_tables; \
-                 --network none needs nothing)"
+                "network bridge: load firewall rules in the sandbox's network: {error} (this needs nf_tables in the \
+                 kernel; --network none does not)"
             )
         })?;
         Ok(Self { socket, changes, rules })

@@ -5,7 +5,7 @@ use kennel_proto::KeeperConfig;
 use minicbor::{Decode, Encode};
 use rustix::fd::OwnedFd;
 
-/// The message. Descriptors are numbers in the table that both processes share.
+/// The message to the process inside. Descriptors are numbers in the table that both processes share.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct Handover {
     /// The sandbox's directory on the host.

@@ -15,7 +15,7 @@ pub(crate) fn map(pid: i32, ids: &Ids) -> Result<(), String> {
         let path = format!("/proc/{pid}/{file}");
         let line = |IdMap { inside, outside, count }: &IdMap| format!("{inside} {outside} {count}");
         let lines: Vec<String> = maps.iter().map(line).collect();
-        fs::write(&path, lines.join("\n")).map_err(|error| format!("map ids in {path}: {error}"))?;
+        fs::write(&path, lines.join("\n")).map_err(|error| format!("write the id map {path}: {error}"))?;
     }
     Ok(())
 }
@@ -25,7 +25,7 @@ pub(crate) fn map(pid: i32, ids: &Ids) -> Result<(), String> {
 pub(crate) fn map_as_user(pid: i32, ids: &Ids) -> Result<(), String> {
     if let ([_], [_]) = (&*ids.users, &*ids.groups) {
         let path = format!("/proc/{pid}/setgroups");
-        fs::write(&path, "deny").map_err(|error| format!("give up groups in {path}: {error}"))?;
+        fs::write(&path, "deny").map_err(|error| format!("deny setgroups in {path}: {error}"))?;
         return map(pid, ids);
     }
     for (program, maps) in [("/usr/bin/newuidmap", &ids.users), ("/usr/bin/newgidmap", &ids.groups)] {
@@ -53,9 +53,16 @@ pub(crate) fn namespace_of(pid: i32) -> Result<OwnedFd, String> {
 pub(crate) struct Namespaces {
     /// The user that they are charged to, if not the host's root.
     charged_to: Option<u32>,
-    /// The holder of one without maps.
+    /// The holder of a namespace that has no maps yet.
     spare: Cell<Option<NamespaceHolder>>,
-    made: RefCell<Vec<(Ids, Rc<OwnedFd>)>>,
+    made: RefCell<Vec<Made>>,
+}
+
+struct Made {
+    ids: Ids,
+    namespace: Rc<OwnedFd>,
+    /// Reaped when the sandbox is ready: nothing has to wait for its end before that.
+    _holder: NamespaceHolder,
 }
 
 impl Namespaces {
@@ -69,20 +76,20 @@ impl Namespaces {
     }
 
     fn start(&self) -> Result<NamespaceHolder, String> {
-        let failed = |error| format!("make a user namespace: {error}");
+        let failed = |error| format!("create a user namespace: {error}");
         let _charged = self.charged_to.map(sys::ChargedTo::user).transpose().map_err(failed)?;
         NamespaceHolder::start(libc::CLONE_NEWUSER).map_err(failed)
     }
 
     /// Returns a namespace with these maps. Mounts with the same owner share it.
     pub(crate) fn with(&self, ids: &Ids) -> Result<Rc<OwnedFd>, String> {
-        if let Some((_, namespace)) = self.made.borrow().iter().find(|(has, _)| has == ids) {
-            return Ok(namespace.clone());
+        if let Some(made) = self.made.borrow().iter().find(|made| made.ids == *ids) {
+            return Ok(made.namespace.clone());
         }
         let holder = self.spare.take().map_or_else(|| self.start(), Ok)?;
         map(holder.pid, ids)?;
         let namespace = Rc::new(namespace_of(holder.pid)?);
-        self.made.borrow_mut().push((ids.clone(), namespace.clone()));
+        self.made.borrow_mut().push(Made { ids: ids.clone(), namespace: namespace.clone(), _holder: holder });
         Ok(namespace)
     }
 }

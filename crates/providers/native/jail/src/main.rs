@@ -123,10 +123,10 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     let first_id: Option<u32> = std::env::args().nth(2).and_then(|id| id.parse().ok());
     let network = Network::ALL.into_iter().find(|network| argument.as_deref() == Some(network.argument()));
     let network = network.ok_or(
-        "usage: kennel-jail none|joined|host [FIRST-ID], or kennel-jail forward|clear, told what to do on standard input; or kennel-jail try",
+        "usage: kennel-jail none|joined|host [FIRST-ID], with a plan on standard input; kennel-jail forward|clear, with instructions on standard input; or kennel-jail try",
     )?;
 
-    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("make a pipe: {error}"));
+    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("create a pipe: {error}"));
     let ((hand_out, hand_in), (up_out, up_in)) = (pipe()?, pipe()?);
     // Without the network namespace, unless it is needed first; see `walls::Own`.
     let mut namespaces = libc::CLONE_NEWUSER
@@ -142,18 +142,18 @@ fn start(heard: &mut Heard) -> Result<Watch, String> {
     let firewall = network == Network::Joined && !rustix::process::geteuid().is_root();
     // The kernel charges what is created in a user namespace to its creator, which should not be the host's root.
     let charged = first_id.map(sys::ChargedTo::user).transpose();
-    let charged = charged.map_err(|error| format!("become the user whom namespaces are charged to: {error}"))?;
+    let charged = charged.map_err(|error| format!("switch to the user that namespaces are charged to: {error}"))?;
     let inside = match sys::fork_into(namespaces) {
         Ok(Some(pid)) => Inside(pid),
         Ok(None) => walls::raise(network, firewall, &hand_out, &up_in),
-        Err(error) => return Err(format!("make namespaces: {error}")),
+        Err(error) => return Err(format!("create namespaces: {error}")),
     };
     drop(charged);
     // Let the child run first. A forked process often waits for its parent's CPU even if another is idle; a process
     // that is woken does not.
     let mut up = [0; 4];
     rustix::io::retry_on_intr(|| rustix::io::read(&up_out, &mut up))
-        .map_err(|error| format!("wait for the one inside: {error}"))?;
+        .map_err(|error| format!("wait for the process inside: {error}"))?;
     // The number is valid in the descriptor table that both processes share.
     let firewall = kennel_keeper::sys::inherited(i32::from_ne_bytes(up)).map(FirewallSocket::from);
 
@@ -226,17 +226,17 @@ impl Watch {
         // The descriptor table is shared until the sandbox is ready. Nothing may be closed before that.
         let mut answer = [0; 1024];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(up, &mut answer))
-            .map_err(|error| format!("wait for the walls: {error}"))?;
+            .map_err(|error| format!("wait until the sandbox is isolated: {error}"))?;
         drop(up_in);
         match &answer[..count] {
             b"ok" => {}
-            [] => return Err("the process inside ended before its walls stood".into()),
+            [] => return Err("the process inside ended before the sandbox was isolated".into()),
             message => return Err(String::from_utf8_lossy(message).into_owned()),
         }
         Ok(())
     }
 
-    /// Creates the parts of its root that must be created outside.
+    /// Creates the mounts of the sandbox that must be created outside.
     fn root(&self) -> Result<(Root, Option<rootfs::Mounts>), String> {
         let (plan, inside) = (&self.plan, self.inside.0);
         match plan.rights {
@@ -252,7 +252,7 @@ impl Watch {
     }
 
     /// Waits for the sandbox to end, and cleans up.
-    #[expect(clippy::disallowed_methods, reason = "it leaves the directory that it removes")]
+    #[expect(clippy::disallowed_methods, reason = "the process leaves the directory before it removes it")]
     fn until_the_end(mut self) {
         drop(self.namespaces);
         // Only what the lock, the exit code and the firewall need stays open. The jail holds no mount.

@@ -26,7 +26,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 const TRIES: u16 = 10_000;
 
 /// A process outside that a sandbox's network needs. It ends when this is dropped, and with the jail.
-#[allow(dead_code)] // held for as long as the sandbox runs, and that is all
+#[allow(dead_code)] // never read: it is held as long as the sandbox runs
 pub(crate) enum Helper {
     Forwarder(Forwarder),
     Pasta(Pasta),
@@ -47,16 +47,18 @@ pub(crate) fn join(link: &Link, pid: i32, ids: &Ids, firewall: Option<FirewallSo
         let ports = choose(&link.ports)?;
         let pasta = Pasta::start(program, pid, &ports, !link.names.is_empty())?;
         // Load the rules while `pasta` starts, which takes a while.
-        let firewall = firewall.ok_or("network bridge: no socket for the sandbox's firewall")?;
+        let firewall =
+            firewall.ok_or("network bridge: the process inside sent no socket for the sandbox's firewall")?;
         let guard = Guard::put_up(firewall, &link.resolvers)?;
         pasta.wait(program, pid)?;
         let places: Vec<SocketAddr> = ports.iter().map(|port| (Ipv4Addr::LOCALHOST, port.host).into()).collect();
         write_down(&ports, &places)?;
         return Ok(Joined { helpers: vec![Helper::Pasta(pasta)], guard: Some(guard) });
     }
-    let own = namespace("self").map_err(|error| format!("open the host's network: {error}"))?;
-    let inside = namespace(&pid.to_string()).map_err(|error| format!("open the sandbox's network: {error}"))?;
-    let address = wire(link, &own, &inside, ids).map_err(|(what, error)| format!("network: {what}: {error}"))?;
+    let own = namespace("self").map_err(|error| format!("open the host's network namespace: {error}"))?;
+    let inside =
+        namespace(&pid.to_string()).map_err(|error| format!("open the sandbox's network namespace: {error}"))?;
+    let address = wire(link, &own, &inside, ids).map_err(|(what, error)| format!("network bridge: {what}: {error}"))?;
     let mut helpers = Vec::new();
     if !link.ports.is_empty() {
         helpers.push(Helper::Forwarder(publish(link, address, pid)?));
@@ -75,26 +77,28 @@ fn namespace(of: &str) -> Result<OwnedFd, Errno> {
 fn wire(link: &Link, own: &OwnedFd, inside: &OwnedFd, ids: &Ids) -> Result<Ipv4Addr, (&'static str, Errno)> {
     const NAME: &str = "eth0";
     let step = |what: &'static str| move |error: Errno| (what, error);
-    let here = Netlink::open().map_err(step("talk to the kernel"))?;
+    let here = Netlink::open().map_err(step("open a netlink socket"))?;
     let open = || {
         let _ = let_ping(ids); // If this fails, `ping` does not work inside.
         Netlink::open()
     };
-    let there = in_namespace(own, inside, open).map_err(step("talk to the kernel about the sandbox"))?;
-    let (number, name) = take_number(link, &here, inside).map_err(step("make a pair of interfaces"))?;
+    let there =
+        in_namespace(own, inside, open).map_err(step("open a netlink socket in the sandbox's network namespace"))?;
+    let (number, name) = take_number(link, &here, inside).map_err(step("create a pair of interfaces"))?;
     let range = u32::from(Ipv4Addr::from(link.range));
     let (gateway, address) = (Ipv4Addr::from(range + 1), Ipv4Addr::from(range + u32::from(number)));
 
     let index = here.index(&name).map_err(step("find the host's interface"))?;
     here.turn_on(index).map_err(step("turn on the host's interface"))?;
     here.add_route(index, address).map_err(step("add the route to the sandbox"))?;
-    here.add_neighbour(index, address, mac(number, Side::Inside)).map_err(step("say where the sandbox is"))?;
+    here.add_neighbour(index, address, mac(number, Side::Inside))
+        .map_err(step("add a neighbour entry for the sandbox"))?;
 
     let index = there.index(NAME).map_err(step("find the sandbox's interface"))?;
     there.add_address(index, address).map_err(step("give the sandbox its address"))?;
     there.turn_on(index).map_err(step("turn on the sandbox's interface"))?;
-    there.add_way_out(index, gateway).map_err(step("add the sandbox's route"))?;
-    there.add_neighbour(index, gateway, mac(number, Side::Host)).map_err(step("say where the host is"))?;
+    there.add_way_out(index, gateway).map_err(step("add the sandbox's default route"))?;
+    there.add_neighbour(index, gateway, mac(number, Side::Host)).map_err(step("add a neighbour entry for the host"))?;
     return Ok(address);
 
     /// Takes a free number. An interface name can exist only once, and so can its address.
@@ -207,11 +211,12 @@ impl Forwarder {
     /// Starts a forwarder and waits until it listens. Returns the addresses. It is a separate program, so its memory
     /// contains nothing of the plan.
     fn start(order: &Order) -> Result<(Self, Vec<SocketAddr>), String> {
-        let failed = |error: &dyn std::fmt::Display| format!("start what passes bytes on: {error}");
+        let failed = |error: &dyn std::fmt::Display| format!("start the process that forwards ports and DNS: {error}");
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.map_err(|error| failed(&error))?;
         let program = CString::from(c"/proc/self/exe");
-        let arguments = [CString::from(c"kennel-jail"), CString::new(FORWARD).expect("no zero is in it")];
+        let arguments =
+            [CString::from(c"kennel-jail"), CString::new(FORWARD).expect("the argument contains no zero byte")];
         let child = kennel_keeper::sys::fork_until_exec(|| {
             sys::die_with_parent();
             if kennel_keeper::sys::put_at(&theirs, 0).is_ok() {
@@ -231,7 +236,7 @@ impl Forwarder {
         let Some(places) = answer.strip_prefix("ok ") else {
             return Err(match answer.strip_prefix("error ") {
                 Some(why) => why.to_owned(),
-                None => failed(&"it ended without a word"),
+                None => failed(&"it ended without a reply"),
             });
         };
         let places = places.split_whitespace().map(str::parse).collect::<Result<Vec<SocketAddr>, _>>();

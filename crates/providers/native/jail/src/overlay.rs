@@ -36,7 +36,7 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, Str
     let upper = Upper::root(&own, owner)?;
     let mut layers = Layers::default();
     match &plan.base {
-        Base::Parts(_) => Err("root needs no parts".into()),
+        Base::Parts(_) => Err("the host's root does not build a root filesystem from parts".into()),
         Base::Image(dirs) => {
             let dirs: Vec<OwnedFd> =
                 dirs.iter().map(|dir| shifted(dir, namespace)).collect::<Result<Vec<_>, String>>()?;
@@ -56,7 +56,8 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, Str
                     shiftable => drop(shiftable?),
                 }
                 let upper = Upper::of(&own, path, owner)?;
-                let cover = clone(&cover, path).map_err(|error| format!("/{path}: cover: {error}"))?;
+                let cover =
+                    clone(&cover, path).map_err(|error| format!("overlay of /{path}: clone the cover: {error}"))?;
                 others.push((path.clone(), layers.host(&format!("/{path}"), &cover, namespace, &upper)?));
                 keep_open([cover]);
             }
@@ -84,15 +85,16 @@ impl Upper {
         let dir = format!("{own}parts/{}", path.replace('/', "+"));
         let dirs = Self { upper: format!("{dir}/upper"), work: format!("{dir}/work") };
         for dir in [&dirs.upper, &dirs.work] {
-            std::fs::create_dir_all(dir).map_err(|error| format!("make {dir}: {error}"))?;
+            std::fs::create_dir_all(dir).map_err(|error| format!("create {dir}: {error}"))?;
         }
-        let host = rustix::fs::stat(format!("/{path}")).map_err(|error| format!("look at /{path}: {error}"))?;
+        let host =
+            rustix::fs::stat(format!("/{path}")).map_err(|error| format!("read the mode of /{path}: {error}"))?;
         dirs.give(owner, host.st_mode & 0o7777)?;
         Ok(dirs)
     }
 
     fn give(&self, (user, group): (u32, u32), mode: u32) -> Result<(), String> {
-        let failed = |error: Errno| format!("give {} to root inside: {error}", self.upper);
+        let failed = |error: Errno| format!("give {} the owner and mode of its mount point: {error}", self.upper);
         rustix::fs::chown(&*self.upper, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(failed)?;
         rustix::fs::chmod(&*self.upper, Mode::from_raw_mode(mode)).map_err(failed)
     }
@@ -176,9 +178,8 @@ fn create(upper: Option<&Upper>, set_lower: impl FnOnce(&OwnedFd) -> Result<(), 
     let step = |what: &'static str| move |error: Errno| (what, error);
     // Nobody, without groups. Only the capabilities that mounting needs remain.
     let nobody = upper.is_none().then(sys::FilesOf::become_nobody).transpose();
-    let _nobody = nobody.map_err(step("give up rights on files"))?;
-    let overlay =
-        rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(step("open the file system"))?;
+    let _nobody = nobody.map_err(step("drop the rights to files of other users"))?;
+    let overlay = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(step("open the filesystem"))?;
     set_lower(&overlay).map_err(step("add the lower layers"))?;
     let mut attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
     if let Some(Upper { upper, work }) = upper {
@@ -209,12 +210,12 @@ fn clone(mount: impl AsFd, path: &str) -> Result<OwnedFd, Errno> {
 
 /// Creates the layer that masks host paths. It is in memory, because it is small and must not be within a layer below
 /// it.
-#[expect(clippy::disallowed_methods, reason = "fewer calls, and this program has one thread")]
+#[expect(clippy::disallowed_methods, reason = "it saves system calls, and this program has one thread")]
 fn cover(cover: &[Cover], (user, group): (u32, u32)) -> Result<OwnedFd, String> {
     let (uid, gid) = (user.to_string(), group.to_string());
     let options = [("mode", "0755"), ("size", "4194304"), ("uid", &*uid), ("gid", &*gid)];
     let layer = crate::rootfs::filesystem("tmpfs", &options, MountAttrFlags::empty())
-        .map_err(|error| format!("make the covering layer: {error}"))?;
+        .map_err(|error| format!("create the cover: {error}"))?;
     // Working inside it takes the fewest system calls. This is done for every sandbox.
     let here =
         rustix::fs::open(".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| error.to_string())?;
@@ -243,7 +244,7 @@ fn put(Cover { path, kind }: &Cover) -> Result<(), String> {
             rustix::fs::open(path, flags, mode(bits)).and_then(|file| rustix::io::write(&file, content)).map(drop)
         }
     };
-    done.map_err(|error| format!("cover /{path}: {error}"))
+    done.map_err(|error| format!("mask /{path}: {error}"))
 }
 
 /// Unmounts what this process has attached in the sandbox's directory, where only it sees it: a mount point cannot be

@@ -19,17 +19,19 @@ const LAYERS: &str = "parts";
 
 /// Creates the root, without attaching it. The working directory must be the sandbox's.
 pub(crate) fn root(base: &Base) -> Result<OwnedFd, String> {
-    rustix::fs::chmod("upper", Mode::from_raw_mode(0o755)).map_err(|error| format!("open upper: {error}"))?;
+    rustix::fs::chmod("upper", Mode::from_raw_mode(0o755))
+        .map_err(|error| format!("set the mode of upper: {error}"))?;
     match base {
         Base::Image(layers) => {
             let layers: Vec<&str> = layers.iter().map(String::as_str).collect();
-            overlay(&layers, "upper", "work").map_err(|error| format!("overlay: {error}"))
+            overlay(&layers, "upper", "work").map_err(|error| format!("overlay of /: {error}"))
         }
-        Base::Host { .. } => Err("only root can show the host's root as a whole".into()),
+        Base::Host { .. } => Err("only root can use the whole root of the host as an overlay layer".into()),
         Base::Parts(_) => {
             let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-            let root = open_tree(CWD, "upper", flags).map_err(|error| format!("open upper: {error}"))?;
-            sys::set_mount_flags(&root, NO_EFFECTS_BITS, false).map_err(|error| format!("shut upper: {error}"))?;
+            let root = open_tree(CWD, "upper", flags).map_err(|error| format!("clone upper: {error}"))?;
+            sys::set_mount_flags(&root, NO_EFFECTS_BITS, false)
+                .map_err(|error| format!("set the mount flags of upper: {error}"))?;
             Ok(root)
         }
     }
@@ -39,7 +41,7 @@ pub(crate) fn root(base: &Base) -> Result<OwnedFd, String> {
 pub(crate) fn fill(root: BorrowedFd<'_>, base: &Base, etc: &[EtcFile]) -> Result<(), String> {
     if let Base::Parts(parts) = base {
         for part in parts {
-            put(root, part).map_err(|error| format!("/{}: {error}", part.path))?;
+            put(root, part).map_err(|error| format!("mount /{}: {error}", part.path))?;
         }
     }
     for place in ["dev", "proc", "sys", "tmp"] {
@@ -129,7 +131,7 @@ fn host(path: &str, mode: u32) -> Result<OwnedFd, String> {
     }
     // It contains other mounts, or its filesystem cannot be an overlay layer.
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    let copy = open_tree(CWD, &*lower, flags).map_err(|error| format!("copy: {error}"))?;
+    let copy = open_tree(CWD, &*lower, flags).map_err(|error| format!("clone the mount: {error}"))?;
     let flags = NO_EFFECTS_BITS | libc::MOUNT_ATTR_RDONLY;
     sys::set_mount_flags(&copy, flags, true).map_err(|error| format!("make it read-only: {error}"))?;
     Ok(copy)
@@ -138,8 +140,8 @@ fn host(path: &str, mode: u32) -> Result<OwnedFd, String> {
 /// Creates a directory on disk for a part's layer.
 fn layer_dir(path: &str, name: &str, mode: u32) -> Result<String, String> {
     let dir = format!("{LAYERS}/{}/{name}", path.replace('/', "+"));
-    std::fs::create_dir_all(&dir).map_err(|error| format!("make {dir}: {error}"))?;
-    rustix::fs::chmod(&*dir, Mode::from_raw_mode(mode)).map_err(|error| format!("make {dir}: {error}"))?;
+    std::fs::create_dir_all(&dir).map_err(|error| format!("create {dir}: {error}"))?;
+    rustix::fs::chmod(&*dir, Mode::from_raw_mode(mode)).map_err(|error| format!("create {dir}: {error}"))?;
     Ok(dir)
 }
 
@@ -172,7 +174,7 @@ fn overlay_with(
 
 /// Creates a `/dev` with bind mounts of the host's devices, because an ordinary user cannot create devices.
 fn devices(root: BorrowedFd<'_>) -> Result<(), String> {
-    let failed = |what: &str, error: Errno| format!("make /dev: {what}: {error}");
+    let failed = |what: &str, error: Errno| format!("create /dev: {what}: {error}");
     let options = [("mode", "0755"), ("size", "65536"), ("nr_inodes", "64")];
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let dev = rootfs::filesystem("tmpfs", &options, attributes).map_err(|error| failed("mount", error))?;

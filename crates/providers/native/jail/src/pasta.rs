@@ -73,15 +73,15 @@ impl Pasta {
     }
 
     /// Waits until the network of that process has a default route.
-    #[expect(clippy::disallowed_methods, reason = "a backoff: pasta tells nobody when it is ready")]
+    #[expect(clippy::disallowed_methods, reason = "a backoff: pasta does not report when it is ready")]
     pub(crate) fn wait(&self, program: &str, pid: i32) -> Result<(), String> {
         let failed = |why: &dyn std::fmt::Display| format!("start {program}: {why}");
         let began = Instant::now();
         while !has_way_out(pid) {
             match rustix::process::waitpid(Pid::from_raw(self.0), WaitOptions::NOHANG) {
                 Ok(None) if began.elapsed() < WITHIN => {}
-                Ok(None) => return Err(failed(&format!("there was no way out within {WITHIN:?}"))),
-                _ => return Err(failed(&"it ended at once; is /dev/net/tun there for this user to open?")),
+                Ok(None) => return Err(failed(&format!("the sandbox had no default route within {WITHIN:?}"))),
+                _ => return Err(failed(&"it ended at once; check that this user can open /dev/net/tun")),
             }
             std::thread::sleep(Duration::from_millis(1)); // `pasta` does not report when it is ready.
         }
@@ -124,13 +124,14 @@ mod tests {
         !std::path::Path::new(&format!("/proc/{pid}")).exists()
     }
 
-    /// As an ordinary user, in a network of the test's own. This process is that user afterwards: each test has its own.
+    /// Runs as an ordinary user, in a private network namespace. This process stays that user, so each test needs its
+    /// own process.
     #[test]
     fn it_gives_a_way_out_and_goes() {
         assert!(rustix::process::geteuid().is_root(), "only root can become another user");
         sys::move_into(libc::CLONE_NEWNET | libc::CLONE_NEWNS).unwrap();
         must("mount --make-rprivate /");
-        // A device for everyone, without changing the machine's.
+        // A device that everyone can open. The machine's own stays unchanged.
         must("mount -t tmpfs none /dev/net");
         must("mknod -m 666 /dev/net/tun c 10 200");
         must("ip link add up0 type veth peer name up1");

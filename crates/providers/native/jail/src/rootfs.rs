@@ -144,14 +144,13 @@ fn show(bind: &Bind, shift: impl Fn(&OwnedFd, &OwnedFd) -> Result<(), String>) -
     let place = place.map_err(|error| step("open", error))?;
     let flags = flags | OpenTreeFlags::AT_EMPTY_PATH;
     let mount = rustix::mount::open_tree(&place, "", flags).map_err(|error| step("open", error))?;
-    shift(&place, &mount)
-        .map_err(|error| format!("mount {shown}: show its files as those of the user inside: {error}"))?;
+    shift(&place, &mount).map_err(|error| format!("mount {shown}: map the owners of its files: {error}"))?;
     let mut attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     if bind.read_only {
         attributes |= libc::MOUNT_ATTR_RDONLY;
     }
     sys::set_mount_flags(&mount, attributes, true).map_err(|error| step("set its flags", error))?;
-    let stat = rustix::fs::fstat(&mount).map_err(|error| step("look at it", error))?;
+    let stat = rustix::fs::fstat(&mount).map_err(|error| step("read its type", error))?;
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     let pinned = pin_all(bind, &place, &mount, attributes, &shift)?;
     // Looked up before the mount is attached, so that no process inside can interfere.
@@ -159,9 +158,9 @@ fn show(bind: &Bind, shift: impl Fn(&OwnedFd, &OwnedFd) -> Result<(), String>) -
     for path in &bind.hide {
         let (dir, path) = within(&pinned, &mount, path);
         match beneath(dir, path) {
-            Ok(place) => hidden.push((nothing(&place).map_err(|error| step("hide what is in it", error))?, place)),
+            Ok(place) => hidden.push((nothing(&place).map_err(|error| step("mask a path in it", error))?, place)),
             Err(Errno::NOENT) => {}
-            Err(error) => return Err(step("hide what is in it", error)),
+            Err(error) => return Err(step("mask a path in it", error)),
         }
     }
     Ok(Shown { mount, is_dir, pinned, hidden })
@@ -196,7 +195,7 @@ fn pin_all(
         // These were two lookups, and another sandbox may see the same directory.
         let (copied, covered) = (rustix::fs::fstat(&copy).map_err(step)?, rustix::fs::fstat(&place).map_err(step)?);
         if (copied.st_dev, copied.st_ino) != (covered.st_dev, covered.st_ino) {
-            return Err(failed(&"it was replaced meanwhile"));
+            return Err(failed(&"it was replaced while it was being mounted"));
         }
         let is_dir = FileType::from_raw_mode(copied.st_mode) == FileType::Directory;
         pinned.push(Pinned { path: pin.path.to_vec(), mount: copy, place, is_dir });
@@ -222,7 +221,7 @@ fn beneath(dir: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
 
 /// Creates a `/dev` with a few harmless devices. It is created outside, because devices cannot be created inside.
 fn devices(plan: &Plan) -> Result<OwnedFd, String> {
-    let failed = |what: &str, error: Errno| format!("make /dev: {what}: {error}");
+    let failed = |what: &str, error: Errno| format!("create /dev: {what}: {error}");
     let (user, group) = plan.ids.root();
     let (uid, gid) = (user.to_string(), group.to_string());
     let options = [("mode", "0755"), ("size", "65536"), ("nr_inodes", "64"), ("uid", &*uid), ("gid", &*gid)];
@@ -251,7 +250,7 @@ pub(crate) fn furnish(dev: &OwnedFd) -> Result<(), (&'static str, Errno)> {
 /// Creates `/tmp` for a read-only root filesystem: a directory on disk, in the sandbox's directory.
 pub(crate) fn scratch(disk: bool, owner: Option<&Ids>) -> Result<OwnedFd, String> {
     let dir = if disk { "disk/scratch" } else { "scratch" };
-    let failed = |error: Errno| format!("make /tmp: {error}");
+    let failed = |error: Errno| format!("create /tmp: {error}");
     match rustix::fs::mkdir(dir, Mode::from_raw_mode(0o700)) {
         Err(Errno::EXIST) => {}
         done => done.map_err(failed)?,
@@ -310,13 +309,13 @@ const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICL
 pub(crate) fn make_place(root: impl AsFd, target: &[u8], is_dir: bool, owner: Option<&Ids>) -> Result<OwnedFd, String> {
     let root = root.as_fd();
     let shown = String::from_utf8_lossy(target);
-    let failed = |error: Errno| format!("make the place {shown} to mount at: {error}");
+    let failed = |error: Errno| format!("create the mount point {shown}: {error}");
     let open = |path: &[u8]| rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE);
     let mut parent = open(b".").map_err(failed)?;
     let names: Vec<&[u8]> =
         target.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
     if names.is_empty() || names.contains(&&b".."[..]) {
-        return Err(format!("{shown} is no place to mount at"));
+        return Err(format!("invalid mount point {shown}: expected a path below the root without .."));
     }
     let mut path = Vec::new();
     for (index, name) in names.iter().enumerate() {

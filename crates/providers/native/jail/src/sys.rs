@@ -77,8 +77,8 @@ impl NamespaceHolder {
 
 impl Drop for NamespaceHolder {
     fn drop(&mut self) {
-        let _ =
-            rustix::process::waitpid(rustix::process::Pid::from_raw(self.pid), rustix::process::WaitOptions::empty());
+        let pid = rustix::process::Pid::from_raw(self.pid);
+        let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, rustix::process::WaitOptions::empty()));
     }
 }
 

@@ -20,7 +20,7 @@ pub struct Trial {
 pub fn landlock_version() -> std::io::Result<u32> {
     const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
     let nothing = std::ptr::null::<u8>();
-    // SAFETY: with this flag the kernel wants no attributes and makes nothing: it answers a number.
+    // SAFETY: with this flag the kernel reads no attributes and creates nothing. It returns a number.
     let version =
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0_usize, LANDLOCK_CREATE_RULESET_VERSION) };
     u32::try_from(version).map_err(|_| std::io::Error::last_os_error())

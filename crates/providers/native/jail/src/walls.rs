@@ -63,7 +63,7 @@ fn tell(pipe: &OwnedFd, message: &[u8]) {
     let _ = rustix::io::write(pipe, message);
 }
 
-/// Filesystems that belong to the sandbox's own namespaces, not attached yet.
+/// Filesystems that belong to the sandbox's own namespaces. They are not attached yet.
 struct Own {
     proc: OwnedFd,
     sysfs: Option<OwnedFd>,
@@ -79,9 +79,9 @@ impl Own {
             Network::None | Network::Joined => {
                 // This namespace takes longest to create, so it is done while the process outside creates the mounts.
                 if network == Network::None {
-                    sys::move_into(libc::CLONE_NEWNET).map_err(step("make a network namespace"))?;
+                    sys::move_into(libc::CLONE_NEWNET).map_err(step("create a network namespace"))?;
                 }
-                sys::loopback_up().map_err(step("turn on loopback"))?;
+                sys::loopback_up().map_err(step("bring up loopback"))?;
                 let flags = NO_EFFECTS | MountAttrFlags::MOUNT_ATTR_RDONLY;
                 Some(filesystem("sysfs", &[], flags).map_err(step("mount /sys"))?)
             }
@@ -152,11 +152,13 @@ impl Own {
 fn mount_all(dir: &str, root: &Root, read_only: bool, nesting: bool, own: &Own) -> Result<(), String> {
     let step = |what: &'static str| move |error: Errno| format!("{what}: {error}");
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(step("keep mounts private"))?;
+        .map_err(step("make mounts private"))?;
     let made;
     let root = match root {
         Root::Made(numbers) => {
-            let [root, dev, binds @ ..] = &numbers[..] else { return Err("too few mounts".into()) };
+            let [root, dev, binds @ ..] = &numbers[..] else {
+                return Err("attach mounts: the root or /dev is missing".into());
+            };
             let (root, dev) = (kennel_keeper::sys::borrow(*root), kennel_keeper::sys::borrow(*dev));
             // Any directory would do that this user, who has no rights to the host's files, can access.
             attach(root, CWD, "/proc")?;
@@ -191,8 +193,8 @@ fn mount_all(dir: &str, root: &Root, read_only: bool, nesting: bool, own: &Own) 
     };
     rustix::process::fchdir(root).map_err(step("enter the root"))?;
     // The new root is mounted on top of the old one, which is then unmounted. This needs no directory inside.
-    rustix::process::pivot_root(".", ".").map_err(step("make it the root"))?;
-    unmount(".", UnmountFlags::DETACH).map_err(step("let go of the host's root"))?;
+    rustix::process::pivot_root(".", ".").map_err(step("switch to the new root"))?;
+    unmount(".", UnmountFlags::DETACH).map_err(step("unmount the host's root"))?;
     rustix::process::chdir("/").map_err(step("enter the root"))
 }
 
@@ -210,7 +212,7 @@ pub(crate) fn attach_at(mount: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<
 
 fn copy(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, String> {
     open_tree(root, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
-        .map_err(|error| format!("copy /{path}: {error}"))
+        .map_err(|error| format!("clone /{path}: {error}"))
 }
 
 fn name(hostname: &str) -> Result<(), String> {
@@ -226,7 +228,7 @@ fn keep_only(listener: i32, keeper: &KeeperConfig, up: &OwnedFd) -> Result<Owned
     keep.extend(keeper.oom_fd.into_iter().chain(keeper.host_fd));
     sys::own_descriptors(&keep).map_err(|error| format!("close descriptors: {error}"))?;
     kennel_keeper::sys::forget_standard_streams();
-    kennel_keeper::sys::inherited(listener).ok_or_else(|| "the keeper's socket is not there".to_owned())
+    kennel_keeper::sys::inherited(listener).ok_or_else(|| "take over the keeper's socket: it is not open".to_owned())
 }
 
 /// Becomes root inside with the capabilities of the plan, and loads the system call filter. This is permanent.
@@ -241,7 +243,7 @@ fn give_up_rights(capabilities: u64, landlock: bool, nesting: bool) -> Result<()
     kennel_keeper::sys::limit_bounding_set(capabilities).map_err(step("limit capabilities"))?;
     let set = CapabilitySet::from_bits_retain(capabilities);
     let sets = CapabilitySets { effective: set, permitted: set, inheritable: CapabilitySet::empty() };
-    rustix::thread::set_capabilities(None, sets).map_err(step("give up capabilities"))?;
+    rustix::thread::set_capabilities(None, sets).map_err(step("drop capabilities"))?;
     kennel_keeper::sys::no_new_privileges().map_err(step("set no-new-privileges"))?;
     // Switching the user has reset this.
     sys::die_with_parent();

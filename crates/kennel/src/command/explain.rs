@@ -61,15 +61,15 @@ impl Explain {
             let is_engine = matches!(name, ProviderName::Podman | ProviderName::Docker);
             let asked = is_engine && self.subject.as_deref() == Some(name.as_str());
             let wanted = |mode: &&Mode| {
-                mode.provider == name.as_str() && (asked || can_be.iter().any(|can| can.name == mode.name))
+                Some(mode.key.provider) == name.kind() && (asked || can_be.iter().any(|can| can.key == mode.key))
             };
             rows.extend(MODES.iter().filter(wanted).map(|mode| Here { mode, here: here.clone() }));
         }
         let Some(subject) = self.subject.as_deref() else {
             return if self.json { print_json(&rows) } else { print(&matrix(&features(), &rows)) };
         };
-        if MODES.iter().any(|mode| mode.provider == subject && mode.backing != Backing::Memory) {
-            rows.retain(|row| row.mode.provider == subject);
+        if MODES.iter().any(|mode| mode.provider() == subject && mode.backing != Backing::Memory) {
+            rows.retain(|row| row.mode.provider() == subject);
             let text = || rows.iter().map(describe).collect::<Vec<_>>().join("\n");
             return if self.json { print_json(&rows) } else { print(&text()) };
         }
@@ -85,7 +85,7 @@ impl Explain {
                 .iter()
                 .map(|Here { mode, here }| {
                     serde_json::json!({
-                        "mode": mode.name, "provider": mode.provider, "given": (found[0].given)(mode), "here": here,
+                        "mode": mode.name(), "provider": mode.provider(), "given": (found[0].given)(mode), "here": here,
                     })
                 })
                 .collect();
@@ -153,7 +153,7 @@ fn matrix(features: &[Feature], rows: &[Here]) -> String {
     let yes = |given: bool| if given { "yes" } else { "-" };
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(std::iter::once("FEATURE").chain(rows.iter().map(|row| row.mode.name)));
+    table.set_header(std::iter::once("FEATURE".to_owned()).chain(rows.iter().map(|row| row.mode.name())));
     table.add_row(std::iter::once("available here").chain(rows.iter().map(|row| yes(row.here.available))));
     for feature in features {
         let cells = rows.iter().map(|row| yes((feature.given)(row.mode)));
@@ -164,7 +164,7 @@ fn matrix(features: &[Feature], rows: &[Here]) -> String {
     }
     let mut text = table.trim_fmt();
     for row in rows.iter().filter(|row| !row.here.available) {
-        text.extend(["\n\n".to_owned(), format!("{}: {}", row.mode.provider, why(&row.here))]);
+        text.extend(["\n\n".to_owned(), format!("{}: {}", row.mode.provider(), why(&row.here))]);
     }
     text
 }
@@ -176,7 +176,7 @@ fn why(here: &Availability) -> String {
 }
 
 fn describe(Here { mode, here }: &Here) -> String {
-    let mut text = format!("{}\n", mode.name);
+    let mut text = format!("{}\n", mode.name());
     let mut line = |name: &str, value: &str| text.extend([format!("  {name:<16} "), value.to_owned(), "\n".to_owned()]);
     let root = match mode.backing {
         Backing::HostOverlay => "the host's, with a private writable layer",

@@ -1,5 +1,7 @@
 //! `kennel explain`: the table of modes, for a provider or for a feature.
 
+mod syscalls;
+
 use crate::output::{print, print_json};
 use crate::providers::ProviderName;
 use crate::report;
@@ -7,19 +9,22 @@ use comfy_table::{Table, presets};
 use kennel_core::{Error, printable};
 use kennel_types::{Availability, Backing, ErrorCode, Layer, MODES, Mode, NetworkMode, Support};
 use serde::Serialize;
+use syscalls::Syscalls;
 
 const EXAMPLES: &str = "\
 Examples:
   kennel explain                  compare all providers
   kennel explain native           what isolates a native sandbox
   kennel explain limits           which providers enforce limits
+  kennel explain seccomp          which providers filter system calls, what they allow, and why
   kennel explain seccomp --json";
 
 /// Show what providers enforce and support
 ///
 /// Shows all providers, one provider, or which providers support a feature. A provider refuses what it does not
 /// support: a sandbox is never weaker than requested. For a provider that is not available on this machine, shows
-/// the reason and the command to run.
+/// the reason and the command to run. For the feature seccomp, also lists the system calls that sandboxes may make,
+/// with the reason for each group.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Explain {
@@ -80,6 +85,7 @@ impl Explain {
             let message = format!("unknown provider or feature {subject:?}: the features are {}", known.join(", "));
             return report::failed(&Error::new(ErrorCode::InvalidConfig, message).hint("kennel explain"));
         }
+        let syscalls = (wanted == Layer::Seccomp.name()).then(Syscalls::new);
         if self.json {
             let given: Vec<_> = rows
                 .iter()
@@ -89,9 +95,13 @@ impl Explain {
                     })
                 })
                 .collect();
-            return print_json(&given);
+            return match syscalls {
+                Some(syscalls) => print_json(&serde_json::json!({ "modes": given, "systemCalls": syscalls })),
+                None => print_json(&given),
+            };
         }
-        print(&format!("{}\n\n{}", found[0].what, matrix(&found, &rows)))
+        let syscalls = syscalls.map(|syscalls| format!("\n\n{}", syscalls.text())).unwrap_or_default();
+        print(&format!("{}\n\n{}{syscalls}", found[0].what, matrix(&found, &rows)))
     }
 }
 

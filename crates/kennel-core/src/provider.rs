@@ -97,7 +97,7 @@ pub trait Provider: Send + Sync {
     /// The provider's name on the command line.
     #[allow(clippy::misnamed_getters)] // `Mode::name` is the name of the mode, not of the provider
     fn name(&self) -> &'static str {
-        self.mode().provider
+        self.mode().provider()
     }
 
     /// The mode that this provider has by default on this machine.
@@ -199,7 +199,7 @@ fn check_ports(mode: &Mode, spec: &SandboxSpec, network: NetworkMode) -> Result<
     let Some(port) = spec.ports.first() else { return Ok(()) };
     if mode.ports == Support::Refused {
         return Err(
-            Error::unsupported(mode.provider, format!("the published port {port}")).hint("kennel explain ports")
+            Error::unsupported(mode.provider(), format!("the published port {port}")).hint("kennel explain ports")
         );
     }
     if network != NetworkMode::Bridge {
@@ -260,7 +260,7 @@ fn check_git(mode: &Mode, spec: &SandboxSpec) -> Result<()> {
     }
     let without = "leave it out, or use --protect-git=false";
     if spec.workspace.is_some() && mode.workspace == Support::Given && mode.mounts == Support::Refused {
-        return Err(Error::unsupported(mode.provider, "a read-only .git/config").hint(without));
+        return Err(Error::unsupported(mode.provider(), "a read-only .git/config").hint(without));
     }
     if spec.nesting {
         let message =
@@ -274,7 +274,7 @@ fn check_git(mode: &Mode, spec: &SandboxSpec) -> Result<()> {
 /// in `create`.
 pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
     let refuse = |what: String, feature: &str| {
-        Err(Error::unsupported(mode.provider, what).hint(format!("kennel explain {feature}")))
+        Err(Error::unsupported(mode.provider(), what).hint(format!("kennel explain {feature}")))
     };
     if mode.limits == Support::Refused && spec.limits.on_processes() {
         return refuse("memory, cpu or process limits".into(), "limits");
@@ -315,13 +315,16 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
             (spec.image_main, "an image's own command", "name an image with --image, or leave it out"),
         ];
         if let Some((_, what, hint)) = asked.into_iter().find(|(asked, ..)| *asked) {
-            return Err(Error::unsupported(mode.provider, what).hint(hint));
+            return Err(Error::unsupported(mode.provider(), what).hint(hint));
         }
     }
     match (mode.backing, &spec.image) {
         (Backing::Image, None) => {
-            return Err(Error::new(ErrorCode::InvalidConfig, format!("the {} provider needs an image", mode.provider))
-                .hint("name one with --image IMAGE"));
+            return Err(Error::new(
+                ErrorCode::InvalidConfig,
+                format!("the {} provider needs an image", mode.provider()),
+            )
+            .hint("name one with --image IMAGE"));
         }
         (Backing::Image, Some(_)) | (_, None) => {}
         (_, Some(image)) => {
@@ -332,7 +335,7 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
     check_ports(mode, spec, network)?;
     if !mode.networks.contains(&network) {
         let known: Vec<String> = mode.networks.iter().map(ToString::to_string).collect();
-        return Err(Error::unsupported(mode.provider, format!("network {network}"))
+        return Err(Error::unsupported(mode.provider(), format!("network {network}"))
             .hint(format!("use --network {}", known.join(" or --network "))));
     }
     for mount in &spec.mounts {

@@ -19,7 +19,9 @@ pub use event::{Event, EventKind};
 pub use exec::{Command, ExecSpec, ExitStatus, TermSize};
 pub use file::{DirEntry, FileKind, FileStat, WatchEvent, WatchKind};
 pub use id::{InvalidId, SandboxId};
-pub use mode::{Backing, Layer, MODES, Mode, MountOwners, Support};
+pub use mode::{
+    Backing, IdScheme, Layer, MODES, Machine, Mode, ModeKey, MountOwners, ProviderKind, RootSource, RunsAs, Support,
+};
 pub use port::{Port, Protocol, Published};
 pub use quantity::{ByteSize, InvalidQuantity, format_bytes, parse_cpus, parse_duration};
 pub use sandbox::{

@@ -2,93 +2,15 @@
 //!
 //! This table is the only source. `inspect`, `doctor` and the contract suite read it.
 
+mod key;
+mod layer;
+
 use crate::NetworkMode;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-/// A layer of isolation between a sandbox and the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Layer {
-    /// The sandbox has its own view of the filesystem.
-    MountNamespace,
-    /// The sandbox sees only its own processes.
-    PidNamespace,
-    /// The sandbox has its own System V and POSIX IPC objects.
-    IpcNamespace,
-    /// The sandbox has its own host name.
-    UtsNamespace,
-    /// The sandbox has its own network stack.
-    NetNamespace,
-    /// With network `bridge`, the sandbox can connect neither to the host nor to another sandbox.
-    NetworkFilter,
-    /// Root inside is an ordinary user outside.
-    UserNamespace,
-    /// The sandbox has its own view of cgroups.
-    CgroupNamespace,
-    /// Root inside has only a few capabilities.
-    ReducedCapabilities,
-    /// No program gains privileges when it is executed (no-new-privileges).
-    NoNewPrivileges,
-    /// Only the system calls of an allow-list are available.
-    Seccomp,
-    /// The kernel restricts file access with Landlock, in addition to mounts.
-    Landlock,
-}
-
-impl Layer {
-    /// All layers.
-    pub const ALL: [Self; 12] = [
-        Self::MountNamespace,
-        Self::PidNamespace,
-        Self::IpcNamespace,
-        Self::UtsNamespace,
-        Self::NetNamespace,
-        Self::NetworkFilter,
-        Self::UserNamespace,
-        Self::CgroupNamespace,
-        Self::ReducedCapabilities,
-        Self::NoNewPrivileges,
-        Self::Seccomp,
-        Self::Landlock,
-    ];
-
-    /// The name in JSON and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::MountNamespace => "mount_namespace",
-            Self::PidNamespace => "pid_namespace",
-            Self::IpcNamespace => "ipc_namespace",
-            Self::UtsNamespace => "uts_namespace",
-            Self::NetNamespace => "net_namespace",
-            Self::NetworkFilter => "network_filter",
-            Self::UserNamespace => "user_namespace",
-            Self::CgroupNamespace => "cgroup_namespace",
-            Self::ReducedCapabilities => "reduced_capabilities",
-            Self::NoNewPrivileges => "no_new_privileges",
-            Self::Seccomp => "seccomp",
-            Self::Landlock => "landlock",
-        }
-    }
-
-    /// A one-line description for people.
-    pub fn meaning(self) -> &'static str {
-        match self {
-            Self::MountNamespace => "Its own view of the file system.",
-            Self::PidNamespace => "It sees and signals its own processes only.",
-            Self::IpcNamespace => "Its own shared memory and message queues.",
-            Self::UtsNamespace => "Its own host name.",
-            Self::NetNamespace => "Its own network stack (not with --network host).",
-            Self::NetworkFilter => "It reaches neither the host nor other sandboxes (not with --network host).",
-            Self::UserNamespace => "Its root is an ordinary user outside.",
-            Self::CgroupNamespace => "Its own view of control groups.",
-            Self::ReducedCapabilities => "Root inside has few capabilities.",
-            Self::NoNewPrivileges => "No program gains rights by being run.",
-            Self::Seccomp => "Only a list of system calls is allowed.",
-            Self::Landlock => "File access is held by the kernel beyond mounts.",
-        }
-    }
-}
+pub use key::{IdScheme, Machine, ModeKey, ProviderKind, RootSource, RunsAs};
+pub use layer::Layer;
 
 /// Whether a mode supports a feature. A feature that is not supported is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -137,10 +59,9 @@ pub enum MountOwners {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Mode {
-    /// The name that `inspect` shows.
-    pub name: &'static str,
-    /// The name of the provider.
-    pub provider: &'static str,
+    /// The conditions under which this mode applies. The mode's name is derived from it.
+    #[serde(flatten, serialize_with = "key::with_name")]
+    pub key: ModeKey,
     /// What the root filesystem is based on.
     pub backing: Backing,
     /// How user ids inside are mapped to ids outside, in words.
@@ -190,8 +111,14 @@ use Layer::{
 
 /// A native sandbox on the host's files, created by root. The other modes are defined as differences to it.
 const NATIVE: Mode = Mode {
-    name: "native, root, host",
-    provider: "native",
+    key: ModeKey {
+        provider: ProviderKind::Native,
+        runs_as: RunsAs::Root,
+        machine: Machine::Here,
+        root: RootSource::Host,
+        id_scheme: IdScheme::Usual,
+        cgroups: true,
+    },
     backing: Backing::HostOverlay,
     ids: "user namespace on a range of its own; root file system and mounts through idmapped mounts; what the kernel counts per user is charged to that range",
     workspace_files: "the owner of the mount",
@@ -226,7 +153,7 @@ const NATIVE: Mode = Mode {
 
 /// Native, created by an ordinary user with a subordinate id range.
 const NATIVE_USER: Mode = Mode {
-    name: "native, user, host",
+    key: ModeKey { runs_as: RunsAs::User, ..NATIVE.key },
     backing: Backing::HostParts,
     ids: "root inside is the user, others are of the range given to it (subuid); what the kernel counts per user is charged to the user",
     workspace_files: BY_RANGE,
@@ -240,7 +167,7 @@ const BY_RANGE: &str = "the user; those that others inside made, to the user's s
 
 /// Native, created by an ordinary user without a subordinate id range.
 const NATIVE_ONE_ID: Mode = Mode {
-    name: "native, user, host, one id",
+    key: ModeKey { id_scheme: IdScheme::One, ..NATIVE_USER.key },
     ids: "root inside is the user, and there is nobody else; what the kernel counts per user is charged to the user",
     workspace_files: "the user",
     mount_owners: MountOwners::Caller,
@@ -249,19 +176,28 @@ const NATIVE_ONE_ID: Mode = Mode {
 };
 
 /// The given mode without limits and pause, for users without a delegated cgroup.
-const fn without_limits(name: &'static str, mode: Mode) -> Mode {
-    Mode { name, limits: Support::Refused, pause: Support::Refused, ..mode }
+const fn without_limits(mode: Mode) -> Mode {
+    let key = ModeKey { cgroups: false, ..mode.key };
+    Mode { key, limits: Support::Refused, pause: Support::Refused, ..mode }
 }
 
-const NATIVE_USER_IMAGE: Mode = Mode { name: "native, user, image", backing: Backing::Image, ..NATIVE_USER };
+/// The given native mode with an image instead of the host's files.
+const fn with_image(mode: Mode) -> Mode {
+    Mode { key: ModeKey { root: RootSource::Image, ..mode.key }, backing: Backing::Image, ..mode }
+}
 
-const NATIVE_ONE_ID_IMAGE: Mode =
-    Mode { name: "native, user, image, one id", backing: Backing::Image, ..NATIVE_ONE_ID };
+/// The given mode of Docker, on Podman.
+const fn on_podman(mode: Mode) -> Mode {
+    Mode { key: ModeKey { provider: ProviderKind::Podman, ..mode.key }, ..mode }
+}
+
+const NATIVE_USER_IMAGE: Mode = with_image(NATIVE_USER);
+
+const NATIVE_ONE_ID_IMAGE: Mode = with_image(NATIVE_ONE_ID);
 
 /// A container of an engine that runs as root.
 const DOCKER: Mode = Mode {
-    name: "docker, root",
-    provider: "docker",
+    key: ModeKey { provider: ProviderKind::Docker, root: RootSource::Image, ..NATIVE.key },
     backing: Backing::Image,
     ids: "no map: commands run as the invoking user, root on request",
     workspace_files: "whoever made or was given them inside, by the same ids",
@@ -285,7 +221,7 @@ const DOCKER: Mode = Mode {
 
 /// A container on a remote engine that runs as root.
 const DOCKER_REMOTE: Mode = Mode {
-    name: "docker, root, remote",
+    key: ModeKey { machine: Machine::Remote, ..DOCKER.key },
     ids: "the image's, root on request",
     workspace_files: "nobody: this machine's files are not there",
     mount_owners: MountOwners::Nobody,
@@ -307,12 +243,15 @@ const DOCKER_REMOTE: Mode = Mode {
 };
 
 /// A container on a remote engine with another architecture, where the keeper cannot run.
-const DOCKER_FOREIGN: Mode =
-    Mode { name: "docker, root, remote, no keeper", keeper: Support::Refused, ..DOCKER_REMOTE };
+const DOCKER_FOREIGN: Mode = Mode {
+    key: ModeKey { machine: Machine::RemoteForeign, ..DOCKER_REMOTE.key },
+    keeper: Support::Refused,
+    ..DOCKER_REMOTE
+};
 
 /// A container on a rootless engine.
 const DOCKER_ROOTLESS: Mode = Mode {
-    name: "docker, rootless",
+    key: ModeKey { runs_as: RunsAs::User, ..DOCKER.key },
     ids: "root inside is the user, others are of the range given to it (subuid)",
     workspace_files: BY_RANGE,
     mount_owners: MountOwners::Range,
@@ -333,8 +272,7 @@ const DOCKER_ROOTLESS: Mode = Mode {
     ..DOCKER
 };
 
-const ROOTLESS: Mode =
-    Mode { name: "podman, rootless", provider: "podman", networks: DOCKER.networks, ..DOCKER_ROOTLESS };
+const ROOTLESS: Mode = Mode { networks: DOCKER.networks, ..on_podman(DOCKER_ROOTLESS) };
 
 /// The layers of containers that each have their own user namespace. To connect to their keeper, the engine starts a
 /// program inside with all capabilities of the container. So `NET_ADMIN`, which could remove firewall rules, must not
@@ -353,7 +291,7 @@ const OWN_IDS: &[Layer] = &[
 
 /// Rootless Podman with `keep-id`: the user has the same id inside and outside.
 const KEEP_ID: Mode = Mode {
-    name: "podman, rootless, userns keep-id",
+    key: ModeKey { id_scheme: IdScheme::KeepId, ..ROOTLESS.key },
     ids: "the user is the same inside, root and others are of the range given to it (subuid)",
     layers: OWN_IDS,
     ..ROOTLESS
@@ -361,7 +299,7 @@ const KEEP_ID: Mode = Mode {
 
 /// A container on a Docker with `userns-remap`: all its ids are in the engine's range.
 const REMAPPED: Mode = Mode {
-    name: "docker, root, userns remap",
+    key: ModeKey { id_scheme: IdScheme::Remap, ..DOCKER.key },
     ids: "all of the range given to the engine",
     layers: OWN_IDS,
     networks: DOCKER_ROOTLESS.networks,
@@ -373,12 +311,11 @@ const REMAPPED: Mode = Mode {
     ..DOCKER
 };
 
-const PODMAN: Mode = Mode { name: "podman, root", provider: "podman", ..DOCKER };
+const PODMAN: Mode = on_podman(DOCKER);
 
 /// A plain process of the host. Nothing is enforced or promised.
 const LOCAL: Mode = Mode {
-    name: "local",
-    provider: "local",
+    key: ModeKey { provider: ProviderKind::Local, runs_as: RunsAs::Anyone, cgroups: false, ..NATIVE.key },
     backing: Backing::Host,
     ids: "the user itself",
     workspace_files: "the user",
@@ -404,43 +341,39 @@ pub const MODES: &[Mode] = &[
     NATIVE,
     NATIVE_USER,
     NATIVE_ONE_ID,
-    without_limits("native, user, host, no limits", NATIVE_USER),
-    without_limits("native, user, host, one id, no limits", NATIVE_ONE_ID),
+    without_limits(NATIVE_USER),
+    without_limits(NATIVE_ONE_ID),
     Mode {
-        name: "native, root, image",
-        backing: Backing::Image,
         ids: "user namespace on a range of its own; layers and mounts through idmapped mounts; what the kernel counts per user is charged to that range",
-        ..NATIVE
+        ..with_image(NATIVE)
     },
     NATIVE_USER_IMAGE,
     NATIVE_ONE_ID_IMAGE,
-    without_limits("native, user, image, no limits", NATIVE_USER_IMAGE),
-    without_limits("native, user, image, one id, no limits", NATIVE_ONE_ID_IMAGE),
+    without_limits(NATIVE_USER_IMAGE),
+    without_limits(NATIVE_ONE_ID_IMAGE),
     DOCKER,
     DOCKER_REMOTE,
     DOCKER_FOREIGN,
     REMAPPED,
     DOCKER_ROOTLESS,
-    without_limits("docker, rootless, no limits", DOCKER_ROOTLESS),
+    without_limits(DOCKER_ROOTLESS),
     PODMAN,
     Mode {
-        name: "podman, root, userns auto",
-        provider: "podman",
+        key: ModeKey { id_scheme: IdScheme::Auto, ..PODMAN.key },
         ids: "a range for each sandbox, which the engine chooses",
         // The next sandbox gets other ids, so it could not use the volume.
         volumes: Support::Refused,
         ..REMAPPED
     },
-    Mode { name: "podman, root, remote", provider: "podman", ..DOCKER_REMOTE },
-    Mode { name: "podman, root, remote, no keeper", provider: "podman", ..DOCKER_FOREIGN },
+    on_podman(DOCKER_REMOTE),
+    on_podman(DOCKER_FOREIGN),
     ROOTLESS,
-    without_limits("podman, rootless, no limits", ROOTLESS),
+    without_limits(ROOTLESS),
     KEEP_ID,
-    without_limits("podman, rootless, no limits, userns keep-id", KEEP_ID),
+    without_limits(KEEP_ID),
     LOCAL,
     Mode {
-        name: "mock",
-        provider: "mock",
+        key: ModeKey { provider: ProviderKind::Mock, root: RootSource::Memory, ..LOCAL.key },
         backing: Backing::Memory,
         ids: "none",
         workspace_files: "nobody",
@@ -452,9 +385,30 @@ pub const MODES: &[Mode] = &[
 ];
 
 impl Mode {
-    /// Returns the mode with this name.
+    /// Returns the mode with this key.
+    pub fn with(key: ModeKey) -> Option<&'static Self> {
+        MODES.iter().find(|mode| mode.key == key)
+    }
+
+    /// Returns the mode with this name. Records and labels contain names.
     pub fn named(name: &str) -> Option<&'static Self> {
-        MODES.iter().find(|mode| mode.name == name)
+        MODES.iter().find(|mode| mode.name() == name)
+    }
+
+    /// Returns the first mode of a provider, which applies as long as nothing more is known.
+    pub fn first_of(provider: ProviderKind) -> &'static Self {
+        let found = MODES.iter().find(|mode| mode.key.provider == provider);
+        found.expect("the mode table has a row for every provider")
+    }
+
+    /// The name that `inspect` shows, for example `native, root, host`.
+    pub fn name(&self) -> String {
+        self.key.to_string()
+    }
+
+    /// The name of the provider.
+    pub fn provider(&self) -> &'static str {
+        self.key.provider.name()
     }
 
     /// The network that is used if none is requested.
@@ -475,25 +429,92 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layer_is_typed_as_it_is_written() {
-        for layer in Layer::ALL {
-            assert_eq!(serde_json::to_value(layer).unwrap(), layer.name());
-        }
-    }
-
-    #[test]
     fn every_isolating_row_has_the_baseline() {
         for mode in MODES.iter().filter(|mode| !mode.layers.is_empty()) {
             for layer in
                 [MountNamespace, PidNamespace, IpcNamespace, UtsNamespace, NetNamespace, NoNewPrivileges, Seccomp]
             {
-                assert!(mode.layers.contains(&layer), "{}: {layer:?}", mode.name);
+                assert!(mode.layers.contains(&layer), "{}: {layer:?}", mode.name());
             }
             assert!(
                 mode.layers.contains(&UserNamespace) || mode.layers.contains(&ReducedCapabilities),
                 "{}",
-                mode.name
+                mode.name()
             );
         }
+    }
+
+    #[test]
+    fn every_mode_has_a_key_and_a_name_of_its_own() {
+        for mode in MODES {
+            assert_eq!(Mode::with(mode.key), Some(mode), "another mode has the key of {}", mode.name());
+            assert_eq!(Mode::named(&mode.name()), Some(mode), "another mode is called {}", mode.name());
+        }
+    }
+
+    #[test]
+    fn every_provider_has_a_mode() {
+        for provider in ProviderKind::ALL {
+            assert_eq!(Mode::first_of(provider).key.provider, provider);
+            assert_eq!(serde_json::to_value(provider).unwrap(), provider.name());
+        }
+    }
+
+    #[test]
+    fn keys_agree_with_what_their_modes_support() {
+        let given = |support| support == Support::Given;
+        for mode in MODES {
+            let Mode { key, .. } = mode;
+            assert_eq!((key.cgroups, key.cgroups), (given(mode.limits), given(mode.pause)), "{key}");
+            assert_eq!(key.machine == Machine::RemoteForeign, !given(mode.keeper), "{key}");
+            assert_eq!(key.id_scheme == IdScheme::One, mode.mount_owners == MountOwners::Caller, "{key}");
+            let root = match mode.backing {
+                Backing::Image => RootSource::Image,
+                Backing::HostOverlay | Backing::HostParts | Backing::Host => RootSource::Host,
+                Backing::Memory => RootSource::Memory,
+            };
+            assert_eq!(key.root, root, "{key}");
+        }
+    }
+
+    #[test]
+    fn programs_get_the_name_and_the_key() {
+        let mode = serde_json::to_value(NATIVE_USER_IMAGE).unwrap();
+        let found = ["name", "provider", "runsAs", "root", "keeper"].map(|field| mode[field].as_str().unwrap());
+        assert_eq!(found, ["native, user, image", "native", "user", "image", "given"]);
+    }
+
+    /// Records of existing sandboxes and labels of existing containers contain these names.
+    #[test]
+    fn names_do_not_change() {
+        let names = [
+            "native, root, host",
+            "native, user, host",
+            "native, user, host, one id",
+            "native, user, host, no limits",
+            "native, user, host, one id, no limits",
+            "native, root, image",
+            "native, user, image",
+            "native, user, image, one id",
+            "native, user, image, no limits",
+            "native, user, image, one id, no limits",
+            "docker, root",
+            "docker, root, remote",
+            "docker, root, remote, no keeper",
+            "docker, root, userns remap",
+            "docker, rootless",
+            "docker, rootless, no limits",
+            "podman, root",
+            "podman, root, userns auto",
+            "podman, root, remote",
+            "podman, root, remote, no keeper",
+            "podman, rootless",
+            "podman, rootless, no limits",
+            "podman, rootless, userns keep-id",
+            "podman, rootless, no limits, userns keep-id",
+            "local",
+            "mock",
+        ];
+        assert_eq!(MODES.iter().map(Mode::name).collect::<Vec<_>>(), names);
     }
 }

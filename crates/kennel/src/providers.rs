@@ -11,7 +11,7 @@ use kennel_config::OnUnavailable;
 use kennel_core::{Error, Provider, Result, Sandbox, printable};
 use kennel_docker::{Docker, DockerOptions, Kind, NamePrefix};
 use kennel_image::PullOptions;
-use kennel_types::{ErrorCode, MODES, Mode, NetworkMode, SandboxId, SandboxInfo};
+use kennel_types::{ErrorCode, Mode, NetworkMode, ProviderKind, SandboxId, SandboxInfo};
 use std::sync::Arc;
 
 /// A provider, as people type it.
@@ -36,12 +36,17 @@ impl ProviderName {
 
     /// The name as it is typed.
     pub(crate) fn as_str(self) -> &'static str {
+        self.kind().map_or("apple", ProviderKind::name)
+    }
+
+    /// The provider in the mode table; none for one that does not exist yet.
+    pub(crate) fn kind(self) -> Option<ProviderKind> {
         match self {
-            Self::Native => "native",
-            Self::Podman => "podman",
-            Self::Docker => "docker",
-            Self::Local => "local",
-            Self::Apple => "apple",
+            Self::Native => Some(ProviderKind::Native),
+            Self::Podman => Some(ProviderKind::Podman),
+            Self::Docker => Some(ProviderKind::Docker),
+            Self::Local => Some(ProviderKind::Local),
+            Self::Apple => None,
         }
     }
 
@@ -64,8 +69,7 @@ impl ProviderName {
 
     /// The row of the mode table that it keeps to, or would; that of an engine if it has none yet.
     pub(crate) fn mode(self) -> &'static Mode {
-        let row = |name: &str| MODES.iter().find(|mode| mode.provider == name);
-        row(self.as_str()).or_else(|| row("docker")).expect("the table has a row for docker")
+        Mode::first_of(self.kind().unwrap_or(ProviderKind::Docker))
     }
 
     /// For what is there already: names of containers may begin with anything.
@@ -385,7 +389,8 @@ impl Providers {
             Err(error) if error.code() == ErrorCode::NotAvailable => None,
             found => Some(found?),
         };
-        let name = found.and_then(|provider| ProviderName::ALL.into_iter().find(|it| it.as_str() == provider.name()));
+        let kind = found.map(|provider| provider.mode().key.provider);
+        let name = kind.and_then(|kind| ProviderName::ALL.into_iter().find(|name| name.kind() == Some(kind)));
         Ok(name.unwrap_or(ProviderName::Native))
     }
 

@@ -25,8 +25,8 @@ pub async fn starts_runs_stops_and_goes(stage: &Stage) {
     sandbox.start().await.unwrap();
     let info = sandbox.inspect().await.unwrap();
     assert_eq!(info.status, Status::Running);
-    assert_eq!(info.provider, stage.mode().provider);
-    assert_eq!(info.enforcement.mode, stage.mode().name);
+    assert_eq!(info.provider, stage.mode().provider());
+    assert_eq!(info.enforcement.mode, stage.mode().name());
     assert_eq!(info.network, stage.spec().network.unwrap_or(stage.mode().default_network()));
     let expected = stage.mode().layers_with(info.network);
     assert!(expected.iter().all(|layer| info.enforcement.layers.contains(layer)), "{:?}", info.enforcement);

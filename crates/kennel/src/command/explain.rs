@@ -1,5 +1,7 @@
 //! `kennel explain`: the table of modes, for a provider or for a feature.
 
+mod syscalls;
+
 use crate::output::{print, print_json};
 use crate::providers::ProviderName;
 use crate::report;
@@ -7,19 +9,22 @@ use comfy_table::{Table, presets};
 use kennel_core::{Error, printable};
 use kennel_types::{Availability, Backing, ErrorCode, Layer, MODES, Mode, NetworkMode, Support};
 use serde::Serialize;
+use syscalls::Syscalls;
 
 const EXAMPLES: &str = "\
 Examples:
   kennel explain                  compare all providers
   kennel explain native           what isolates a native sandbox
   kennel explain limits           which providers enforce limits
+  kennel explain seccomp          which providers filter system calls, what they allow, and why
   kennel explain seccomp --json";
 
 /// Show what providers enforce and support
 ///
 /// Shows all providers, one provider, or which providers support a feature. A provider refuses what it does not
 /// support: a sandbox is never weaker than requested. For a provider that is not available on this machine, shows
-/// the reason and the command to run.
+/// the reason and the command to run. For the feature seccomp, also lists the system calls that sandboxes may make,
+/// with the reason for each group.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Explain {
@@ -61,15 +66,15 @@ impl Explain {
             let is_engine = matches!(name, ProviderName::Podman | ProviderName::Docker);
             let asked = is_engine && self.subject.as_deref() == Some(name.as_str());
             let wanted = |mode: &&Mode| {
-                mode.provider == name.as_str() && (asked || can_be.iter().any(|can| can.name == mode.name))
+                Some(mode.key.provider) == name.kind() && (asked || can_be.iter().any(|can| can.key == mode.key))
             };
             rows.extend(MODES.iter().filter(wanted).map(|mode| Here { mode, here: here.clone() }));
         }
         let Some(subject) = self.subject.as_deref() else {
             return if self.json { print_json(&rows) } else { print(&matrix(&features(), &rows)) };
         };
-        if MODES.iter().any(|mode| mode.provider == subject && mode.backing != Backing::Memory) {
-            rows.retain(|row| row.mode.provider == subject);
+        if MODES.iter().any(|mode| mode.provider() == subject && mode.backing != Backing::Memory) {
+            rows.retain(|row| row.mode.provider() == subject);
             let text = || rows.iter().map(describe).collect::<Vec<_>>().join("\n");
             return if self.json { print_json(&rows) } else { print(&text()) };
         }
@@ -80,18 +85,23 @@ impl Explain {
             let message = format!("unknown provider or feature {subject:?}: the features are {}", known.join(", "));
             return report::failed(&Error::new(ErrorCode::InvalidConfig, message).hint("kennel explain"));
         }
+        let syscalls = (wanted == Layer::Seccomp.name()).then(Syscalls::new);
         if self.json {
             let given: Vec<_> = rows
                 .iter()
                 .map(|Here { mode, here }| {
                     serde_json::json!({
-                        "mode": mode.name, "provider": mode.provider, "given": (found[0].given)(mode), "here": here,
+                        "mode": mode.name(), "provider": mode.provider(), "given": (found[0].given)(mode), "here": here,
                     })
                 })
                 .collect();
-            return print_json(&given);
+            return match syscalls {
+                Some(syscalls) => print_json(&serde_json::json!({ "modes": given, "systemCalls": syscalls })),
+                None => print_json(&given),
+            };
         }
-        print(&format!("{}\n\n{}", found[0].what, matrix(&found, &rows)))
+        let syscalls = syscalls.map(|syscalls| format!("\n\n{}", syscalls.text())).unwrap_or_default();
+        print(&format!("{}\n\n{}{syscalls}", found[0].what, matrix(&found, &rows)))
     }
 }
 
@@ -153,7 +163,7 @@ fn matrix(features: &[Feature], rows: &[Here]) -> String {
     let yes = |given: bool| if given { "yes" } else { "-" };
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(std::iter::once("FEATURE").chain(rows.iter().map(|row| row.mode.name)));
+    table.set_header(std::iter::once("FEATURE".to_owned()).chain(rows.iter().map(|row| row.mode.name())));
     table.add_row(std::iter::once("available here").chain(rows.iter().map(|row| yes(row.here.available))));
     for feature in features {
         let cells = rows.iter().map(|row| yes((feature.given)(row.mode)));
@@ -164,7 +174,7 @@ fn matrix(features: &[Feature], rows: &[Here]) -> String {
     }
     let mut text = table.trim_fmt();
     for row in rows.iter().filter(|row| !row.here.available) {
-        text.extend(["\n\n".to_owned(), format!("{}: {}", row.mode.provider, why(&row.here))]);
+        text.extend(["\n\n".to_owned(), format!("{}: {}", row.mode.provider(), why(&row.here))]);
     }
     text
 }
@@ -176,7 +186,7 @@ fn why(here: &Availability) -> String {
 }
 
 fn describe(Here { mode, here }: &Here) -> String {
-    let mut text = format!("{}\n", mode.name);
+    let mut text = format!("{}\n", mode.name());
     let mut line = |name: &str, value: &str| text.extend([format!("  {name:<16} "), value.to_owned(), "\n".to_owned()]);
     let root = match mode.backing {
         Backing::HostOverlay => "the host's, with a private writable layer",

@@ -7,8 +7,8 @@ use crate::settings::Settings;
 use kennel_config::{SandboxSection, Volume};
 use kennel_core::{Error, Result};
 use kennel_types::{
-    ByteSize, Cache, ErrorCode, GitProtection, Limits, Mode, Mount, NetworkMode, Port, Protocol, Pull, SandboxSpec,
-    Support, Toolchains, parse_cpus,
+    ByteSize, Cache, ErrorCode, GitProtection, Limits, Mode, Mount, NetworkMode, Port, Protocol, ProviderKind, Pull,
+    SandboxSpec, Support, Toolchains, parse_cpus,
 };
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -136,7 +136,7 @@ impl SandboxOptions {
             mounts,
             network: self.network.or(set.network.map(|network| network.0)),
             ports: self.ports(set),
-            toolchains: toolchains(set, mode.provider == "native" && self.image(settings).is_none())?,
+            toolchains: toolchains(set, mode.key.provider == ProviderKind::Native && self.image(settings).is_none())?,
             nesting: self.nesting || set.nesting,
             protect_git: match self.protect_git.or(set.protect_git) {
                 None => GitProtection::Hooks,

@@ -122,3 +122,34 @@ fn providers_and_features_are_explained() {
     let stderr = kennel.kennel(&["explain", "gravity"]).fails(125);
     assert!(stderr.contains("seccomp") && stderr.contains("try: kennel explain"), "{stderr}");
 }
+
+#[test]
+fn the_system_calls_are_explained() {
+    let kennel = Kennel::on("local");
+    let text = kennel.kennel(&["explain", "seccomp"]).ok();
+    let list = kennel.kennel(&["explain", "seccomp", "--json"]).json();
+    let given = |mode: &str| {
+        let modes = list["modes"].as_array().unwrap();
+        modes.iter().find(|row| row["mode"] == mode).unwrap()["given"].as_bool()
+    };
+    assert_eq!((given("native, root, host"), given("local")), (Some(true), Some(false)));
+    let calls = &list["systemCalls"];
+    assert_eq!(calls["architecture"], std::env::consts::ARCH);
+    for (kind, call, is_listed) in [
+        ("allowed", "openat", true),
+        ("allowed", "mount", false),
+        ("allowed", "io_uring_setup", false),
+        ("allowedWithNesting", "mount", true),
+        ("allowedWithNesting", "io_uring_setup", false),
+    ] {
+        let groups = calls[kind].as_array().unwrap();
+        let group = groups.iter().find(|group| group["calls"].as_array().unwrap().iter().any(|it| it == call));
+        assert_eq!(group.is_some(), is_listed, "{kind}: {call}");
+        assert!(group.is_none_or(|group| text.contains(group["why"].as_str().unwrap())), "{text}");
+    }
+    let rules = calls["allowedWithArguments"].as_array().unwrap();
+    assert!(rules.iter().any(|rule| rule["call"] == "clone" && rule["anyOf"][0][0]["argument"] == 0), "{rules:?}");
+    // Numbers and older calls differ between architectures.
+    #[cfg(target_arch = "x86_64")]
+    insta::assert_snapshot!("system_calls", text[text.find("These system calls").unwrap()..].trim_end());
+}

@@ -93,6 +93,7 @@ impl Docker {
         let guard = Guard::new(own.map(PathBuf::as_path)).with_engines(engines);
         let version = api.client_version();
         let deep = (version.major_version, version.minor_version) >= DEEP_READ_ONLY;
+        let name = mode.name();
         let facts = Facts {
             id,
             installation: &self.installation,
@@ -101,7 +102,7 @@ impl Docker {
             image,
             owner: spec.owner.unwrap_or_else(caller),
             created_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
-            mode: mode.name,
+            mode: &name,
             kind: self.engine.kind(),
             way,
             limits: mode.limits == Support::Given,
@@ -206,7 +207,7 @@ impl Docker {
         match &spec.workspace {
             Some(workspace) if !self.engine.dialer().is_here() => {
                 let what = format!("the workspace {}: the engine is on another machine", workspace.display());
-                Err(Error::unsupported(self.row().provider, what)
+                Err(Error::unsupported(self.row().provider(), what)
                     .hint("leave it out with --no-workspace, and copy what is needed: kennel cp"))
             }
             _ => Ok(()),
@@ -217,12 +218,12 @@ impl Docker {
     fn check_owner(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
         match spec.owner {
             Some(owner) if is_rootless(mode) && owner != caller() => Err(Error::unsupported(
-                mode.provider,
+                mode.provider(),
                 format!("files of user {}: the engine does not run as root", owner.uid),
             )
             .hint("leave out sudo")),
             None if is_rootless(mode) && has_own_ids(mode) && caller().uid == 0 => Err(Error::unsupported(
-                mode.provider,
+                mode.provider(),
                 "the user namespace keep-id for root: the engine belongs to another user",
             )
             .hint("leave out --userns, or call it as the user who runs the engine")),
@@ -301,7 +302,7 @@ impl Docker {
             return Ok(());
         }
         let missing = format!("{} on this engine", missing.join(", "));
-        let error = Error::unsupported(mode.provider, missing);
+        let error = Error::unsupported(mode.provider(), missing);
         let said: Vec<String> = warnings.iter().map(|warning| printable(warning)).collect();
         let engine = self.engine.kind().title();
         Err(if said.is_empty() { error } else { error.hint(format!("{engine} says: {}", said.join("; "))) })
@@ -321,7 +322,7 @@ fn check_shared(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
     let copy = "copy what is needed: kennel cp";
     let refuse = |what: String, hint: String| {
         let what = format!("{what} {with}: its files would belong to nobody");
-        Err(Error::unsupported(mode.provider, what).hint(format!("{hint}{or}")))
+        Err(Error::unsupported(mode.provider(), what).hint(format!("{hint}{or}")))
     };
     if let Some(workspace) = &spec.workspace {
         let hint = format!("leave it out with --no-workspace, and {copy}");
@@ -347,7 +348,7 @@ fn no_ids(mode: &Mode, error: Error) -> Error {
     if !["available IDs", "unused IDs", "additional UIDs"].iter().any(|part| said.contains(part)) {
         return error;
     }
-    let error = Error::unsupported(mode.provider, format!("a user namespace: no ids are left ({said})"));
+    let error = Error::unsupported(mode.provider(), format!("a user namespace: no ids are left ({said})"));
     error.hint(if is_rootless(mode) {
         "have root give you ids in /etc/subuid and /etc/subgid: kennel doctor"
     } else {

@@ -12,7 +12,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::SendRequest;
 use hyper::header::{HOST, HeaderValue};
 use kennel_core::{Error, Result, printable};
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, ProviderKind};
 use serde::de::DeserializeOwned;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -40,12 +40,17 @@ impl Kind {
         }
     }
 
+    /// The provider of its sandboxes.
+    pub(crate) fn provider(self) -> ProviderKind {
+        match self {
+            Self::Docker => ProviderKind::Docker,
+            Self::Podman => ProviderKind::Podman,
+        }
+    }
+
     /// The name of the engine's command line, which is also the name of the provider.
     pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-        }
+        self.provider().name()
     }
 
     /// Returns the kind from the engine's version information.

@@ -9,8 +9,8 @@ use crate::plan::{CAPABILITIES, FILTERS};
 use crate::setup::has_own_ids;
 use kennel_core::Error;
 use kennel_types::{
-    ByteSize, Enforcement, Layer, Limits, MODES, Mode, NetworkMode, Published, STARTUP, SandboxId, SandboxInfo, Status,
-    Support,
+    ByteSize, Enforcement, Layer, Limits, Mode, NetworkMode, ProviderKind, Published, STARTUP, SandboxId, SandboxInfo,
+    Status, Support,
 };
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -164,6 +164,8 @@ pub(crate) struct Container {
     pub(crate) read_only: bool,
     /// The name of its own volume, if it has one.
     pub(crate) data: Option<String>,
+    /// The mode that it was created with.
+    pub(crate) mode: &'static Mode,
     /// The description of the sandbox.
     pub(crate) info: SandboxInfo,
 }
@@ -180,7 +182,7 @@ impl Container {
         let status = status(&state.status);
         let info = SandboxInfo {
             name: names::sandbox(name.as_deref(), &labels).unwrap_or_else(|| id.to_string()),
-            provider: mode.provider.into(),
+            provider: mode.provider().into(),
             status,
             created_ms: labels.get(labels::CREATED).and_then(|text| text.parse().ok()).unwrap_or_default(),
             exit_code: Some(state.exit_code)
@@ -194,7 +196,7 @@ impl Container {
             network: network(&host),
             ports: network_settings.ports.filter(|_| status == Status::Running).map(published).unwrap_or_default(),
             enforcement: Enforcement {
-                mode: mode.name.into(),
+                mode: mode.name(),
                 layers: layers(mode, &host, own.as_ref()),
                 limits: limits(&host),
             },
@@ -217,6 +219,7 @@ impl Container {
             filter: info.network == NetworkMode::Bridge && info.enforcement.layers.contains(&Layer::NetworkFilter),
             run_dir: mounted_at(&mounts, &format!("{OURS}/run")),
             host_paths: host_paths(&mounts),
+            mode,
             info,
         })
     }
@@ -252,8 +255,8 @@ fn status(word: &str) -> Status {
 fn mode(labels: &HashMap<String, String>, kind: Kind) -> &'static Mode {
     // Anybody who uses the engine can write labels. A mode that does not belong to this engine is ignored.
     let made_by = labels.get(labels::MODE).and_then(|name| Mode::named(name));
-    let first = || MODES.iter().find(|mode| mode.provider == kind.word()).expect("the table has a row for each engine");
-    made_by.filter(|mode| mode.provider == kind.word()).unwrap_or_else(first)
+    let provider = kind.provider();
+    made_by.filter(|mode| mode.key.provider == provider).unwrap_or_else(|| Mode::first_of(provider))
 }
 
 fn startup(labels: &HashMap<String, String>) -> Duration {
@@ -321,7 +324,7 @@ fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<Layer> {
             (false, _) => true,
             (true, Some(own)) => has_another_root(own),
             // An engine that remaps ids does so for all containers that do not opt out.
-            (true, None) => mode.provider == Kind::Docker.word() && apart(&host.userns_mode),
+            (true, None) => mode.key.provider == ProviderKind::Docker && apart(&host.userns_mode),
         },
         Layer::PidNamespace => apart(&host.pid_mode),
         Layer::IpcNamespace => apart(&host.ipc_mode),

@@ -289,11 +289,9 @@ impl Docker {
 
     /// Refuses to pause if the engine does not support it.
     fn check_pauses(&self, container: &Container) -> Result<()> {
-        match Mode::named(&container.info.enforcement.mode) {
-            Some(mode) if mode.pause == Support::Refused => {
-                Err(Error::unsupported(self.name(), "pausing").hint("kennel explain pause"))
-            }
-            _ => Ok(()),
+        match container.mode.pause {
+            Support::Given => Ok(()),
+            Support::Refused => Err(Error::unsupported(self.name(), "pausing").hint("kennel explain pause")),
         }
     }
 
@@ -517,7 +515,7 @@ async fn next_exit(engine: Arc<Engine>, engine_id: String) -> Option<i64> {
 fn unreachable(container: &Container) -> Result<Ranges> {
     let networks = kennel_netlink::host_networks();
     let mut networks = networks.map_err(|error| Error::io("look at this machine's networks", error))?;
-    if Mode::named(&container.info.enforcement.mode).is_some_and(is_rootless) {
+    if is_rootless(container.mode) {
         // The network between a rootless engine and this machine (slirp4netns): its own end, and this machine's
         // loopback.
         networks.add(Prefix::v4([10, 0, 2, 0], 24));

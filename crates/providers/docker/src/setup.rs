@@ -3,22 +3,20 @@
 use crate::Docker;
 use crate::engine::Kind;
 use kennel_core::{Error, Result};
-use kennel_types::{ErrorCode, Mode};
+use kennel_types::{ErrorCode, IdScheme, Machine, Mode, ModeKey, ProviderKind, RootSource, RunsAs};
 use serde::Deserialize;
 
 /// No user namespace in addition to the engine's own.
 const HOST: &str = "host";
-/// Part of the names of modes whose sandboxes each have their own user namespace.
-const USERNS: &str = "userns";
 
 /// Whether the sandboxes of a mode each have their own user namespace.
 pub(crate) fn has_own_ids(mode: &Mode) -> bool {
-    mode.name.contains(USERNS)
+    mode.key.id_scheme.has_own_user_namespace()
 }
 
 /// Whether the engine is rootless.
 pub(crate) fn is_rootless(mode: &Mode) -> bool {
-    mode.name.contains("rootless")
+    mode.key.runs_as == RunsAs::User
 }
 
 /// The parts of the engine's description that are used.
@@ -55,49 +53,28 @@ impl Docker {
 
     /// The mode that applies here, as far as the engine was queried.
     pub(crate) fn row(&self) -> &'static Mode {
-        let usual = || {
-            let place = Place { here: self.engine.dialer().is_here(), keeper: true };
-            row(self.engine.kind(), Ids::Root, place)
+        let unknown = || {
+            let machine = if self.engine.dialer().is_here() { Machine::Here } else { Machine::Remote };
+            row(usual(self.engine.kind(), machine))
         };
-        self.setup.get().map_or_else(usual, |setup| setup.mode)
+        self.setup.get().map_or_else(unknown, |setup| setup.mode)
     }
 }
 
-/// Who root inside is outside.
-#[derive(Clone, Copy, PartialEq)]
-enum Ids {
-    /// Root.
-    Root,
-    /// The user of the engine; `limits` if it has cgroups for them.
-    User { limits: bool },
-    /// The first id of the engine's range.
-    Remapped,
+/// The key of an engine as long as only its machine is known: it is assumed to run as root.
+fn usual(kind: Kind, machine: Machine) -> ModeKey {
+    ModeKey {
+        provider: kind.provider(),
+        runs_as: RunsAs::Root,
+        machine,
+        root: RootSource::Image,
+        id_scheme: IdScheme::Usual,
+        cgroups: true,
+    }
 }
 
-/// Where an engine is.
-#[derive(Clone, Copy)]
-struct Place {
-    /// Whether it is on this machine.
-    here: bool,
-    /// Whether Kennel's keeper can run there.
-    keeper: bool,
-}
-
-fn row(kind: Kind, ids: Ids, place: Place) -> &'static Mode {
-    let name = match (kind, ids, place) {
-        (Kind::Docker, Ids::Root, Place { here: true, .. }) => "docker, root",
-        (Kind::Docker, Ids::Remapped, Place { here: true, .. }) => "docker, root, userns remap",
-        (Kind::Docker, Ids::User { limits: true }, Place { here: true, .. }) => "docker, rootless",
-        (Kind::Docker, Ids::User { limits: false }, Place { here: true, .. }) => "docker, rootless, no limits",
-        (Kind::Docker, _, Place { keeper: true, .. }) => "docker, root, remote",
-        (Kind::Docker, _, _) => "docker, root, remote, no keeper",
-        (Kind::Podman, Ids::Root | Ids::Remapped, Place { here: true, .. }) => "podman, root",
-        (Kind::Podman, Ids::User { limits: true }, Place { here: true, .. }) => "podman, rootless",
-        (Kind::Podman, Ids::User { limits: false }, Place { here: true, .. }) => "podman, rootless, no limits",
-        (Kind::Podman, _, Place { keeper: true, .. }) => "podman, root, remote",
-        (Kind::Podman, _, _) => "podman, root, remote, no keeper",
-    };
-    Mode::named(name).expect("the mode table has a row for every engine")
+fn row(key: ModeKey) -> &'static Mode {
+    Mode::with(key).expect("the mode table has a row for every engine")
 }
 
 impl Setup {
@@ -110,11 +87,23 @@ impl Setup {
         let rootless = info.rootless || named("rootless").is_some();
         // Only version 2 allows users to distribute resources.
         let limits = info.memory_limit && info.pids_limit && info.cgroup_version != "1";
-        let keeper = here || runs_ours(info);
-        let ids = match rootless {
-            true => Ids::User { limits },
-            false if named("userns").is_some() => Ids::Remapped,
-            false => Ids::Root,
+        // On Podman, remapping is an option of each sandbox.
+        let remapped = !rootless && kind == Kind::Docker && named("userns").is_some();
+        let machine = match here {
+            true => Machine::Here,
+            false if runs_ours(info) => Machine::Remote,
+            false => Machine::RemoteForeign,
+        };
+        let usual = usual(kind, machine);
+        let key = match machine {
+            Machine::Here => ModeKey {
+                runs_as: if rootless { RunsAs::User } else { RunsAs::Root },
+                id_scheme: if remapped { IdScheme::Remap } else { IdScheme::Usual },
+                cgroups: !rootless || limits,
+                ..usual
+            },
+            // This machine's files are not there, so it makes no difference who owns them. A rootless engine is refused.
+            Machine::Remote | Machine::RemoteForeign => usual,
         };
         let seccomp = named("seccomp").filter(|option| !option.contains("profile=unconfined"));
         let refusal = if seccomp.is_none() {
@@ -125,7 +114,7 @@ impl Setup {
         } else {
             None
         };
-        Self { mode: row(kind, ids, Place { here, keeper }), refusal }
+        Self { mode: row(key), refusal }
     }
 
     /// Refuses an engine that cannot enforce what its mode promises.
@@ -133,7 +122,7 @@ impl Setup {
         match &self.refusal {
             None => Ok(()),
             Some((what, hint)) => {
-                let error = Error::unsupported(self.mode.provider, what);
+                let error = Error::unsupported(self.mode.provider(), what);
                 Err(match hint {
                     Some(hint) => error.hint(*hint),
                     None => error,
@@ -144,8 +133,12 @@ impl Setup {
 
     /// Returns the mode for sandboxes with this user namespace.
     pub(crate) fn with_userns(&self, userns: Option<&str>) -> Result<&'static Mode> {
-        let podman = self.mode.provider == Kind::Podman.word();
-        let refuse = |what: &str, hint: &str| Err(Error::unsupported(self.mode.provider, what).hint(hint));
+        let podman = self.mode.key.provider == ProviderKind::Podman;
+        let refuse = |what: &str, hint: &str| Err(Error::unsupported(self.mode.provider(), what).hint(hint));
+        let with = |id_scheme| match Mode::with(ModeKey { id_scheme, ..self.mode.key }) {
+            Some(mode) => Ok(mode),
+            None => refuse("a user namespace for each sandbox on another machine", "leave out --userns"),
+        };
         match userns {
             // The engine's files have the ids of its range in this case too, so the files of an image would not belong
             // to its users.
@@ -162,10 +155,8 @@ impl Setup {
             Some("auto") if is_rootless(self.mode) => {
                 refuse("the user namespace auto: the engine does not run as root", "use --userns keep-id")
             }
-            Some(word @ ("auto" | "keep-id")) => match Mode::named(&format!("{}, {USERNS} {word}", self.mode.name)) {
-                Some(mode) => Ok(mode),
-                None => refuse("a user namespace for each sandbox on another machine", "leave out --userns"),
-            },
+            Some("auto") => with(IdScheme::Auto),
+            Some("keep-id") => with(IdScheme::KeepId),
             Some(other) => Err(Error::new(
                 ErrorCode::InvalidConfig,
                 format!("invalid user namespace {other:?}: expected auto, keep-id or host"),
@@ -205,34 +196,38 @@ mod tests {
         }
     }
 
+    fn named(name: &str) -> &'static Mode {
+        Mode::named(name).unwrap()
+    }
+
     #[test]
     fn the_row_is_what_the_engine_is() {
         let of = |options: &[&str], version: &str, kind, here| {
             let version = version.to_owned();
             let info = Info { cgroup_version: version, ..info(options) };
             let setup = Setup::of(&info, kind, here);
-            (setup.mode.name, setup.check().is_ok())
+            (setup.mode, setup.check().is_ok())
         };
         const OLD: &str = "1";
         const NEW: &str = "2";
         let (plain, rootless) = (&["name=seccomp,profile=default"][..], &["name=seccomp", "name=rootless"][..]);
         let remapped = &["name=seccomp", "name=userns"][..];
-        assert_eq!(of(remapped, NEW, Kind::Docker, true), ("docker, root, userns remap", true));
-        assert_eq!(of(remapped, NEW, Kind::Docker, false), ("docker, root, remote", true));
-        assert_eq!(of(plain, OLD, Kind::Docker, true), ("docker, root", true));
-        assert_eq!(of(plain, NEW, Kind::Docker, false), ("docker, root, remote", true));
-        assert_eq!(of(plain, OLD, Kind::Podman, true), ("podman, root", true));
-        assert_eq!(of(plain, NEW, Kind::Podman, false), ("podman, root, remote", true));
-        assert_eq!(of(rootless, NEW, Kind::Podman, true), ("podman, rootless", true));
-        assert_eq!(of(rootless, OLD, Kind::Podman, true), ("podman, rootless, no limits", true));
-        assert_eq!(of(rootless, NEW, Kind::Docker, true), ("docker, rootless", true));
-        assert_eq!(of(rootless, OLD, Kind::Docker, true), ("docker, rootless, no limits", true));
+        assert_eq!(of(remapped, NEW, Kind::Docker, true), (named("docker, root, userns remap"), true));
+        assert_eq!(of(remapped, NEW, Kind::Docker, false), (named("docker, root, remote"), true));
+        assert_eq!(of(plain, OLD, Kind::Docker, true), (named("docker, root"), true));
+        assert_eq!(of(plain, NEW, Kind::Docker, false), (named("docker, root, remote"), true));
+        assert_eq!(of(plain, OLD, Kind::Podman, true), (named("podman, root"), true));
+        assert_eq!(of(plain, NEW, Kind::Podman, false), (named("podman, root, remote"), true));
+        assert_eq!(of(rootless, NEW, Kind::Podman, true), (named("podman, rootless"), true));
+        assert_eq!(of(rootless, OLD, Kind::Podman, true), (named("podman, rootless, no limits"), true));
+        assert_eq!(of(rootless, NEW, Kind::Docker, true), (named("docker, rootless"), true));
+        assert_eq!(of(rootless, OLD, Kind::Docker, true), (named("docker, rootless, no limits"), true));
         assert!(!of(rootless, NEW, Kind::Podman, false).1);
         assert!(!of(rootless, NEW, Kind::Docker, false).1);
         // In Podman's words.
         let said = r#"{"SecurityOptions": ["name=seccomp,profile=default"], "Rootless": true, "CgroupVersion": "1"}"#;
         let setup = Setup::of(&serde_json::from_str(said).unwrap(), Kind::Podman, true);
-        assert_eq!(setup.mode.name, "podman, rootless, no limits");
+        assert_eq!(setup.mode.name(), "podman, rootless, no limits");
     }
 
     #[test]
@@ -240,16 +235,19 @@ mod tests {
         let with = |options: &[&str], version: &str, kind, here, userns| {
             let info = Info { cgroup_version: version.to_owned(), ..info(options) };
             let mode = Setup::of(&info, kind, here).with_userns(Some(userns));
-            mode.map(|mode| (mode.name, has_own_ids(mode))).map_err(|error| error.code())
+            mode.map(|mode| (mode, has_own_ids(mode))).map_err(|error| error.code())
         };
         let (root, user) = (&["name=seccomp"][..], &["name=seccomp", "name=rootless"][..]);
-        assert_eq!(with(root, "1", Kind::Podman, true, "auto"), Ok(("podman, root, userns auto", true)));
+        assert_eq!(with(root, "1", Kind::Podman, true, "auto"), Ok((named("podman, root, userns auto"), true)));
         let old = with(user, "1", Kind::Podman, true, "keep-id");
-        assert_eq!(old, Ok(("podman, rootless, no limits, userns keep-id", true)));
+        assert_eq!(old, Ok((named("podman, rootless, no limits, userns keep-id"), true)));
         assert_eq!(with(user, "2", Kind::Podman, true, "auto"), Err(ErrorCode::Unsupported));
-        assert_eq!(with(user, "2", Kind::Podman, true, "keep-id"), Ok(("podman, rootless, userns keep-id", true)));
-        assert_eq!(with(root, "2", Kind::Podman, true, "host"), Ok(("podman, root", false)));
-        assert_eq!(with(root, "2", Kind::Docker, true, "host"), Ok(("docker, root", false)));
+        assert_eq!(
+            with(user, "2", Kind::Podman, true, "keep-id"),
+            Ok((named("podman, rootless, userns keep-id"), true))
+        );
+        assert_eq!(with(root, "2", Kind::Podman, true, "host"), Ok((named("podman, root"), false)));
+        assert_eq!(with(root, "2", Kind::Docker, true, "host"), Ok((named("docker, root"), false)));
         let remapped = &["name=seccomp", "name=userns"][..];
         assert_eq!(with(remapped, "2", Kind::Docker, true, "host"), Err(ErrorCode::Unsupported));
         for (kind, here, userns) in [
@@ -267,7 +265,7 @@ mod tests {
     fn a_keeper_for_another_machine_is_not_tried() {
         let on = |architecture: &str, here| {
             let info = Info { architecture: Some(architecture.into()), ..info(&["name=seccomp"]) };
-            Setup::of(&info, Kind::Docker, here).mode.name
+            Setup::of(&info, Kind::Docker, here).mode.name()
         };
         assert_eq!(on(std::env::consts::ARCH, false), "docker, root, remote");
         assert_eq!(on("s390x", false), "docker, root, remote, no keeper");

@@ -12,7 +12,7 @@ use kennel_core::{
 use kennel_keeper_bin::KEEPER;
 use kennel_proto::{KeeperConfig, Spawn};
 use kennel_types::{
-    Availability, Enforcement, ErrorCode, Mode, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec,
+    Availability, Enforcement, ErrorCode, Mode, NetworkMode, Owner, ProviderKind, SandboxId, SandboxInfo, SandboxSpec,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -104,7 +104,7 @@ fn me() -> Owner {
 #[async_trait]
 impl Provider for Local {
     fn mode(&self) -> &'static Mode {
-        Mode::named("local").expect("the table has a row for local")
+        Mode::first_of(ProviderKind::Local)
     }
 
     async fn probe(&self) -> Availability {
@@ -120,11 +120,8 @@ impl Provider for Local {
         // Nothing can be mounted, so the workspace keeps its own path.
         let workspace = spec.workspace.as_ref().and_then(|path| path.to_str()).map(ToOwned::to_owned);
         let workdir = spec.workdir.clone().or(workspace).unwrap_or_else(|| "/".into());
-        let enforcement = Enforcement {
-            mode: mode.name.to_owned(),
-            layers: mode.layers_with(NetworkMode::Host),
-            limits: spec.limits,
-        };
+        let enforcement =
+            Enforcement { mode: mode.name(), layers: mode.layers_with(NetworkMode::Host), limits: spec.limits };
         let record = self.records.create(spec, workdir, network, enforcement, None, None)?;
         Ok(self.records.info(&record))
     }

@@ -16,6 +16,8 @@ async fn a_keeper_without_free_descriptors_waits() {
     let provider: Arc<dyn Provider> = Arc::new(Local::new(home.state(), home.programs()));
     let sandbox = Sandbox::create(provider.clone(), &SandboxSpec::default()).await.unwrap();
     sandbox.start().await.unwrap();
+    // From now on it serves: it has said that it runs before it set itself up.
+    assert_eq!(ok(&sandbox, "echo up").await, "up");
     let dir = home.state().join(sandbox.id().as_str());
     let pid: i32 = std::fs::read_to_string(dir.join("lock")).unwrap().trim().parse().unwrap();
     let keeper = Pid::from_raw(pid).unwrap();

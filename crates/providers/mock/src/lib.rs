@@ -20,8 +20,8 @@ use kennel_core::{
     Dialed, Error, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result, check_name, new_id, require,
 };
 use kennel_types::{
-    Availability, Enforcement, ErrorCode, Event, EventKind, Mode, NetworkMode, Owner, SandboxId, SandboxInfo,
-    SandboxSpec, Status,
+    Availability, Enforcement, ErrorCode, Event, EventKind, Mode, NetworkMode, Owner, ProviderKind, SandboxId,
+    SandboxInfo, SandboxSpec, Status,
 };
 use log::Log;
 use script::SharedScript;
@@ -150,7 +150,7 @@ impl Room {
         SandboxInfo {
             id: id.clone(),
             name: self.spec.name.clone().unwrap_or_else(|| id.to_string()),
-            provider: mode.provider.to_owned(),
+            provider: mode.provider().to_owned(),
             status: self.status,
             created_ms: self.created_ms,
             exit_code: self.exit_code,
@@ -166,7 +166,7 @@ impl Room {
                 labels
             },
             enforcement: Enforcement {
-                mode: mode.name.to_owned(),
+                mode: mode.name(),
                 layers: mode.layers_with(self.network),
                 limits: self.spec.limits,
             },
@@ -177,7 +177,7 @@ impl Room {
 #[async_trait::async_trait]
 impl Provider for Mock {
     fn mode(&self) -> &'static Mode {
-        Mode::named("mock").expect("the mode table has a row for the mock")
+        Mode::first_of(ProviderKind::Mock)
     }
 
     async fn probe(&self) -> Availability {

@@ -321,7 +321,7 @@ impl Provider for Native {
         if !spec.nesting && kennel_jail::landlock_version().is_ok() {
             layers.push(Layer::Landlock);
         }
-        let enforcement = Enforcement { mode: mode.name.to_owned(), layers, limits: spec.limits };
+        let enforcement = Enforcement { mode: mode.name(), layers, limits: spec.limits };
         let claim = self.claim_ahead()?;
         let first_id = claim.as_ref().map(Claim::first);
         let record = self.records.create(spec, workdir, network, enforcement, image, first_id)?;

@@ -4,7 +4,7 @@ use crate::groups::Groups;
 use crate::range::{IDS, SHARED};
 use kennel_core::Record;
 use kennel_jail::{IdMap, Ids, Rights};
-use kennel_types::Mode;
+use kennel_types::{IdScheme, Machine, Mode, ModeKey, ProviderKind, RootSource, RunsAs};
 use std::path::Path;
 
 /// The creator of sandboxes, and the ids that are possible inside.
@@ -41,17 +41,17 @@ impl Maker {
 
     /// Returns the mode of sandboxes with an image, or on the host's root.
     pub(crate) fn mode(&self, image: bool) -> &'static Mode {
-        let many = self.ids.users.len() > 1;
-        let root = if image { "image" } else { "host" };
-        let name = match self.rights {
-            Rights::Root => format!("native, root, {root}"),
+        let root = if image { RootSource::Image } else { RootSource::Host };
+        let (runs_as, id_scheme, cgroups) = match self.rights {
+            Rights::Root => (RunsAs::Root, IdScheme::Usual, true),
             Rights::User => {
-                let ids = if many { "" } else { ", one id" };
-                let limits = if self.groups.dir().is_some() { "" } else { ", no limits" };
-                format!("native, user, {root}{ids}{limits}")
+                let id_scheme = if self.ids.users.len() > 1 { IdScheme::Usual } else { IdScheme::One };
+                (RunsAs::User, id_scheme, self.groups.dir().is_some())
             }
         };
-        Mode::named(&name).expect("the table has a row for it")
+        let (provider, machine) = (ProviderKind::Native, Machine::Here);
+        let key = ModeKey { provider, runs_as, machine, root, id_scheme, cgroups };
+        Mode::with(key).expect("the mode table has a row for each of these keys")
     }
 
     /// A description for people.

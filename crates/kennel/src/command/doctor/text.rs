@@ -57,6 +57,6 @@ fn walls(mode: &Mode) -> String {
         mode.layers.len(),
         networks.join(", "),
         mode.workspace_files,
-        mode.provider
+        mode.provider()
     )
 }

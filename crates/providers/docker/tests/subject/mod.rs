@@ -3,7 +3,7 @@
 use kennel_core::Provider;
 use kennel_docker::{Dialer, Docker, DockerOptions, Kind, NamePrefix, UnixDialer};
 use kennel_testkit::{Home, Subject, become_ordinary_user, docker, testers_ids};
-use kennel_types::{Mode, NetworkMode, SandboxSpec};
+use kennel_types::{IdScheme, Mode, ModeKey, NetworkMode, SandboxSpec};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -54,10 +54,13 @@ impl Subject for Containers {
 
     fn mode(&self, provider: &dyn Provider) -> &'static Mode {
         let usual = provider.mode();
-        match &self.spec.userns {
-            Some(userns) => Mode::named(&format!("{}, userns {userns}", usual.name)).expect("a row for it"),
-            None => usual,
-        }
+        let id_scheme = match self.spec.userns.as_deref() {
+            Some("auto") => IdScheme::Auto,
+            Some("keep-id") => IdScheme::KeepId,
+            Some(other) => panic!("no mode for the user namespace {other}"),
+            None => return usual,
+        };
+        Mode::with(ModeKey { id_scheme, ..usual.key }).expect("a row for it")
     }
 
     fn spec(&self) -> SandboxSpec {

@@ -218,13 +218,16 @@ pub(crate) fn status(error: &EngineError) -> Option<u16> {
     }
 }
 
-/// Whether a hook failed that the engine runs for itself before a container starts; Kennel configures none.
+/// Whether a start failed because of a hook that the engine runs for itself; Kennel configures none.
 ///
 /// Docker uses one to keep the network namespace of a container: it bind-mounts `/proc/PID/ns/net`. That mount fails with
 /// ENOENT about once in 500 starts if other programs mount at the same time (seen with Docker 20.10 on Linux 6.18). The
-/// container is left as it was, and the next attempt succeeds.
+/// container is left as it was, and the next attempt succeeds. runc ends the container's first process then, and reports
+/// either the hook or that process.
 pub(crate) fn is_hook_failure(error: &EngineError) -> bool {
-    status(error).is_some() && error.to_string().contains("error running hook")
+    const REPORTS: [&str; 2] = ["error running hook", "read init-p: connection reset by peer"];
+    let message = error.to_string();
+    status(error).is_some() && REPORTS.iter().any(|report| message.contains(report))
 }
 
 /// Whether a container does not exist. Podman fails with another status if it is removed meanwhile.

@@ -61,7 +61,7 @@ async fn a_start_is_attempted_again_if_a_hook_of_the_engine_fails() {
         } else {
             let error = started.unwrap_err();
             assert_eq!(error.code(), ErrorCode::StartFailed, "{error}");
-            assert!(error.to_string().contains("error running hook"), "{error}");
+            assert!(error.to_string().contains("OCI runtime create failed"), "{error}");
         }
         fixture.provider.remove(&sandbox.info().id, ALL).await.unwrap();
     }

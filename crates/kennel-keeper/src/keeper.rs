@@ -37,6 +37,8 @@ pub(crate) struct Keeper {
     pub(crate) log_polled: bool,
     pub(crate) connections: HashMap<u64, Connection>,
     pub(crate) tasks: BTreeMap<u64, Task>,
+    /// The sockets of shims that have reported, until the reports are passed on.
+    pub(crate) released: Vec<OwnedFd>,
     pub(crate) sinks: HashMap<u64, OwnedFd>,
     /// The descriptors on which calls for the keeper arrive.
     pub(crate) listeners: HashMap<u64, Listener>,
@@ -134,6 +136,7 @@ impl Keeper {
             log_polled: false,
             connections: HashMap::new(),
             tasks: BTreeMap::new(),
+            released: Vec::new(),
             sinks: HashMap::new(),
             listeners: HashMap::new(),
             under_way: HashMap::new(),
@@ -184,6 +187,8 @@ impl Keeper {
             }
             self.check_time();
             self.flush_all();
+            // The reports were passed on, so these shims may end.
+            self.released.clear();
         }
         self.exit.unwrap_or(0)
     }

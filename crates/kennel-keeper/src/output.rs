@@ -250,6 +250,7 @@ impl Keeper {
                     exit.timed_out = task.timed_out;
                     exit.oom_killed = oom_after > task.oom_before;
                     task.end = Some(End::Exited(exit));
+                    self.released.extend(task.status.take());
                 }
                 Report::Done(outcome) => task.end = Some(End::Done(outcome)),
                 Report::Failed(failure) => {

@@ -73,10 +73,19 @@ pub(crate) fn run(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio, status: &O
             let stop = spawn.stop_signal.filter(|signal| (1..=64).contains(signal)).unwrap_or(libc::SIGTERM);
             let report = attend(command, stop, &signals, status);
             Report::Exited(report).send(status);
+            wait_for_release(status);
         }
         Err(failure) => Report::Failed(failure).send(status),
     }
     sys::exit_now(0)
+}
+
+/// Waits until the keeper has passed on the report. A process that ends keeps its CPU busy, and the keeper may have to
+/// wait for that CPU.
+fn wait_for_release(keeper: &OwnedFd) {
+    const AT_MOST: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+    // The keeper sends nothing to a shim that has reported. It closes the socket.
+    let _ = poll(&mut [PollFd::new(keeper, PollFlags::RDHUP)], Some(&AT_MOST));
 }
 
 /// Starts the command, and returns once its program was executed.

@@ -22,8 +22,20 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Resolves the path, one component at a time.
+    /// Resolves the path.
     pub(crate) fn of(named: &Path) -> Self {
+        // Most paths exist and contain no symlink, which the kernel finds out at once.
+        if named.is_absolute() && !named.components().any(|part| part == Component::ParentDir) {
+            let (flags, by) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_SYMLINKS);
+            if rustix::fs::openat2(CWD, named, flags, Mode::empty(), by).is_ok() {
+                return Self { named: named.to_owned(), real: named.components().collect(), links: Vec::new() };
+            }
+        }
+        Self::by_component(named)
+    }
+
+    /// Resolves the path, one component at a time.
+    fn by_component(named: &Path) -> Self {
         let names =
             |path: &Path| -> VecDeque<OsString> { path.components().map(|part| part.as_os_str().to_owned()).collect() };
         let mut rest = names(named);

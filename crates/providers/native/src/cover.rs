@@ -8,6 +8,7 @@
 use kennel_jail::{Base, Cover, CoverKind, Part, PartKind};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -141,12 +142,20 @@ fn homes() -> Vec<String> {
 pub(crate) fn host(ours: &[PathBuf]) -> Base {
     let covers = masks(ours);
     // The mounts of this thread, which may be in another mount namespace than the main thread.
-    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    let mounts = mountinfo().unwrap_or_default();
     let mut filesystems = filesystems(&mounts, &covers);
     // A single file can be a mount point, too. Then the file below is shown.
     filesystems.retain(|path| Path::new("/").join(path).is_dir());
     let cover = with_parents(&covers, &filesystems);
     Base::Host { filesystems, cover }
+}
+
+/// Reads the mounts of this thread.
+fn mountinfo() -> std::io::Result<String> {
+    // Files in /proc have no size. Without this capacity they would be read in many small pieces.
+    let mut text = String::with_capacity(16 * 1024);
+    fs::File::open("/proc/thread-self/mountinfo")?.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Returns what is masked, by path.

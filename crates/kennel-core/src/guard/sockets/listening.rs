@@ -1,5 +1,6 @@
 //! Lists the listening unix sockets of this network namespace, as the kernel reports them.
 
+use rustix::buffer::spare_capacity;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -36,9 +37,11 @@ fn by_netlink() -> Option<Vec<PathBuf>> {
     request.extend_from_slice(&[0xff; 8]);
     rustix::net::send(&socket, &request, SendFlags::empty()).ok()?;
     let mut paths = Vec::new();
-    let mut buffer = vec![0; 32 * 1024];
+    // Not filled with zeros: that would touch every page, and most replies are short.
+    let mut buffer = Vec::with_capacity(32 * 1024);
     loop {
-        let (_, count) = rustix::net::recv(&socket, buffer.as_mut_slice(), RecvFlags::TRUNC).ok()?;
+        buffer.clear();
+        let (_, count) = rustix::net::recv(&socket, spare_capacity(&mut buffer), RecvFlags::TRUNC).ok()?;
         // A truncated or empty reply is not a valid list.
         if !read_messages(buffer.get(..count).filter(|bytes| !bytes.is_empty())?, &mut paths)? {
             return Some(paths);

@@ -222,20 +222,25 @@ fn cover(cover: &[Cover], (user, group): (u32, u32)) -> Result<OwnedFd, String> 
     rustix::process::fchdir(&layer).map_err(|error| error.to_string())?;
     // The new files belong to root inside.
     let owner = sys::FilesOf::become_owner(user, group);
-    let put = cover.iter().try_for_each(put);
+    let whiteout = cover.iter().find(|cover| matches!(cover.kind, CoverKind::Nothing));
+    let put = cover.iter().try_for_each(|entry| put(entry, whiteout));
     drop(owner);
     rustix::process::fchdir(&here).map_err(|error| error.to_string())?;
     put?;
     Ok(layer)
 }
 
-/// Creates one entry of the mask layer, in the working directory.
-fn put(Cover { path, kind }: &Cover) -> Result<(), String> {
+/// Creates one entry of the mask layer, in the working directory. `whiteout` is the first whiteout; the others are hard
+/// links to it, which take half of the time.
+fn put(Cover { path, kind }: &Cover, whiteout: Option<&Cover>) -> Result<(), String> {
     let mode = |mode: &u32| Mode::from_raw_mode(*mode);
     let done = match kind {
         CoverKind::Through(bits) => rustix::fs::mkdir(path, mode(bits)),
         CoverKind::Empty(bits) => rustix::fs::mkdir(path, mode(bits))
             .and_then(|()| rustix::fs::setxattr(path, c"trusted.overlay.opaque", b"y", XattrFlags::CREATE)),
+        CoverKind::Nothing if whiteout.is_some_and(|first| first.path != *path) => {
+            rustix::fs::link(whiteout.map_or("", |first| &*first.path), path)
+        }
         CoverKind::Nothing => {
             rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), rustix::fs::makedev(0, 0))
         }

@@ -218,14 +218,15 @@ pub(crate) fn status(error: &EngineError) -> Option<u16> {
     }
 }
 
-/// Whether a start failed because of a hook that the engine runs for itself; Kennel configures none.
+/// Whether the first process of a container ended while the engine set it up. The container is left as it was, and the
+/// next attempt succeeds.
 ///
-/// Docker uses one to keep the network namespace of a container: it bind-mounts `/proc/PID/ns/net`. That mount fails with
-/// ENOENT about once in 500 starts if other programs mount at the same time (seen with Docker 20.10 on Linux 6.18). The
-/// container is left as it was, and the next attempt succeeds. runc ends the container's first process then, and reports
-/// either the hook or that process.
-pub(crate) fn is_hook_failure(error: &EngineError) -> bool {
-    const REPORTS: [&str; 2] = ["error running hook", "read init-p: connection reset by peer"];
+/// - Docker runs a hook to keep the network namespace of a container: it bind-mounts `/proc/PID/ns/net`. That mount fails
+///   with ENOENT about once in 500 starts if other programs mount at the same time (seen with Docker 20.10 on Linux
+///   6.18). runc then ends the process, and reports either the hook or the process. Kennel configures no hooks.
+/// - An engine that was killed and restarted still ends what an earlier run of the container has left.
+pub(crate) fn ended_in_setup(error: &EngineError) -> bool {
+    const REPORTS: [&str; 3] = ["error running hook", "init-p: connection reset by peer", "init-p: broken pipe"];
     let message = error.to_string();
     status(error).is_some() && REPORTS.iter().any(|report| message.contains(report))
 }

@@ -1,6 +1,6 @@
 //! The provider trait, implemented on top of the engine.
 
-use crate::engine::{Engine, Kind, is_hook_failure, status};
+use crate::engine::{Engine, Kind, ended_in_setup, status};
 use crate::info::Container;
 use crate::keeper::{Missed, SocketMark, back_off, greet_starting, shut_down, socket_mark};
 use crate::setup::is_rootless;
@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// How much longer than the grace period an end may take before the engine is asked to force it.
 const SLACK: Duration = Duration::from_secs(3);
-/// How often a start is attempted if a hook of the engine fails.
+/// How often a start is attempted if the container's first process ends while the engine sets it up.
 const START_ATTEMPTS: u32 = 3;
 /// How long an engine may take to remove a container that it still cleans up. A busy machine needs seconds.
 const REMOVED_WITHIN: Duration = Duration::from_secs(15);
@@ -314,7 +314,7 @@ impl Docker {
         loop {
             match self.engine.api().await?.start_container(&container.engine_id, None).await {
                 Ok(()) => return Ok(()),
-                Err(error) if is_hook_failure(&error) && attempts < START_ATTEMPTS => attempts += 1,
+                Err(error) if ended_in_setup(&error) && attempts < START_ATTEMPTS => attempts += 1,
                 Err(error) => return Err(self.start_error(container, error).await),
             }
         }

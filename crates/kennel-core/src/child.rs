@@ -11,9 +11,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use std::ffi::OsStr;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -21,25 +20,17 @@ use tokio::net::UnixStream;
 /// Bytes in the longest reply.
 const ANSWER: u64 = 64 * 1024;
 
-/// Bytes of stack for a thread that only starts a program.
-const STACK: usize = 128 * 1024;
-
-/// A helper that is being started, and then waits for its instructions. It exits if it never receives them.
+/// A helper that was started and waits for its instructions. It exits if it never receives them.
 #[derive(Debug)]
 pub struct Helper {
     program: PathBuf,
-    /// Starts the program, and returns the process id.
-    ///
-    /// Starting a program blocks the caller until the kernel has loaded it. Meanwhile the caller's CPU is idle, so the
-    /// kernel moves the new process there. Both then share one CPU while the other stays idle: a cold run lost 1.7 of 9
-    /// ms to that. With a thread, the caller's CPU is never idle.
-    start: JoinHandle<std::io::Result<u32>>,
+    pid: u32,
     line: StdUnixStream,
 }
 
 impl Helper {
-    /// Starts the helper, and returns before it runs. It keeps running when this process ends. No async runtime is needed,
-    /// so this can be the first thing a program does. [`tell`](Self::tell) reports a failed start.
+    /// Starts the helper. It keeps running when this process ends. No async runtime is needed, so this can be the first
+    /// thing a program does.
     pub fn start(program: &Path, arguments: &[&OsStr]) -> Result<Self> {
         let what = || format!("start {}", program.display());
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
@@ -47,18 +38,14 @@ impl Helper {
         rustix::io::ioctl_fionbio(&ours, true).map_err(|error| Error::io(what(), error))?;
         let mut command = Command::new(program);
         command.args(arguments).env_clear().stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
-        let start = std::thread::Builder::new().stack_size(STACK).spawn(move || spawn(&mut command));
-        let start = start.map_err(|error| Error::io(what(), error))?;
-        Ok(Self { program: program.to_owned(), start, line: ours.into() })
+        let child = spawn(&mut command)
+            .map_err(|error| Error::new(ErrorCode::StartFailed, format!("{}: {error}", what())).caused_by(error))?;
+        Ok(Self { program: program.to_owned(), pid: child.id(), line: ours.into() })
     }
 
     /// Sends the instructions. The process is reaped when it ends.
     pub async fn tell(self, what: &[u8]) -> Result<Told> {
-        let started = self.start.join().unwrap_or_else(|_| Err(std::io::Error::other("its thread panicked")));
-        let pid = started.map_err(|error| {
-            Error::new(ErrorCode::StartFailed, format!("start {}: {error}", self.program.display())).caused_by(error)
-        })?;
-        let process = reap_later(pid);
+        let process = reap_later(self.pid);
         let failed = |error| Error::io(format!("talk to {}", self.program.display()), error);
         let mut line = UnixStream::from_std(self.line).map_err(failed)?;
         let length = u32::try_from(what.len()).map_err(|_| {
@@ -123,7 +110,7 @@ impl Told {
 
 /// Starts the program. It retries if the file is busy: another thread may have forked while the program was being
 /// written to disk, and its child still holds the file open for writing.
-fn spawn(command: &mut Command) -> std::io::Result<u32> {
+fn spawn(command: &mut Command) -> std::io::Result<Child> {
     let mut tries = 0;
     loop {
         match command.spawn() {
@@ -131,7 +118,7 @@ fn spawn(command: &mut Command) -> std::io::Result<u32> {
                 tries += 1;
                 std::thread::yield_now();
             }
-            done => return done.map(|child| child.id()),
+            done => return done,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The shim: a small process between the keeper and each command.
 //!
 //! It is a child subreaper, so all processes that the command starts stay below it, however they fork and whatever
-//! sessions they create. When the command ends by itself, the shim exits too, and the remaining processes become
-//! children of process 1 and continue. When the command must be ended (it timed out, its owner disconnected, the keeper
+//! sessions they create. When the command ends by itself, the shim reports it, waits until the keeper closes their socket,
+//! and exits. The remaining processes become children of process 1 and continue. When the command must be ended (it timed out, its owner disconnected, the keeper
 //! is gone), everything below the shim is ended too.
 //!
 //! ```text

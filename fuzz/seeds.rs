@@ -69,12 +69,12 @@ fn main() {
         }]))))]),
         ("links", vec![
             frame(6, Body::Reply(Reply::Done(Outcome::Nothing))),
-            frame(7, Body::Fail(Failure { kind: FailureKind::Refused, message: "it is a symlink".into() })),
+            frame(7, Body::Fail(Failure::new(FailureKind::Refused, "it is a symlink"))),
         ]),
         ("outcomes", vec![
             frame(4, Body::Reply(Reply::Done(Outcome::Stats(StatsReport::default())))),
             frame(3, Body::Reply(Reply::Done(Outcome::Stat(stat())))),
-            frame(2, Body::Fail(Failure { kind: FailureKind::Denied, message: "no".into() })),
+            frame(2, Body::Fail(Failure::new(FailureKind::Denied, "no"))),
             frame(1, Body::Close),
             frame(0, Body::Pong),
         ]),

@@ -2,7 +2,7 @@
 //! used.
 #![no_main]
 
-use kennel_config::{Environment, Format, Layer, Layered, check_text};
+use kennel_config::{Environment, Format, Layered, SettingsLayer, check_text};
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 
@@ -10,7 +10,7 @@ fuzz_target!(|input: &[u8]| {
     let text = String::from_utf8_lossy(input);
     let environment = Environment::from([("A".to_owned(), "1".to_owned())]);
     for format in [Format::Json, Format::Yaml, Format::Toml] {
-        match check_text(&text, format, Path::new("/project/kennel"), Layer::Project, &environment) {
+        match check_text(&text, format, Path::new("/project/kennel"), SettingsLayer::Project, &environment) {
             Ok(tree) => {
                 let layered = Layered::new([tree]);
                 layered.config().expect("what passed the check can be used");

@@ -6,9 +6,7 @@
 #![no_main]
 
 use async_trait::async_trait;
-use kennel_core::{
-    Dialed, Error, EventStream, LogOptions, LogStream, Provider, RUN_OUTPUT_CAP, RemoveOptions, Result, Sandbox,
-};
+use kennel_core::{Dialed, Error, EventStream, LogOptions, LogStream, Provider, RUN_OUTPUT_CAP, RemoveOptions, Result, Sandbox};
 use kennel_proto::{Body, Features, Frame, Welcome, encode};
 use kennel_types::{
     Availability, Enforcement, ErrorCode, ExecSpec, Limits, MODES, Mode, NetworkMode, SandboxId, SandboxInfo,
@@ -104,10 +102,10 @@ impl Provider for Lying {
     }
 
     async fn probe(&self) -> Availability {
-        Availability { available: true, detail: String::new(), fix: None }
+        Availability { available: true, detail: String::new(), next_step: None }
     }
 
-    async fn create(&self, _spec: &SandboxSpec) -> Result<SandboxInfo> {
+    async fn create(&self, _id: &SandboxId, _spec: &SandboxSpec) -> Result<SandboxInfo> {
         Err(no())
     }
 
@@ -136,6 +134,7 @@ impl Provider for Lying {
             status: Status::Running,
             created_ms: 0,
             exit_code: None,
+            end_cause: None,
             image: None,
             image_command: None,
             workdir: "/".into(),

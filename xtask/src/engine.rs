@@ -1,4 +1,4 @@
-//! Engines for the time of a chore: those that answer already, or are started and ended here.
+//! Engines for a task: those that already run, or those that the task starts and ends.
 
 use crate::machine::{Machine, find};
 use anyhow::Result;
@@ -7,18 +7,18 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An engine that answers.
+/// A running Docker engine of root.
 pub(crate) struct Engine {
     socket: PathBuf,
     ours: bool,
     stock: Stock,
 }
 
-/// All that an engine has, in words.
+/// Everything that an engine has, as lines of text.
 struct Stock(BTreeSet<String>);
 
 impl Stock {
-    fn of(socket: &Path) -> Self {
+    fn list(socket: &Path) -> Self {
         let lists: [&[&str]; 4] = [
             &["ps", "--all", "--format", "container {{.Names}}"],
             &["volume", "ls", "--format", "volume {{.Name}}"],
@@ -29,15 +29,16 @@ impl Stock {
         Self(lists.iter().flat_map(|list| list.lines().map(ToOwned::to_owned)).collect())
     }
 
-    /// What is there and was not before. On an engine that others use too, as far as it is called by our name.
+    /// Returns what the engine has now and did not have before. On an engine that others use as well (`ours` is false),
+    /// only what has `kennel` in its name.
     fn left(&self, socket: &Path, ours: bool) -> Vec<String> {
-        let now = Self::of(socket).0;
+        let now = Self::list(socket).0;
         let new = now.difference(&self.0).filter(|item| ours || item.contains("kennel"));
         new.map(|item| format!("{item} on {}", socket.display())).collect()
     }
 }
 
-/// Looks at what was left on engines: none of it should be there. Answers whether that is so.
+/// Prints what the tests left behind on engines. Returns whether nothing was left.
 pub(crate) fn is_nothing_left(engine: Option<&Engine>, services: &Services) -> bool {
     let mut left = engine.map(|engine| engine.stock.left(&engine.socket, engine.ours)).unwrap_or_default();
     for Running { socket, ours, stock, .. } in &services.running {
@@ -50,7 +51,8 @@ pub(crate) fn is_nothing_left(engine: Option<&Engine>, services: &Services) -> b
 }
 
 impl Engine {
-    /// Finds or starts one, with the test image on it. Where that is not possible it is said, and in CI it is a failure.
+    /// Finds or starts the engine, and creates the test image on it. If this is not possible, it is reported; in CI it
+    /// is a failure.
     pub(crate) fn get(machine: &mut Machine) -> Result<Option<Self>> {
         const USUAL: &str = "/var/run/docker.sock";
         let named = kennel_testkit::environment::variable(docker::SOCKET_VARIABLE).map(PathBuf::from);
@@ -69,15 +71,15 @@ impl Engine {
             (docker::start(), true)
         };
         docker::image_on(&socket);
-        Ok(Some(Self { stock: Stock::of(&socket), socket, ours }))
+        Ok(Some(Self { stock: Stock::list(&socket), socket, ours }))
     }
 
-    /// Where it listens.
+    /// Returns the engine's socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Tells a command which engine to use.
+    /// Sets the variable that tells a command which engine to use.
     pub(crate) fn tell(engine: Option<&Self>, command: &mut Command) {
         if let Some(engine) = engine {
             command.env(docker::SOCKET_VARIABLE, engine.socket());
@@ -96,14 +98,14 @@ impl Drop for Engine {
     }
 }
 
-/// An engine beside root's Docker.
+/// An engine other than root's Docker.
 pub(crate) struct Service {
     name: &'static str,
-    /// What names the socket of one to use.
+    /// The environment variable with the socket of the engine to use.
     variable: &'static str,
-    /// The program that it cannot be without.
+    /// The program that the engine needs.
     program: &'static str,
-    /// What is in the names of tests on it.
+    /// The part that the names of its tests have in common.
     tests: &'static str,
     start: fn() -> PathBuf,
     stop: fn() -> bool,
@@ -118,7 +120,7 @@ pub(crate) const PODMAN: Service = Service {
     stop: || podman::Service::Root.stop(),
 };
 
-/// All that the tests use.
+/// All engines other than root's Docker that the tests use.
 pub(crate) const SERVICES: [Service; 3] = [
     PODMAN,
     Service {
@@ -139,11 +141,11 @@ pub(crate) const SERVICES: [Service; 3] = [
     },
 ];
 
-/// Those that answer.
+/// The running engines other than root's Docker.
 #[derive(Default)]
 pub(crate) struct Services {
     running: Vec<Running>,
-    /// What is in the names of tests on those that are not there.
+    /// The common parts of the names of tests whose engines are missing.
     pub(crate) missing: BTreeSet<&'static str>,
 }
 
@@ -155,7 +157,8 @@ struct Running {
 }
 
 impl Services {
-    /// Finds or starts them, with the test image on each. Where that is not possible it is said, and in CI it is a failure.
+    /// Finds or starts the engines, and creates the test image on each. If this is not possible, it is reported; in CI
+    /// it is a failure.
     pub(crate) fn get(machine: &mut Machine, wanted: impl IntoIterator<Item = Service>) -> Result<Self> {
         let mut services = Self::default();
         for service in wanted {
@@ -175,12 +178,12 @@ impl Services {
                 }
             };
             docker::image_on(&socket);
-            services.running.push(Running { service, stock: Stock::of(&socket), socket, ours });
+            services.running.push(Running { service, stock: Stock::list(&socket), socket, ours });
         }
         Ok(services)
     }
 
-    /// Tells a command which ones to use.
+    /// Sets the variables that tell a command which engines to use.
     pub(crate) fn tell(&self, command: &mut Command) {
         for Running { service, socket, .. } in &self.running {
             command.env(service.variable, socket);

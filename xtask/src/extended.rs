@@ -1,24 +1,24 @@
-//! `cargo xtask extended`: what `cargo xtask test` leaves out, and only that. Tests on rare engines, the documentation, a guest
-//! with another kernel, and fuzzing.
+//! `cargo xtask extended`: runs only what `cargo xtask test` leaves out: tests on rare engines, the documentation, a
+//! guest with another kernel, and fuzzing.
 
 use crate::engine::SERVICES;
-use crate::ground::Ground;
 use crate::runner::{self, Runner, Tier};
 use crate::stage::{Stages, cargo};
+use crate::test_environment::TestEnvironment;
 use crate::{fuzz, guest};
 use anyhow::Result;
 
-/// Returns whether everything passed.
+/// Runs the extended tests. Returns whether everything passed.
 pub(crate) fn run() -> Result<bool> {
     let mut stages = Stages::default();
     let mut runner = Runner::default();
-    let mut ground = Ground::prepare(&mut stages, SERVICES)?;
+    let mut environment = TestEnvironment::prepare(&mut stages, SERVICES)?;
     runner::build(&mut stages)?;
-    runner.tier(&mut stages, &ground, Tier::Extended)?;
-    runner.examples(&mut stages, &ground)?;
+    runner.tier(&mut stages, &environment, Tier::Extended)?;
+    runner.examples(&mut stages, &environment)?;
     let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
     stages.run("documentation", doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
-    guest::stage(&mut ground.machine, &mut stages)?;
-    fuzz::Fuzz::default().stages(&mut ground.machine, &mut stages)?;
-    ground.conclude(stages, runner.tally)
+    guest::stage(&mut environment.machine, &mut stages)?;
+    fuzz::Fuzz::default().stages(&mut environment.machine, &mut stages)?;
+    environment.conclude(stages, runner.tally)
 }

@@ -1,16 +1,17 @@
-//! `cargo xtask fuzz`: garbage for what reads bytes from inside a sandbox, from the seeds on.
+//! `cargo xtask fuzz`: runs the fuzz targets, which feed mutated seeds to the parsers of untrusted input.
 
 use crate::machine::{Machine, install_tool, works};
 use crate::stage::{Stages, root};
 use anyhow::{Context, Result};
 use std::process::Command;
 
-/// A target, and what it may use: inputs are small, so one large allocation is a claimed length that was believed.
+/// A fuzz target with its limits. Inputs are small, so a large allocation means that a parser trusted a length in the
+/// input.
 struct Target {
     name: &'static str,
-    /// Megabytes of the largest allocation.
+    /// The largest allowed allocation, in megabytes.
     allocation: u32,
-    /// When nothing else is asked for.
+    /// How long the target runs by default.
     until: Until,
 }
 
@@ -22,11 +23,11 @@ enum Until {
 
 const TARGETS: [Target; 4] = [
     Target { name: "frames", allocation: 4, until: Until::Inputs(1_000_000) },
-    // Each input is a whole connection.
+    // This target is slow, because each input is a whole connection.
     Target { name: "keeper_answers", allocation: 4, until: Until::Seconds(60) },
-    // Not from inside, but from whoever wrote the project's files.
+    // This input does not come from a sandbox, but from the author of a project's files.
     Target { name: "config", allocation: 64, until: Until::Seconds(30) },
-    // From registries and archives. A stream may ask for a window of 128 MiB.
+    // This input comes from registries and archives. A zstd stream may use a window of 128 MiB.
     Target { name: "image_layer", allocation: 160, until: Until::Seconds(30) },
 ];
 
@@ -42,14 +43,14 @@ pub(crate) struct Fuzz {
 }
 
 impl Fuzz {
-    /// Answers whether nothing was found.
+    /// Runs the fuzz targets. Returns whether they found nothing.
     pub(crate) fn run(&self) -> Result<bool> {
         let mut stages = Stages::default();
         self.stages(&mut Machine::here(), &mut stages)?;
         Ok(stages.conclude())
     }
 
-    /// One stage for each target.
+    /// Runs each fuzz target as one stage.
     pub(crate) fn stages(&self, machine: &mut Machine, stages: &mut Stages) -> Result<()> {
         if !works("cargo", &["+nightly", "--version"]) {
             return machine.leave_out("fuzzing", "there is no nightly compiler (rustup toolchain install nightly)");
@@ -67,7 +68,7 @@ fn command(target: &Target, until: Until) -> Result<Command> {
     let name = target.name;
     let found = format!("fuzz/corpus/{name}");
     std::fs::create_dir_all(root().join(&found)).with_context(|| format!("make {found}"))?;
-    // Through rustup, not the cargo that runs us: it has to be the nightly one.
+    // Start rustup's `cargo`, not the one that runs this program, because fuzzing needs the nightly toolchain.
     let mut command = Command::new("cargo");
     command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN").current_dir(root());
     command.args(["+nightly", "fuzz", "run", name, &found, &format!("fuzz/seeds/{name}"), "--"]);

@@ -1,7 +1,8 @@
-//! `cargo xtask guest`: the contract of the native provider on a machine of another kind, made on the spot. It has
-//! Debian's own kernel, which is older than most, and control groups of version 2 alone, which most machines have.
+//! `cargo xtask guest`: runs the native provider's contract tests in a new virtual machine. It has Debian's kernel,
+//! which is older than most, and only cgroups of version 2, like most machines.
 //!
-//! Software emulation: slower, and works everywhere. Its disk holds busybox, the tests and nothing else.
+//! The machine is emulated in software, which is slow but works everywhere. Its disk contains only busybox and the
+//! tests.
 
 use crate::machine::{Machine, Package, apt_get, find, package};
 use crate::stage::{Stages, cargo, root};
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What it needs.
+/// The packages that the guest needs.
 pub(crate) const NEEDED: &[Package] = &[
     package("qemu-system-x86_64", "qemu-system-x86"),
     package("mke2fs", "e2fsprogs"),
@@ -24,9 +25,9 @@ pub(crate) const NEEDED: &[Package] = &[
     package("busybox", "busybox-static"),
 ];
 
-/// The package that names Debian's kernel of the day.
+/// The package that depends on Debian's current kernel.
 const KERNEL: &str = "linux-image-cloud-amd64";
-/// Modules that are not built in, in the order in which they are loaded.
+/// Kernel modules that are not built in, in the order in which they are loaded.
 const MODULES: [&str; 8] = [
     "drivers/virtio/virtio",
     "drivers/virtio/virtio_ring",
@@ -37,12 +38,12 @@ const MODULES: [&str; 8] = [
     "drivers/block/loop",
     "fs/overlayfs/overlay",
 ];
-/// The tests, by the name of their program.
+/// The test programs, by name.
 const TESTS: [&str; 2] = ["contract", "contract_user"];
-/// How long all of it may take.
+/// The time limit for the whole run of the guest.
 const WITHIN: Duration = Duration::from_mins(20);
 
-/// Answers whether everything passed.
+/// Runs the tests in the guest. Returns whether everything passed.
 pub(crate) fn run() -> Result<bool> {
     let mut machine = Machine::here();
     let mut stages = Stages::default();
@@ -50,7 +51,7 @@ pub(crate) fn run() -> Result<bool> {
     Ok(stages.conclude())
 }
 
-/// The guest as a stage of something larger.
+/// Runs the guest as a stage of a task.
 pub(crate) fn stage(machine: &mut Machine, stages: &mut Stages) -> Result<()> {
     if std::env::consts::ARCH != "x86_64" {
         return machine.leave_out("the guest", "its kernel is for x86-64");
@@ -63,7 +64,7 @@ pub(crate) fn stage(machine: &mut Machine, stages: &mut Stages) -> Result<()> {
     let disk = disk(&dir, &kernel)?;
     let mut command = Command::new("qemu-system-x86_64");
     command
-        // A kind of machine that has a clock to compare others with: without, some boots hang.
+        // This machine type has a reference clock. Without one, booting sometimes hangs.
         .args(["-accel", "tcg", "-M", "q35", "-cpu", "max", "-smp", "2", "-m", "1G"])
         .args(["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot"])
         .args(["-append", "console=ttyS0 quiet panic=-1", "-device", "virtio-blk-pci,drive=disk"])
@@ -83,12 +84,12 @@ pub(crate) fn stage(machine: &mut Machine, stages: &mut Stages) -> Result<()> {
 /// Debian's kernel, unpacked.
 struct Kernel {
     image: PathBuf,
-    /// Its modules, and which of them need which.
+    /// The directory of its modules and their dependencies.
     modules: PathBuf,
     version: String,
 }
 
-/// Fetches it once for every version there is of it, without installing it.
+/// Downloads and unpacks Debian's kernel, once per version, without installing it.
 fn kernel(dir: &Path) -> Result<Kernel> {
     let depends = || -> Result<Option<String>> {
         let output = Command::new("apt-cache").args(["depends", KERNEL]).output().context("run apt-cache")?;
@@ -119,7 +120,7 @@ fn kernel(dir: &Path) -> Result<Kernel> {
     Ok(Kernel { image, modules: unpacked.join("lib/modules").join(&version), version })
 }
 
-/// What the kernel starts with: enough to find the disk.
+/// Builds the initial RAM disk, which contains just enough to mount the guest's disk.
 fn first(dir: &Path, kernel: &Kernel) -> Result<PathBuf> {
     let tree = tempfile::tempdir_in(dir)?;
     for sub in ["bin", "dev", "disk", "modules", "proc", "sys"] {
@@ -139,7 +140,7 @@ fn first(dir: &Path, kernel: &Kernel) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// The guest's disk, with the tests.
+/// Builds the guest's disk, with the tests.
 fn disk(dir: &Path, kernel: &Kernel) -> Result<PathBuf> {
     let tree = tempfile::tempdir_in(dir)?;
     let at = |path: &str| tree.path().join(path.trim_start_matches('/'));
@@ -156,7 +157,7 @@ fn disk(dir: &Path, kernel: &Kernel) -> Result<PathBuf> {
         let done = Command::new("strip").arg("-o").arg(at("tests").join(name)).arg(&test).status()?;
         ensure!(done.success(), "strip could not take {}", test.display());
     }
-    // What tests find in their build, which is the directory above them.
+    // The tests look for these programs in their build directory, which is the directory above them.
     kennel_testkit::programs::put_all(tree.path());
     for program in ["mkfs.ext4", "nft", "ip", "pasta"] {
         with_libraries(&find(program).with_context(|| format!("{program} is not here"))?, tree.path())?;
@@ -173,7 +174,7 @@ fn disk(dir: &Path, kernel: &Kernel) -> Result<PathBuf> {
     Ok(disk)
 }
 
-/// The tests' programs, built.
+/// Builds the test programs. Returns their names and paths.
 fn build() -> Result<Vec<(&'static str, PathBuf)>> {
     let mut command = cargo(&["test", "--package", "kennel-native", "--no-run", "--message-format", "json"]);
     command.args(TESTS.iter().flat_map(|test| ["--test", test])).stdout(Stdio::piped());
@@ -189,7 +190,7 @@ fn build() -> Result<Vec<(&'static str, PathBuf)>> {
     TESTS.into_iter().map(find).collect()
 }
 
-/// Busybox under all of its names.
+/// Installs busybox with a symlink for each of its programs.
 fn busybox(bin: &Path) -> Result<()> {
     let busybox = Path::new("/bin/busybox");
     fs::copy(busybox, bin.join("busybox")).context("copy busybox")?;
@@ -206,7 +207,7 @@ fn program(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// A program of this machine with the libraries that it names.
+/// Copies a program of this machine to the guest, with the libraries that it needs.
 fn with_libraries(program: &Path, tree: &Path) -> Result<()> {
     let output = Command::new("ldd").arg(program).output().context("run ldd")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -216,13 +217,13 @@ fn with_libraries(program: &Path, tree: &Path) -> Result<()> {
         fs::create_dir_all(to.parent().context("a library is in a directory")?)?;
         fs::copy(path, to).with_context(|| format!("copy {}", path.display()))?;
     }
-    // Before busybox's own of that name.
+    // This directory comes before that of busybox, which may have a program of the same name.
     let name = program.file_name().context("a program has a name")?;
     fs::copy(program, tree.join("usr/bin").join(name)).with_context(|| format!("copy {}", program.display()))?;
     Ok(())
 }
 
-/// Shows what the guest says, and answers whether all tests passed in it. One that says nothing more is ended.
+/// Prints the guest's output, and returns whether all tests passed in it. A guest that takes too long is killed.
 fn watch(command: &mut Command) -> Result<bool> {
     let mut guest = Running(command.spawn().context("start qemu-system-x86_64")?);
     let output = guest.0.stdout.take().context("its output is ours")?;
@@ -249,7 +250,7 @@ fn watch(command: &mut Command) -> Result<bool> {
     Ok(passed == TESTS.len())
 }
 
-/// The emulator. It ends with this.
+/// The emulator. It is killed when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {

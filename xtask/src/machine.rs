@@ -1,4 +1,4 @@
-//! The machine this runs on: who we are on it, what is missing, and getting it where that is ours to do.
+//! The machine on which a task runs. Finds what is missing, and installs it if the task may do so.
 
 use crate::stage::cargo;
 use anyhow::{Context, Result, bail};
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A program and the Debian package that has it.
+/// A program and the Debian package that contains it.
 #[derive(Clone, Copy)]
 pub(crate) struct Package {
     program: &'static str,
@@ -17,7 +17,7 @@ pub(crate) const fn package(program: &'static str, name: &'static str) -> Packag
     Package { program, name }
 }
 
-/// What the tests need.
+/// The packages that the tests need.
 pub(crate) const FOR_TESTS: &[Package] = &[
     package("dockerd", "docker.io"),
     package("docker", "docker.io"),
@@ -33,19 +33,19 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     package("runc", "runc"),
     package("slirp4netns", "slirp4netns"),
     package("rootlesskit", "rootlesskit"),
-    // No program on PATH: it comes where Podman looks for it.
+    // The program is not in PATH, but in a directory that Podman searches.
     package("../lib/podman/netavark", "netavark"),
-    // A project's real tests and real git, to be run inside.
+    // For tests that run a real project's tests and real git in a sandbox.
     package("git", "git"),
     package("python3", "python3"),
     package("../lib/python3.11/test/test_json/__init__.py", "libpython3.11-testsuite"),
 ];
 
-/// What is measured beside us.
+/// The packages of the programs that Kennel is compared with.
 pub(crate) const FOR_BENCH: &[Package] =
     &[package("bwrap", "bubblewrap"), package("runc", "runc"), package("unshare", "util-linux")];
 
-/// The machine, and what could not be done on it.
+/// The machine, and what was skipped on it.
 pub(crate) struct Machine {
     pub(crate) root: bool,
     debian: bool,
@@ -54,7 +54,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Looks around.
+    /// Returns the current machine.
     pub(crate) fn here() -> Self {
         Self {
             root: rustix::process::geteuid().is_root(),
@@ -65,7 +65,7 @@ impl Machine {
         }
     }
 
-    /// Says loudly that something is left out. In CI it is a failure.
+    /// Reports that something is skipped. In CI it is a failure.
     pub(crate) fn leave_out(&mut self, what: &str, why: &str) -> Result<()> {
         if self.ci {
             bail!("{what} cannot be left out in CI: {why}");
@@ -75,12 +75,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Everything that was left out, for the last line.
+    /// Returns everything that was skipped, for the summary.
     pub(crate) fn left_out(&self) -> &[String] {
         &self.left_out
     }
 
-    /// Gets packages whose programs are missing, as root on Debian. Elsewhere it says what to install.
+    /// Installs the packages whose programs are missing, as root on Debian. Otherwise reports what to install.
     pub(crate) fn install(&mut self, wanted: &[Package]) -> Result<()> {
         let mut missing: Vec<&str> = wanted.iter().filter(|it| find(it.program).is_none()).map(|it| it.name).collect();
         missing.dedup();
@@ -94,7 +94,7 @@ impl Machine {
         }
         eprintln!("== installing {names}");
         if !apt(&missing)? {
-            // The lists may be old, or not there at all.
+            // The package lists may be old or missing.
             if !apt_get(&["update"])? || !apt(&missing)? {
                 bail!("apt-get could not install {names}");
             }
@@ -104,7 +104,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// Makes an ordinary user with ids of its own to give away, for the tests that are one.
+    /// Creates an ordinary user with subordinate ids, for the tests that run as one.
     pub(crate) fn make_tester(&mut self) -> Result<()> {
         const NAME: &str = "kennel-tester";
         let has = |path: &str| is_named(path, NAME);
@@ -125,7 +125,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Gives root's Podman ids for user namespaces, under the name it looks for. No user has to be called that.
+    /// Gives root's Podman a range of ids for user namespaces, under the user name that it looks for. This user need
+    /// not exist.
     pub(crate) fn give_ids_to_podman(&mut self) -> Result<()> {
         const NAME: &str = "containers";
         for path in ["/etc/subuid", "/etc/subgid"] {
@@ -146,14 +147,14 @@ impl Machine {
     }
 }
 
-/// Whether a file has a line of that name.
+/// Whether a file such as `/etc/subuid` has a line for this name.
 fn is_named(path: &str, name: &str) -> bool {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().any(|line| line.split(':').next() == Some(name))
 }
 
 impl Machine {
-    /// Lets ordinary users make tunnels, as most machines do: their networks are made of one.
+    /// Lets ordinary users open `/dev/net/tun`, as on most machines, because their sandboxes' network needs it.
     pub(crate) fn open_tunnels(&mut self) -> Result<()> {
         const TUN: &str = "/dev/net/tun";
         let mode = std::fs::metadata(TUN).map(|found| found.permissions().mode() & 0o666);
@@ -170,7 +171,7 @@ impl Machine {
     }
 }
 
-/// The program of that name on PATH, or where root's programs are.
+/// Finds a program in `PATH` or in the directories of root's programs.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = kennel_testkit::environment::variable("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -178,14 +179,14 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
     places.find_map(|dir| Some(dir.join(program)).filter(|path| path.is_file()))
 }
 
-/// Whether a program runs and is content with its arguments.
+/// Whether a program with these arguments can be run and succeeds.
 pub(crate) fn works(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Builds and installs a subcommand of cargo that is missing. It takes minutes, once.
+/// Builds and installs a cargo subcommand if it is missing. The first time, this takes minutes.
 pub(crate) fn install_tool(subcommand: &str, package: &str) -> Result<()> {
     if works("cargo", &[subcommand, "--version"]) {
         return Ok(());

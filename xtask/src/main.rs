@@ -1,29 +1,33 @@
-//! Chores of the project. `cargo xtask test` does all set-up, checks the code and runs most tests; `cargo xtask extended` runs the
-//! rest. `cargo xtask bench` measures Kennel beside its peers; `cargo xtask fuzz` feeds garbage to what reads from inside a
-//! sandbox; `cargo xtask guest` tests native in a virtual machine with another kernel.
+//! Development tasks.
 //!
-//! Nothing is left out quietly: what cannot be done here is said loudly, and in CI it is a failure.
+//! - `cargo xtask test` sets up the machine, checks the code and runs most tests.
+//! - `cargo xtask extended` runs the other tests.
+//! - `cargo xtask bench` compares Kennel's speed with that of similar tools.
+//! - `cargo xtask fuzz` fuzzes the parsers of untrusted input.
+//! - `cargo xtask guest` tests the native provider in a virtual machine with another kernel.
+//!
+//! A task never skips a part silently: it reports what it cannot do on this machine, and in CI that is a failure.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "chores tell people how they go")]
 
 #[cfg(feature = "bench")]
 mod bench;
+mod bench_launch;
 mod engine;
 mod extended;
 mod fuzz;
-mod ground;
 mod guest;
-mod launch;
 mod machine;
 mod runner;
 mod stage;
 mod tally;
 mod test;
+mod test_environment;
 
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Chores of the project.
+/// Tasks for the development of Kennel.
 #[derive(Parser)]
 #[command(name = "cargo xtask", disable_help_subcommand = true)]
 enum Chore {
@@ -31,15 +35,15 @@ enum Chore {
     Test(test::Test),
     /// Run what `test` leaves out: rare engines, documentation, another kernel, fuzzing
     Extended,
-    /// Measure Kennel beside its peers, in one run
+    /// Measure Kennel and comparable programs, in one run
     Bench(Bench),
     /// The part of it that is built for speed
     #[cfg(feature = "bench")]
     #[command(hide = true)]
     Measure(Bench),
-    /// Feed garbage to what reads from inside a sandbox
+    /// Feed random input to the code that parses data from inside a sandbox
     Fuzz(fuzz::Fuzz),
-    /// Test native in a virtual machine with Debian's kernel and control groups of version 2
+    /// Test native in a virtual machine with Debian's kernel and cgroup v2
     Guest,
 }
 
@@ -49,13 +53,13 @@ struct Bench {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Fail if a promise is not held; what fails is measured a second time, and longer
+    /// Fail if a promise is not kept; a row that fails is measured a second time, and longer
     #[arg(long)]
     check: bool,
     /// Fewer samples
     #[arg(long)]
     quick: bool,
-    /// Only what has this word in its name
+    /// Measure only rows whose name contains this word
     #[arg(long, value_name = "WORD")]
     only: Option<String>,
 }
@@ -64,7 +68,7 @@ fn main() -> ExitCode {
     let done = match Chore::parse() {
         Chore::Test(chore) => chore.run(),
         Chore::Extended => extended::run(),
-        Chore::Bench(options) => launch::bench(&options),
+        Chore::Bench(options) => bench_launch::bench(&options),
         #[cfg(feature = "bench")]
         Chore::Measure(options) => bench::run(&options),
         Chore::Fuzz(chore) => chore.run(),
@@ -90,14 +94,15 @@ mod tests {
         Chore::command().debug_assert();
     }
 
-    /// The lines of a table in a manifest, without comments.
+    /// Returns the lines of a table in a `Cargo.toml`, without comments.
     fn table<'a>(manifest: &'a str, heading: &str) -> Vec<&'a str> {
         let (_, table) = manifest.split_once(&format!("\n[{heading}]\n")).unwrap_or_else(|| panic!("no {heading}"));
         let lines = table.lines().take_while(|line| !line.starts_with('['));
         lines.map(|line| line.split('#').next().unwrap_or_default().trim()).filter(|line| !line.is_empty()).collect()
     }
 
-    /// Only the keeper and the jail have a table of their own, since they may be `unsafe`. The rest of it is the same.
+    /// All crates inherit the lints of the workspace, except the keeper and the jail, which may contain `unsafe` code.
+    /// Their own tables differ only in that.
     #[test]
     fn all_crates_have_the_same_lints() {
         let read = |path: &str| std::fs::read_to_string(stage::root().join(path)).expect("a manifest can be read");
@@ -125,7 +130,7 @@ mod tests {
         }
     }
 
-    /// The lints compile the example; this makes sure that it is the one people read.
+    /// Clippy compiles the example. This test checks that README.md contains exactly its code.
     #[test]
     fn the_readme_shows_the_example_as_it_is() {
         let (_, code) = include_str!("../examples/library.rs").split_once("\n\n").expect("a line of words, then code");

@@ -1,23 +1,24 @@
-//! Runs tests and counts them. Which test is in which tier is said in `.config/nextest.toml`, once.
+//! Runs tests and counts them. `.config/nextest.toml` decides to which tier a test belongs.
 
-use crate::ground::Ground;
 use crate::stage::{Stages, cargo};
 use crate::tally::{Speaks, Tally};
+use crate::test_environment::TestEnvironment;
 use anyhow::Result;
 use std::process::Command;
 
 /// The providers that the contract suite runs on.
 const CONTRACT: [&str; 4] = ["kennel-mock", "kennel-local", "kennel-native", "kennel-docker"];
 
-/// All tests but those in the documentation, built in the same way for both tiers, so that they are built once.
+/// Runs all tests except those in the documentation. Both tiers use the same build options, so that the tests are built
+/// only once.
 const ALL: [&str; 4] = ["nextest", "run", "--workspace", "--all-features"];
 
-/// Which tests belong together: a profile of nextest.
+/// A set of tests, which is a profile of nextest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tier {
-    /// Those of `cargo xtask test`.
+    /// The tests of `cargo xtask test`.
     Test,
-    /// The rest.
+    /// The tests of `cargo xtask extended`.
     Extended,
 }
 
@@ -30,7 +31,7 @@ impl Tier {
     }
 }
 
-/// A runner of tests.
+/// Runs tests and counts their results.
 #[derive(Default)]
 pub(crate) struct Runner {
     pub(crate) tally: Tally,
@@ -38,31 +39,37 @@ pub(crate) struct Runner {
 
 impl Runner {
     /// Runs the tests of a tier.
-    pub(crate) fn tier(&mut self, stages: &mut Stages, ground: &Ground, tier: Tier) -> Result<()> {
+    pub(crate) fn tier(&mut self, stages: &mut Stages, environment: &TestEnvironment, tier: Tier) -> Result<()> {
         let mut command = cargo(&ALL);
         command.args(["--profile", tier.profile(), "--no-fail-fast"]);
-        leave_out(ground, &mut command);
-        self.run(stages, ground, "tests", command)
+        leave_out(environment, &mut command);
+        self.run(stages, environment, "tests", command)
     }
 
     /// Runs the contract suite on every provider and engine.
-    pub(crate) fn contract(&mut self, stages: &mut Stages, ground: &Ground, name: &str) -> Result<()> {
+    pub(crate) fn contract(&mut self, stages: &mut Stages, environment: &TestEnvironment, name: &str) -> Result<()> {
         let mut command = cargo(&["nextest", "run", "--no-fail-fast", "--test", "contract*"]);
-        for package in CONTRACT.into_iter().filter(|package| !is_left_out(ground, package)) {
+        for package in CONTRACT.into_iter().filter(|package| !is_left_out(environment, package)) {
             command.args(["--package", package]);
         }
-        self.run(stages, ground, name, command)
+        self.run(stages, environment, name, command)
     }
 
     /// Runs the examples in the documentation, which nextest does not run.
-    pub(crate) fn examples(&mut self, stages: &mut Stages, ground: &Ground) -> Result<()> {
+    pub(crate) fn examples(&mut self, stages: &mut Stages, environment: &TestEnvironment) -> Result<()> {
         let mut command = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
-        ground.tell(&mut command);
+        environment.tell(&mut command);
         stages.measure("examples", &mut command, |command| self.tally.run(command, Speaks::Stdout))
     }
 
-    fn run(&mut self, stages: &mut Stages, ground: &Ground, name: &str, mut command: Command) -> Result<()> {
-        ground.tell(&mut command);
+    fn run(
+        &mut self,
+        stages: &mut Stages,
+        environment: &TestEnvironment,
+        name: &str,
+        mut command: Command,
+    ) -> Result<()> {
+        environment.tell(&mut command);
         stages.measure(name, &mut command, |command| self.tally.run(command, Speaks::Stderr))
     }
 }
@@ -72,22 +79,23 @@ pub(crate) fn build(stages: &mut Stages) -> Result<()> {
     stages.run("build", cargo(&ALL).arg("--no-run"))
 }
 
-fn is_left_out(ground: &Ground, package: &str) -> bool {
+fn is_left_out(environment: &TestEnvironment, package: &str) -> bool {
     match package {
-        "kennel-native" => !ground.machine.root,
-        "kennel-docker" => ground.engine.is_none(),
+        "kennel-native" => !environment.machine.root,
+        "kennel-docker" => environment.engine.is_none(),
         _ => false,
     }
 }
 
-/// Leaves out what was said to be left out: the tests of a provider are in its crate, or in a module of its name.
-fn leave_out(ground: &Ground, command: &mut Command) {
-    let providers = ["native", "docker"].into_iter().filter(|name| is_left_out(ground, &format!("kennel-{name}")));
+/// Excludes the tests of providers and engines that are missing. The tests of a provider are in its crate, or in a
+/// module with its name.
+fn leave_out(environment: &TestEnvironment, command: &mut Command) {
+    let providers = ["native", "docker"].into_iter().filter(|name| is_left_out(environment, &format!("kennel-{name}")));
     let not = |name| format!("not (package(kennel-{name}) & kind(test)) & not test(/(^|::){name}::/)");
-    // One expression: of several, a test has to match only one.
+    // The filters are joined to one expression, because a test needs to match only one of several expressions.
     let mut wanted: Vec<String> = providers.map(not).collect();
     let not = |tests| format!("not binary(/{tests}/) & not test(/{tests}/)");
-    wanted.extend(ground.services.missing.iter().map(not));
+    wanted.extend(environment.services.missing.iter().map(not));
     if !wanted.is_empty() {
         command.args(["--filterset", &wanted.join(" & ")]);
     }

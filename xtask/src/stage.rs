@@ -1,12 +1,12 @@
-//! Stages of a chore: each is a command, said before it runs. One that fails does not stop the next, so that one run tells
-//! everything.
+//! The stages of a task. Each is a command, which is printed before it runs. A failed stage does not stop the next one,
+//! so that one run reports all failures.
 
 use anyhow::{Context, Result};
 use std::ffi::OsStr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What has run so far.
+/// The stages that have run so far.
 #[derive(Default)]
 pub(crate) struct Stages {
     done: Vec<Stage>,
@@ -19,12 +19,12 @@ struct Stage {
 }
 
 impl Stages {
-    /// Runs a command to its end.
+    /// Runs a command as a stage.
     pub(crate) fn run(&mut self, name: &str, command: &mut Command) -> Result<()> {
         self.measure(name, command, |command| Ok(command.status()?.success()))
     }
 
-    /// Runs a command in a way of the caller's own.
+    /// Runs a command as a stage, by calling `how`.
     pub(crate) fn measure(
         &mut self,
         name: &str,
@@ -35,21 +35,21 @@ impl Stages {
         self.check(name, &what, || how(command).with_context(|| format!("run {what}")))
     }
 
-    /// Checks something, which is a stage as well.
+    /// Runs a check as a stage. It returns whether it passed.
     pub(crate) fn check(&mut self, name: &str, what: &str, how: impl FnOnce() -> Result<bool>) -> Result<()> {
         let (passed, took) = timed(name, what, how)?;
         self.done.push(Stage { name: name.to_owned(), passed, took });
         Ok(())
     }
 
-    /// Does something that succeeds, or ends the chore, and returns what it made.
+    /// Runs a stage that returns a value. A failure ends the whole task.
     pub(crate) fn time<T>(&mut self, name: &str, what: &str, how: impl FnOnce() -> Result<T>) -> Result<T> {
         let (made, took) = timed(name, what, how)?;
         self.done.push(Stage { name: name.to_owned(), passed: true, took });
         Ok(made)
     }
 
-    /// Prints what took how long; returns whether all passed.
+    /// Prints all stages with their durations. Returns whether all passed.
     pub(crate) fn conclude(&self) -> bool {
         eprint!("\n{}", self.table());
         self.done.iter().all(|stage| stage.passed)
@@ -80,14 +80,14 @@ fn minutes(time: Duration) -> String {
     format!("{}:{:02}", seconds / 60, seconds % 60)
 }
 
-/// The cargo that runs us.
+/// Returns a command of the same cargo that runs this program.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(kennel_testkit::environment::variable("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
     command
 }
 
-/// The top of the project.
+/// Returns the root directory of the project.
 pub(crate) fn root() -> &'static std::path::Path {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a directory of the project")
 }

@@ -1,10 +1,10 @@
-//! How many tests passed and failed, as the runners say it.
+//! Counts passed and failed tests in the output of the test runners.
 
 use anyhow::{Context, Result};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// A count.
+/// The numbers of tests that passed and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
@@ -12,7 +12,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Runs a test runner, passes on what it says, and counts along. Answers whether it was content.
+    /// Runs a test runner, passes on its output, and counts the results. Returns whether it succeeded.
     pub(crate) fn run(&mut self, command: &mut Command, speaks_on: Speaks) -> Result<bool> {
         match speaks_on {
             Speaks::Stdout => command.stdout(Stdio::piped()),
@@ -34,7 +34,7 @@ impl Tally {
         Ok(child.wait()?.success())
     }
 
-    /// Takes a line: nextest's summary, or one of libtest's results.
+    /// Counts the results in a line: nextest's summary, or a result line of libtest.
     fn hear(&mut self, line: &str) {
         let summary = ["tests run: ", "test run: ", "test result: "].iter().find_map(|mark| line.split_once(mark));
         let Some((_, counts)) = summary else { return };
@@ -50,7 +50,7 @@ impl Tally {
     }
 }
 
-/// Where a runner says how it went.
+/// The stream on which a test runner prints its results.
 #[derive(Clone, Copy)]
 pub(crate) enum Speaks {
     Stdout,

@@ -1,10 +1,10 @@
-//! `cargo xtask test`: set-up, formatting, lints and every test that needs neither a rare engine nor an emulated machine.
-//! Those are left to `cargo xtask extended`.
+//! `cargo xtask test`: set-up, formatting, lints, and all tests that need neither a rare engine nor an emulated
+//! machine. `cargo xtask extended` runs the others.
 
 use crate::engine::{PODMAN, SERVICES};
-use crate::ground::Ground;
 use crate::runner::{self, Runner, Tier};
 use crate::stage::{Stages, cargo};
+use crate::test_environment::TestEnvironment;
 use anyhow::Result;
 
 /// Which tests.
@@ -16,28 +16,28 @@ pub(crate) struct Test {
 }
 
 impl Test {
-    /// Returns whether everything passed.
+    /// Runs the tests. Returns whether everything passed.
     pub(crate) fn run(&self) -> Result<bool> {
         let mut stages = Stages::default();
         let mut runner = Runner::default();
-        let ground = match self.repeat {
+        let environment = match self.repeat {
             None => {
-                let ground = Ground::prepare(&mut stages, [PODMAN])?;
+                let environment = TestEnvironment::prepare(&mut stages, [PODMAN])?;
                 stages.run("format", &mut cargo(&["fmt", "--all", "--check"]))?;
                 let clippy = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "--deny", "warnings"];
                 stages.run("lints", &mut cargo(&clippy))?;
                 runner::build(&mut stages)?;
-                runner.tier(&mut stages, &ground, Tier::Test)?;
-                ground
+                runner.tier(&mut stages, &environment, Tier::Test)?;
+                environment
             }
             Some(times) => {
-                let ground = Ground::prepare(&mut stages, SERVICES)?;
+                let environment = TestEnvironment::prepare(&mut stages, SERVICES)?;
                 for round in 1..=times {
-                    runner.contract(&mut stages, &ground, &format!("contract suites, {round} of {times}"))?;
+                    runner.contract(&mut stages, &environment, &format!("contract suites, {round} of {times}"))?;
                 }
-                ground
+                environment
             }
         };
-        ground.conclude(stages, runner.tally)
+        environment.conclude(stages, runner.tally)
     }
 }

@@ -2,13 +2,13 @@
 
 use crate::error::printable;
 use crate::shape::{Field, Keys, Shape, find, nearest};
-use crate::{Environment, Key, KeyPath, Layer, Location, Node, Origin, Problem, Setting, Tree, Value, What};
+use crate::{Environment, Key, KeyPath, Location, Node, Origin, Problem, Setting, SettingsLayer, Tree, Value, What};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The context in which a tree is checked.
 pub(crate) struct Context<'a> {
-    pub(crate) layer: Layer,
+    pub(crate) layer: SettingsLayer,
     /// The directory that relative host paths start from.
     pub(crate) base: &'a Path,
     pub(crate) environment: &'a Environment,

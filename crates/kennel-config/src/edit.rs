@@ -4,7 +4,8 @@ use crate::check::{Context, Problems};
 use crate::layers::known;
 use crate::shape::{Shape, find};
 use crate::{
-    Environment, Error, Format, KeyPath, Layer, Location, Node, Owner, Place, Problem, Source, Value, What, parse,
+    Environment, Error, Format, KeyPath, Location, Node, Owner, Problem, SearchPath, SettingsLayer, Source, Value,
+    What, parse,
 };
 use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
 use kennel_types::{ByteSize, parse_duration};
@@ -18,11 +19,11 @@ use toml_edit::{DocumentMut, Item, TableLike};
 ///
 /// The file is replaced atomically and keeps its permissions. A project's file that is a symlink is refused. The user's
 /// own file may be a symlink; then its target is replaced.
-pub fn set(place: &Place, key: &str, value: &str) -> Result<(), Error> {
+pub fn set(search_path: &SearchPath, key: &str, value: &str) -> Result<(), Error> {
     let key = known(key)?;
-    let file = place.path.as_path();
+    let file = search_path.path.as_path();
     let edit = Edit { file, key: &key };
-    if let Owner::Other { section } = place.owner
+    if let Owner::Other { section } = search_path.owner
         && key.segments()[0] != section
     {
         let advice = format!("this file is another program's; only {section} is read from it");
@@ -30,7 +31,7 @@ pub fn set(place: &Place, key: &str, value: &str) -> Result<(), Error> {
     }
     let text = match std::fs::symlink_metadata(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        _ => crate::file::read(place)?,
+        _ => crate::file::read(search_path)?,
     };
     let format = Format::of_path(file).unwrap_or_else(|| Format::of_content(&text));
     if format == Format::Yaml {
@@ -46,7 +47,7 @@ pub fn set(place: &Place, key: &str, value: &str) -> Result<(), Error> {
     };
     // Parse the new text before the file is replaced, so that a valid file is never replaced by a broken one.
     parse(&changed, format, Source::File(file.to_owned()))?;
-    Ok(crate::file::replace(place, &changed)?)
+    Ok(crate::file::replace(search_path, &changed)?)
 }
 
 struct Edit<'a> {
@@ -101,7 +102,8 @@ impl Edit<'_> {
             _ => Node { value: Value::Text(text.to_owned()), at },
         };
         let base = self.file.parent().unwrap_or(self.file);
-        let context = Context { layer: Layer::Flags, base, environment: &none, expand: true, loose: true, unused: &[] };
+        let context =
+            Context { layer: SettingsLayer::Flags, base, environment: &none, expand: true, loose: true, unused: &[] };
         let mut problems = Problems::default();
         let tree = context.check(&node, shape, &mut self.key.clone(), &mut problems);
         // Whether a variable is set matters only when the file is read.

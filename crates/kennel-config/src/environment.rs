@@ -3,7 +3,7 @@
 use crate::check::{Context, Problems};
 use crate::load::{Checked, sections};
 use crate::shape::{Shape, spelling};
-use crate::{Error, KeyPath, Layer, Location, Node, Problem, Source, Value, What};
+use crate::{Error, KeyPath, Location, Node, Problem, SettingsLayer, Source, Value, What};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -63,7 +63,8 @@ pub(crate) fn layer(environment: &Environment, current: &Path, unused: &[&str]) 
             root.insert(variable.key.segments(), &at, Value::Text(value.clone()));
         }
     }
-    let context = Context { layer: Layer::Environment, base: current, environment, expand: false, loose: true, unused };
+    let context =
+        Context { layer: SettingsLayer::Environment, base: current, environment, expand: false, loose: true, unused };
     let mut problems = Problems::default();
     let tree = context.check_root(&root, None, &mut problems);
     let checked = Checked { tree, warnings: unknown(environment), unused: sections(&root, unused) };

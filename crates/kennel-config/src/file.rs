@@ -4,7 +4,7 @@
 //! FIFO that never ends, or a symlink to another project's trusted file or to a secret. So only regular files are read,
 //! nothing is waited for, and symlinks in the project are never followed.
 
-use crate::{KeyPath, Layer, Location, MAX_BYTES, Place, Problem, Source, What};
+use crate::{KeyPath, Location, MAX_BYTES, Problem, SearchPath, SettingsLayer, Source, What};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -25,11 +25,11 @@ pub(crate) fn project_of(file: &Path) -> Option<&Path> {
 }
 
 /// Reads a settings file of bounded size.
-pub(crate) fn read(place: &Place) -> Result<String, Problem> {
-    let fail = |why: String| problem(&place.path, "read", why);
+pub(crate) fn read(search_path: &SearchPath) -> Result<String, Problem> {
+    let fail = |why: String| problem(&search_path.path, "read", why);
     let mut bytes = Vec::new();
     let file =
-        Found::at(place, Missing::Refused).and_then(|found| found.open()).map_err(|why| fail(why.to_string()))?;
+        Found::at(search_path, Missing::Refused).and_then(|found| found.open()).map_err(|why| fail(why.to_string()))?;
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|error| fail(error.to_string()))?;
     if bytes.len() > MAX_BYTES {
         return Err(fail(format!("it is larger than {MAX_BYTES} bytes")));
@@ -42,13 +42,15 @@ pub(crate) fn read(place: &Place) -> Result<String, Problem> {
 
 /// Replaces a settings file atomically, or creates it. It keeps its permissions. The symlinks that [`read`] refuses are
 /// refused here too. If the user's own file is a symlink, it stays one.
-pub(crate) fn replace(place: &Place, text: &str) -> Result<(), Problem> {
-    let fail = |why: Why| problem(&place.path, "write", why.to_string());
-    let made = project_of(&place.path).filter(|_| place.layer == Layer::Project).or(place.path.parent());
+pub(crate) fn replace(search_path: &SearchPath, text: &str) -> Result<(), Problem> {
+    let fail = |why: Why| problem(&search_path.path, "write", why.to_string());
+    let made = project_of(&search_path.path)
+        .filter(|_| search_path.layer == SettingsLayer::Project)
+        .or(search_path.path.parent());
     if let Some(dir) = made {
         std::fs::create_dir_all(dir).map_err(|error| fail(error.into()))?;
     }
-    Found::at(place, Missing::Made).and_then(|found| found.replace(text)).map_err(fail)
+    Found::at(search_path, Missing::Made).and_then(|found| found.replace(text)).map_err(fail)
 }
 
 /// The open directory of a settings file, and the file's name in it.
@@ -81,17 +83,17 @@ enum Why {
 
 impl Found {
     /// Opens the directory. A symlink between the project's directory and a project's file is an error.
-    fn at(place: &Place, missing: Missing) -> Result<Self, Why> {
+    fn at(search_path: &SearchPath, missing: Missing) -> Result<Self, Why> {
         // The user's own file may be a symlink, as dotfile managers create them.
-        let real = match place.layer {
-            Layer::User if place.path.is_symlink() => Some(place.path.canonicalize()?),
+        let real = match search_path.layer {
+            SettingsLayer::User if search_path.path.is_symlink() => Some(search_path.path.canonicalize()?),
             _ => None,
         };
-        let path = real.as_deref().unwrap_or(&place.path);
+        let path = real.as_deref().unwrap_or(&search_path.path);
         let name = path.file_name().ok_or(Why::NoName)?.to_owned();
         let to_dir = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let project = project_of(path).filter(|_| place.layer == Layer::Project).unwrap_or(parent);
+        let project = project_of(path).filter(|_| search_path.layer == SettingsLayer::Project).unwrap_or(parent);
         let mut dir = rustix::fs::openat(CWD, project, to_dir, Mode::empty())?;
         for part in parent.strip_prefix(project).into_iter().flat_map(Path::components) {
             let part = part.as_os_str();

@@ -9,7 +9,7 @@ mod rules;
 
 use crate::file::project_of;
 use crate::shape::Shape;
-use crate::{KeyPath, Layer, Layered, Setting, Volume};
+use crate::{KeyPath, Layered, Setting, SettingsLayer, Volume};
 use rules::{Opens, Over, Rule};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -44,10 +44,10 @@ impl Layered {
     /// Returns what the project's files grant to new sandboxes, in the sections `sandbox` and `images`. `resolve`
     /// returns a path without symlinks, or `None` if it does not exist.
     pub fn grants(&self, resolve: &dyn Fn(&Path) -> Option<PathBuf>) -> Vec<Grant<'_>> {
-        let of_project = |(_, setting): &(KeyPath, &Setting)| setting.origin.layer == Layer::Project;
+        let of_project = |(_, setting): &(KeyPath, &Setting)| setting.origin.layer == SettingsLayer::Project;
         let grant = |(key, setting)| {
-            let rule = Rule::of(&key)?;
-            let over = self.in_layer(Layer::User, &key);
+            let rule = Rule::for_key(&key)?;
+            let over = self.in_layer(SettingsLayer::User, &key);
             let paths: Vec<GrantedPath> = host_paths(&key, setting)
                 .into_iter()
                 .map(|path| GrantedPath { resolved: resolve(&path), path })

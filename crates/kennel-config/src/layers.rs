@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 /// A layer of settings, weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Layer {
+pub enum SettingsLayer {
     /// Kennel's own defaults.
     BuiltIn,
     /// The user's file.
@@ -23,7 +23,7 @@ pub enum Layer {
     Flags,
 }
 
-impl fmt::Display for Layer {
+impl fmt::Display for SettingsLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::BuiltIn => "built-in",
@@ -38,19 +38,19 @@ impl fmt::Display for Layer {
 /// The origin of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The layer.
-    pub layer: Layer,
-    /// The location in the layer.
+    /// The layer that contains the setting.
+    pub layer: SettingsLayer,
+    /// The location of the setting in that layer.
     pub at: Location,
 }
 
 impl Origin {
-    /// The file, if the setting came from one.
+    /// Returns the file that contains the setting, if it comes from a file.
     pub fn file(&self) -> Option<&Path> {
         self.at.file()
     }
 
-    /// The line in that file.
+    /// Returns the line of the setting in its file, if it comes from a file.
     pub fn line(&self) -> Option<u32> {
         (self.at.line > 0).then_some(self.at.line)
     }
@@ -58,7 +58,7 @@ impl Origin {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.layer == Layer::BuiltIn { self.layer.fmt(f) } else { write!(f, "{} ({})", self.layer, self.at) }
+        if self.layer == SettingsLayer::BuiltIn { self.layer.fmt(f) } else { write!(f, "{} ({})", self.layer, self.at) }
     }
 }
 
@@ -70,7 +70,7 @@ pub struct Layered {
 }
 
 impl Layered {
-    /// Creates the built-in layer with the others on top, weakest first.
+    /// Puts these layers, weakest first, on top of the built-in layer.
     pub fn new(others: impl IntoIterator<Item = Tree>) -> Self {
         let layers: Vec<_> = std::iter::once(built_in().clone()).chain(others).collect();
         let merged = layers.iter().cloned().fold(Tree::default(), Tree::merge);
@@ -92,9 +92,11 @@ impl Layered {
         Ok(self.merged.at(&known(key)?))
     }
 
-    /// Takes out the settings whose keys are chosen, in all layers but the built-in one; returns their keys, in order.
+    /// Removes the settings whose keys are `chosen` from all layers except the built-in one. Returns the removed keys,
+    /// in order.
     pub fn forget(&mut self, chosen: impl Fn(&KeyPath) -> bool) -> Vec<KeyPath> {
-        let is_set = |(key, setting): &(KeyPath, &Setting)| setting.origin.layer != Layer::BuiltIn && chosen(key);
+        let is_set =
+            |(key, setting): &(KeyPath, &Setting)| setting.origin.layer != SettingsLayer::BuiltIn && chosen(key);
         let forgotten: Vec<KeyPath> = self.merged.settings().into_iter().filter(is_set).map(|(key, _)| key).collect();
         for layer in self.layers.iter_mut().skip(1) {
             for key in &forgotten {
@@ -105,8 +107,8 @@ impl Layered {
         forgotten
     }
 
-    /// Returns the settings of all layers at or under a key, strongest layer first. For each path, the first one
-    /// applies.
+    /// Returns the settings of all layers at or under a key, strongest layer first. If a path occurs more than once,
+    /// its first setting applies.
     pub fn explain(&self, key: &str) -> Result<Vec<(KeyPath, &Setting)>, Error> {
         let key = known(key)?;
         let under = |(path, _): &(KeyPath, &Setting)| path.segments().starts_with(key.segments());
@@ -114,15 +116,15 @@ impl Layered {
     }
 
     /// Returns the layer that decides a single setting, or `None` if the key is unknown, not set, or a map.
-    pub fn layer_of(&self, key: &str) -> Option<Layer> {
+    pub fn layer_of(&self, key: &str) -> Option<SettingsLayer> {
         match self.get(key).ok()?? {
             Tree::Leaf(setting) => Some(setting.origin.layer),
             Tree::Map(_) => None,
         }
     }
 
-    /// Returns the setting of one layer of files at a key, whether it applies or not.
-    pub(crate) fn in_layer(&self, layer: Layer, key: &KeyPath) -> Option<&Setting> {
+    /// Returns the setting of one layer at a key, even if a stronger layer overrides it.
+    pub(crate) fn in_layer(&self, layer: SettingsLayer, key: &KeyPath) -> Option<&Setting> {
         self.layers.iter().rev().find_map(|tree| match tree.at(key) {
             Some(Tree::Leaf(setting)) if setting.origin.layer == layer => Some(setting),
             _ => None,
@@ -134,8 +136,8 @@ impl Layered {
         self.merged.settings().into_iter()
     }
 
-    /// Returns the merged settings as JSON. Each setting is a map of `value` as it was written, `layer`, and `file`,
-    /// `line` and `column`, or `name`, if it has them.
+    /// Returns the merged settings as JSON. Each setting is a map with its `value` as written and its `layer`. A
+    /// setting from a file also has `file`, `line` and `column`; one from a variable or a flag has `name`.
     pub fn show(&self) -> Json {
         self.merged.to_json(&|setting| {
             let mut out = json!({ "value": setting.written, "layer": setting.origin.layer.to_string() });
@@ -154,7 +156,7 @@ impl Layered {
     }
 }
 
-/// Returns the canonical form of a key that a user typed.
+/// Returns the canonical form of a key that a user typed. An unknown key is an error that suggests a similar one.
 pub(crate) fn known(key: &str) -> Result<KeyPath, Error> {
     let at = || Location::whole(Source::Flag("key".to_owned()));
     let path: KeyPath = key
@@ -202,7 +204,7 @@ fn settings_of(json: &Json, shape: &Shape) -> Option<Tree> {
             (!trees.is_empty()).then_some(Tree::Map(trees))
         }
         _ => {
-            let origin = Origin { layer: Layer::BuiltIn, at: Location::whole(Source::BuiltIn) };
+            let origin = Origin { layer: SettingsLayer::BuiltIn, at: Location::whole(Source::BuiltIn) };
             Some(Tree::Leaf(Setting { value: json.clone(), written: json.clone(), origin }))
         }
     }

@@ -23,9 +23,9 @@ mod location;
 mod model;
 mod node;
 mod parse;
-mod places;
 mod quantity;
 mod schema;
+mod search_paths;
 mod shape;
 mod tree;
 
@@ -34,7 +34,7 @@ pub use environment::{EnvVar, Environment, environment_variables, is_ours};
 pub use error::{Error, Problem, What};
 pub use grants::{Grant, GrantedPath};
 pub use key::{InvalidKey, KeyPath};
-pub use layers::{Layer, Layered, Origin};
+pub use layers::{Layered, Origin, SettingsLayer};
 pub use load::{Loaded, Sources, check_text, load, validate};
 pub use location::{Location, Source};
 pub use model::{
@@ -43,7 +43,7 @@ pub use model::{
 };
 pub use node::{Key, Node, Value};
 pub use parse::{Format, MAX_BYTES, MAX_DEPTH, parse};
-pub use places::{Owner, Place, paths};
 pub use quantity::{Cpus, Network, Port, Time, Volume};
 pub use schema::schema;
+pub use search_paths::{Owner, SearchPath, paths};
 pub use tree::{Setting, Tree};

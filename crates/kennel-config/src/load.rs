@@ -2,11 +2,11 @@
 
 use crate::check::{Context, Problems};
 use crate::file::read;
-use crate::places::{doubles, has_common_name};
+use crate::search_paths::{doubles, has_common_name};
 use crate::shape::{Shape, find};
 use crate::{
-    Environment, Error, Format, Layer, Layered, Location, Node, Owner, Place, Problem, Source, Tree, Value,
-    environment, parse, paths,
+    Environment, Error, Format, Layered, Location, Node, Owner, Problem, SearchPath, SettingsLayer, Source, Tree,
+    Value, environment, parse, paths,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub struct Loaded {
     /// Problems that did not prevent loading. The caller should print them.
     pub warnings: Vec<Problem>,
     /// All paths that were checked for files.
-    pub places: Vec<Place>,
+    pub search_paths: Vec<SearchPath>,
     /// The files that were read, with the content they had.
     pub texts: BTreeMap<PathBuf, String>,
     /// The sections that were found although the caller does not use them, and where each begins.
@@ -47,18 +47,18 @@ pub struct Loaded {
 
 /// Loads and checks all layers. The error contains all problems of all layers.
 pub fn load(sources: &Sources<'_>) -> Result<Loaded, Error> {
-    let places = paths(sources.project, sources.user, sources.users);
-    let mut problems = doubles(&places);
+    let search_paths = paths(sources.project, sources.user, sources.users);
+    let mut problems = doubles(&search_paths);
     let mut warnings = Vec::new();
     let mut trees = Vec::new();
     let mut texts = BTreeMap::new();
     let mut unused = Vec::new();
-    for place in places.iter().filter(|place| place.exists) {
-        let text = read(place).map_err(Error::from);
+    for search_path in search_paths.iter().filter(|search_path| search_path.exists) {
+        let text = read(search_path).map_err(Error::from);
         if let Ok(text) = &text {
-            texts.insert(place.path.clone(), text.clone());
+            texts.insert(search_path.path.clone(), text.clone());
         }
-        match check_place(text, place, sources.environment, sources.unused) {
+        match check_search_path(text, search_path, sources.environment, sources.unused) {
             Ok(checked) => {
                 trees.push(checked.tree);
                 warnings.extend(checked.warnings);
@@ -77,22 +77,23 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Error> {
     }
     if let Some(flags) = &sources.flags {
         let (base, environment) = (sources.current, sources.environment);
-        let context = Context { layer: Layer::Flags, base, environment, expand: false, loose: true, unused: &[] };
+        let context =
+            Context { layer: SettingsLayer::Flags, base, environment, expand: false, loose: true, unused: &[] };
         let mut wrong = Problems::default();
         trees.push(context.check_root(flags, None, &mut wrong));
         problems.extend(wrong.0);
     }
     Error::unless_empty((), problems)?;
-    Ok(Loaded { layered: Layered::new(trees), warnings, places, texts, unused })
+    Ok(Loaded { layered: Layered::new(trees), warnings, search_paths, texts, unused })
 }
 
 /// Checks files individually, as they would be read, and returns warnings. A missing file is an error: pass those of
-/// [`paths`] that exist, or [`Place::named`] ones.
-pub fn validate(files: &[Place], environment: &Environment) -> Result<Vec<Problem>, Error> {
+/// [`paths`] that exist, or [`SearchPath::named`] ones.
+pub fn validate(files: &[SearchPath], environment: &Environment) -> Result<Vec<Problem>, Error> {
     let mut problems = Vec::new();
     let mut warnings = Vec::new();
     for file in files {
-        match check_place(read(file).map_err(Error::from), file, environment, &[]) {
+        match check_search_path(read(file).map_err(Error::from), file, environment, &[]) {
             Ok(checked) => warnings.extend(checked.warnings),
             Err(error) => problems.extend_from_slice(error.problems()),
         }
@@ -105,7 +106,7 @@ pub fn check_text(
     text: &str,
     format: Format,
     file: &Path,
-    layer: Layer,
+    layer: SettingsLayer,
     environment: &Environment,
 ) -> Result<Tree, Error> {
     let node = parse(text, format, Source::File(file.to_owned()))?;
@@ -125,7 +126,7 @@ fn check_node(
     node: &Node,
     only: Option<&str>,
     file: &Path,
-    layer: Layer,
+    layer: SettingsLayer,
     environment: &Environment,
     unused: &[&str],
 ) -> Result<Tree, Error> {
@@ -136,13 +137,13 @@ fn check_node(
     Error::unless_empty(tree, problems.0)
 }
 
-fn check_place(
+fn check_search_path(
     text: Result<String, Error>,
-    place: &Place,
+    search_path: &SearchPath,
     environment: &Environment,
     unused: &[&str],
 ) -> Result<Checked, Error> {
-    let Place { path: file, layer, owner, .. } = place;
+    let SearchPath { path: file, layer, owner, .. } = search_path;
     let layer = *layer;
     let mentioned = match (&text, owner) {
         (Ok(text), Owner::Other { section }) => mentions(text, section),
@@ -199,8 +200,8 @@ fn section_of<'a>(node: &'a Node, name: &str) -> Option<(&'a Location, &'a Node)
 
 /// The sections of these names that a file has, and where each begins.
 pub(crate) fn sections(node: &Node, names: &[&str]) -> Vec<(String, Location)> {
-    let place = |name: &&str| section_of(node, name).map(|(at, _)| ((*name).to_owned(), at.clone()));
-    names.iter().filter_map(place).collect()
+    let located = |name: &&str| section_of(node, name).map(|(at, _)| ((*name).to_owned(), at.clone()));
+    names.iter().filter_map(located).collect()
 }
 
 /// Whether any key of a section is one of ours.

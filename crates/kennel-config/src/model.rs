@@ -1,5 +1,8 @@
-//! The declaration of all settings. It is the only one: the check, the schema, the environment variables and the
-//! built-in layer are derived from it. `x-aliases` are other names of a key, with the unit of a number without one.
+//! The declaration of all settings. The check, the schema, the environment variables and the built-in layer are derived
+//! from it, so a setting is declared nowhere else.
+//!
+//! `x-aliases` maps each alternative name of a key to the unit of a plain number there (`""` if there is none). The doc
+//! comments are the descriptions in the published schema.
 
 use crate::quantity::{Cpus, HostPath, InnerPath, Name, Network, Port, Size, Time, Volume};
 use kennel_types::{ByteSize, NetworkMode, Pull};

@@ -3,7 +3,7 @@
 use crate::shape::{raw_schema, spelling};
 use serde_json::{Map, Value as Json, json};
 
-/// Returns the JSON schema of Kennel's settings file. It describes each key, with all names that a key may have.
+/// Returns the JSON schema of Kennel's settings file. It contains each key under all of its names.
 pub fn schema() -> Json {
     let mut schema = raw_schema();
     publish(&mut schema);
@@ -12,6 +12,7 @@ pub fn schema() -> Json {
     schema
 }
 
+/// Replaces Kennel's own `x-` keywords, which editors do not know, with plain properties and values.
 fn publish(schema: &mut Json) {
     match schema {
         Json::Array(items) => items.iter_mut().for_each(publish),
@@ -33,7 +34,7 @@ fn publish(schema: &mut Json) {
     }
 }
 
-/// Returns a key's aliases, and all names in snake_case and kebab-case.
+/// Returns the other names of a key, each with its schema: the aliases, and all names in snake_case and kebab-case.
 fn other_names(name: &str, schema: &Json) -> Vec<(String, Json)> {
     let aliases = schema["x-aliases"].as_object().into_iter().flat_map(Map::keys).map(String::as_str);
     let mut names: Vec<String> = Vec::new();

@@ -52,11 +52,11 @@ impl Shape {
     pub(crate) fn root() -> &'static Self {
         // The schema is kept, because dropping it would take as long as building the shape.
         static SCHEMA: LazyLock<Json> = LazyLock::new(raw_schema);
-        static ROOT: LazyLock<Shape> = LazyLock::new(|| Shape::of(&SCHEMA));
+        static ROOT: LazyLock<Shape> = LazyLock::new(|| Shape::from_schema(&SCHEMA));
         &ROOT
     }
 
-    fn of(schema: &Json) -> Self {
+    fn from_schema(schema: &Json) -> Self {
         let schema = without_null(schema);
         if let Some(kind) = schema["x-kind"].as_str() {
             return match kind {
@@ -80,7 +80,7 @@ impl Shape {
             kind if is(kind, "boolean") => Self::Bool,
             kind if is(kind, "string") => Self::Text,
             kind if is(kind, "integer") => Self::Count { min: schema["minimum"].as_i64().unwrap_or(0) },
-            kind if is(kind, "array") => Self::List(Box::new(Self::of(&schema["items"]))),
+            kind if is(kind, "array") => Self::List(Box::new(Self::from_schema(&schema["items"]))),
             kind if is(kind, "object") => Self::object(schema),
             other => unreachable!("a type in the model that the check does not know: {other}"),
         }
@@ -93,13 +93,13 @@ impl Shape {
                 Some("variable") => Keys::Variable,
                 _ => Keys::Any,
             };
-            return Self::Map { keys, values: Box::new(Self::of(&schema["additionalProperties"])) };
+            return Self::Map { keys, values: Box::new(Self::from_schema(&schema["additionalProperties"])) };
         };
         let field = |(name, schema): (&String, &Json)| Field {
             name: name.clone(),
             aliases: texts(&schema["x-aliases"]),
             description: schema["description"].as_str().unwrap_or_default().to_owned(),
-            shape: Self::of(schema),
+            shape: Self::from_schema(schema),
         };
         Self::Section(properties.iter().map(field).collect())
     }

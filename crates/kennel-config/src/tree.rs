@@ -20,7 +20,7 @@ pub struct Setting {
     pub value: Json,
     /// The value as written. This is what Kennel displays, because it contains no secret that came from a variable.
     pub written: Json,
-    /// The origin.
+    /// The layer that contains the value, and the location in it.
     pub origin: Origin,
 }
 
@@ -31,9 +31,9 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// Merges `stronger` over this tree: maps key by key, everything else is replaced as a whole.
+    /// Merges `stronger` over this tree. Maps are merged key by key. Everything else is replaced as a whole.
     ///
-    /// This is associative for checked trees, in which a key is a map in all of them or in none.
+    /// This is associative for checked trees, because there a key is a map in all trees or in none.
     #[must_use]
     pub fn merge(self, stronger: Self) -> Self {
         match (self, stronger) {
@@ -59,7 +59,7 @@ impl Tree {
         })
     }
 
-    /// Takes out what is at a path.
+    /// Removes the subtree at a path.
     pub(crate) fn remove(&mut self, path: &[String]) {
         let (Self::Map(entries), Some((name, rest))) = (self, path.split_first()) else { return };
         if rest.is_empty() {

@@ -142,8 +142,8 @@ fn a_truncated_foreign_file_with_our_section() {
         let told = home.try_load().expect_err(name).to_string();
         assert!(told.contains(name), "{told}");
         assert_eq!(home.try_load_without(&["container", "agent"], "project").expect_err(name).to_string(), told);
-        let place = home.load_places().into_iter().find(|place| place.path == file).unwrap();
-        let told = validate(&[place], &Environment::new()).expect_err(name).to_string();
+        let search_path = home.load_search_paths().into_iter().find(|search_path| search_path.path == file).unwrap();
+        let told = validate(&[search_path], &Environment::new()).expect_err(name).to_string();
         assert!(told.contains(name), "{told}");
     }
     // Without the section, or before it, nobody can tell: only the one that exists for sandboxes is refused.

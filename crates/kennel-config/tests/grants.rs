@@ -10,10 +10,10 @@ fn grants(user: &str, project: &str) -> Vec<String> {
     let home = Home::new();
     home.write("user/config.toml", format!("[sandbox]\n{user}\n"));
     home.write("project/kennel.toml", format!("[sandbox]\n{project}\n"));
-    of(&home)
+    grants_of(&home)
 }
 
-fn of(home: &Home) -> Vec<String> {
+fn grants_of(home: &Home) -> Vec<String> {
     let loaded = home.load();
     let grants = loaded.layered.grants(&|path| path.canonicalize().ok());
     grants.iter().map(|grant| format!("{}: {}", grant.key, grant.what)).collect()
@@ -100,7 +100,7 @@ fn a_path_is_a_grant_unless_it_is_a_plain_place_in_the_project() {
     }
     let volumes = |path: &str| {
         home.write("project/kennel.toml", format!("[sandbox]\nvolumes = [\"{path}:/d\"]\n"));
-        of(&home).len() == 1
+        grants_of(&home).len() == 1
     };
     for plain in [".", "./data", "./data/deep", "data/../proj", "./missing", "./missing/deep"] {
         assert!(!volumes(&plain.replace("data/..", "./data/..")), "{plain}");
@@ -118,7 +118,7 @@ fn a_path_is_a_grant_unless_it_is_a_plain_place_in_the_project() {
     // From settings in a hidden directory, the project is the one above.
     std::fs::remove_file(home.path("project/kennel.toml")).unwrap();
     home.write("project/.kennel/config.toml", "[sandbox]\nvolumes = [\"../data:/d\"]\nworkspace = \"..\"\n");
-    assert_eq!(of(&home), [""; 0]);
+    assert_eq!(grants_of(&home), [""; 0]);
     // Where each leads is told, and what does not exist leads nowhere.
     home.write("project/.kennel/config.toml", "[sandbox]\nvolumes = [\"../out:/d\", \"/missing/for/sure:/e\"]\n");
     let loaded = home.load();

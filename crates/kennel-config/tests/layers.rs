@@ -4,8 +4,8 @@ mod common;
 
 use common::{Home, config, tree};
 use kennel_config::{
-    KeyPath, Layer, Layered, Location, Node, Origin, Owner, Place, Setting, Source, Tree, Value, environment_variables,
-    paths, validate,
+    KeyPath, Layered, Location, Node, Origin, Owner, SearchPath, Setting, SettingsLayer, Source, Tree, Value,
+    environment_variables, paths, validate,
 };
 use kennel_types::ByteSize;
 use proptest::prelude::*;
@@ -66,10 +66,10 @@ fn every_layer_is_explained() {
     assert_eq!(
         told,
         [
-            (Layer::Flags, json!("4g"), None),
-            (Layer::Environment, json!("3g"), None),
-            (Layer::Project, json!("2g"), Some(2)),
-            (Layer::User, json!("1g"), Some(2)),
+            (SettingsLayer::Flags, json!("4g"), None),
+            (SettingsLayer::Environment, json!("3g"), None),
+            (SettingsLayer::Project, json!("2g"), Some(2)),
+            (SettingsLayer::User, json!("1g"), Some(2)),
         ]
     );
     let workspace = layered.explain("sandbox.workspace").unwrap();
@@ -77,7 +77,7 @@ fn every_layer_is_explained() {
     assert_eq!(workspace[1].1.written, json!("src"));
     assert_eq!(workspace[1].1.origin.file(), Some(home.path("project/kennel.yaml").as_path()));
     let timeout = layered.explain("sandbox.timeout").unwrap();
-    assert_eq!((timeout.len(), timeout[0].1.origin.layer), (1, Layer::BuiltIn));
+    assert_eq!((timeout.len(), timeout[0].1.origin.layer), (1, SettingsLayer::BuiltIn));
     assert_eq!(layered.explain("sandbox.env").unwrap().len(), 3);
 }
 
@@ -166,10 +166,17 @@ fn the_project_is_found_from_below() {
     home.write("project/a/b/x", "");
     let loaded = home.try_load_from("project/a/b").unwrap();
     assert_eq!(config(&loaded).sandbox.image.as_deref(), Some("found"));
-    let there: Vec<_> = loaded.places.iter().filter(|place| place.exists).map(|place| place.path.clone()).collect();
+    let there: Vec<_> = loaded
+        .search_paths
+        .iter()
+        .filter(|search_path| search_path.exists)
+        .map(|search_path| search_path.path.clone())
+        .collect();
     assert_eq!(there, [home.path("project/kennel.toml")]);
-    assert!(loaded.places.iter().any(|place| place.path == home.path("project/a/.kennel/config.yml")));
-    assert!(loaded.places.iter().any(|place| place.owner == Owner::Other { section: "agent" }));
+    assert!(
+        loaded.search_paths.iter().any(|search_path| search_path.path == home.path("project/a/.kennel/config.yml"))
+    );
+    assert!(loaded.search_paths.iter().any(|search_path| search_path.owner == Owner::Other { section: "agent" }));
 
     // Not past a `.git`, and not past the nearest.
     std::fs::create_dir(home.path("project/a/.git")).unwrap();
@@ -185,10 +192,10 @@ fn a_stranger_cannot_leave_settings_above() {
     let home = Home::new();
     home.write("open/kennel.toml", "sandbox.image = \"stranger\"");
     home.write("open/mine/x", "");
-    let place = |places: Vec<Place>| places.into_iter().any(|place| place.exists);
-    assert!(place(paths(&home.path("open/mine"), None, &[])));
+    let any_exists = |found: Vec<SearchPath>| found.into_iter().any(|search_path| search_path.exists);
+    assert!(any_exists(paths(&home.path("open/mine"), None, &[])));
     std::fs::set_permissions(home.path("open"), std::fs::Permissions::from_mode(0o1777)).unwrap();
-    assert!(!place(paths(&home.path("open/mine"), None, &[])));
+    assert!(!any_exists(paths(&home.path("open/mine"), None, &[])));
 }
 
 #[test]
@@ -198,8 +205,8 @@ fn files_are_validated_by_themselves() {
     let bare = home.write("x/bare", "sandbox:\n  imgae: x\n");
     let foreign = home.write("x/opencode.json", "{\"anything\": 1}");
     let none = kennel_config::Environment::new();
-    assert_eq!(validate(&[Place::named(&good), Place::named(&foreign)], &none), Ok(vec![]));
-    let error = validate(&[good, bare, home.path("x/missing.json")].map(|file| Place::named(&file)), &none)
+    assert_eq!(validate(&[SearchPath::named(&good), SearchPath::named(&foreign)], &none), Ok(vec![]));
+    let error = validate(&[good, bare, home.path("x/missing.json")].map(|file| SearchPath::named(&file)), &none)
         .unwrap_err()
         .to_string();
     assert!(error.contains("bare:2:3: sandbox.imgae: unknown key"), "{error}");
@@ -207,7 +214,7 @@ fn files_are_validated_by_themselves() {
 }
 
 /// A tree as the check makes them: a key is a map in all of them or in none.
-fn trees(layer: Layer, name: &'static str) -> impl Strategy<Value = Tree> {
+fn trees(layer: SettingsLayer, name: &'static str) -> impl Strategy<Value = Tree> {
     let leaf = move |value: Option<i64>| {
         value.map(|value| {
             let at = Location::whole(Source::Flag(name.to_owned()));
@@ -229,7 +236,7 @@ fn trees(layer: Layer, name: &'static str) -> impl Strategy<Value = Tree> {
 proptest! {
     #[test]
     fn merging_is_associative(
-        a in trees(Layer::User, "a"), b in trees(Layer::Project, "b"), c in trees(Layer::Flags, "c")
+        a in trees(SettingsLayer::User, "a"), b in trees(SettingsLayer::Project, "b"), c in trees(SettingsLayer::Flags, "c")
     ) {
         let left = a.clone().merge(b.clone()).merge(c.clone());
         prop_assert_eq!(&left, &a.clone().merge(b.clone().merge(c.clone())));

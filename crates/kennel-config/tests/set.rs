@@ -3,18 +3,18 @@
 mod common;
 
 use common::Home;
-use kennel_config::{Environment, Error, Place, validate};
+use kennel_config::{Environment, Error, SearchPath, validate};
 use std::path::Path;
 
 fn set(file: &Path, key: &str, value: &str) -> Result<(), Error> {
-    kennel_config::set(&Place::named(file), key, value)
+    kennel_config::set(&SearchPath::named(file), key, value)
 }
 
 fn after(name: &str, before: &str, key: &str, value: &str) -> String {
     let home = Home::new();
     let file = home.write(name, before);
     set(&file, key, value).unwrap_or_else(|error| panic!("{error}"));
-    validate(&[Place::named(&file)], &Environment::new()).unwrap_or_else(|error| panic!("{error}"));
+    validate(&[SearchPath::named(&file)], &Environment::new()).unwrap_or_else(|error| panic!("{error}"));
     std::fs::read_to_string(file).unwrap()
 }
 
@@ -121,7 +121,7 @@ fn the_file_is_replaced_in_one_step() {
     let told = set(&link, "sandbox.image", "b").unwrap_err().to_string();
     assert!(told.contains("link.toml is a symlink"), "{told}");
     assert_eq!(std::fs::metadata(&file).unwrap().ino(), before.ino());
-    kennel_config::set(&Place::of_user(&link), "sandbox.image", "b").unwrap();
+    kennel_config::set(&SearchPath::of_user(&link), "sandbox.image", "b").unwrap();
 
     let now = std::fs::metadata(&file).unwrap();
     assert_ne!(before.ino(), now.ino());

@@ -138,7 +138,7 @@ fn cannot(what: &str, path: &Path, error: std::io::Error) -> Error {
     let leads_out = error.kind() == std::io::ErrorKind::PermissionDenied && error.raw_os_error().is_none();
     let error = Error::io(format!("{what} {}", path.display()), error);
     if leads_out {
-        error.hint("if that is what you want, name what the symlink points at by its absolute path")
+        error.advise("if that is what you want, name what the symlink points at by its absolute path")
     } else {
         error
     }

@@ -7,7 +7,7 @@ pub use holes::SparseReader;
 use crate::keeper::{Arrival, KeeperStream};
 use crate::{Error, Keeper, Result};
 use kennel_proto::{Body, Channel, Entry, Features, Outcome, Reply, Request, Stat, WatchItem, caps};
-use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat, WatchEvent, WatchKind};
+use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat, LimitReason, WatchEvent, WatchKind};
 use minicbor::bytes::ByteVec;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -65,7 +65,7 @@ impl Files {
         let mut all = Vec::new();
         while let Some(bytes) = reader.chunk().await? {
             if all.len() + bytes.len() > cap {
-                return Err(Error::new(ErrorCode::LimitExceeded, format!("the file is larger than {cap} bytes")));
+                return Err(Error::limit(LimitReason::TooLarge, format!("the file is larger than {cap} bytes")));
             }
             if all.is_empty() { all = bytes } else { all.extend_from_slice(&bytes) }
         }
@@ -120,7 +120,7 @@ impl Files {
         let mut entries = Vec::new();
         while let Some(entry) = items.next::<Entry>().await? {
             if entries.len() == ENTRIES {
-                return Err(Error::new(ErrorCode::LimitExceeded, format!("more than {ENTRIES} directory entries")));
+                return Err(Error::limit(LimitReason::TooLarge, format!("more than {ENTRIES} directory entries")));
             }
             entries.push(DirEntry { name: entry.name.into(), stat: stat(entry.stat) });
         }

@@ -9,12 +9,12 @@
 
 mod stream;
 
-use crate::text::printable;
+use crate::printable;
 use crate::{ByteStream, Dialed, Error, Result};
 use kennel_proto::{
-    Body, Decoder, Failure, FailureKind, Frame, GENERATION, Hello, Request, Welcome, caps, encode, try_encode,
+    Body, Decoder, Failure, FailureKind, Frame, GENERATION, Hello, Limit, Request, Welcome, caps, encode, try_encode,
 };
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, LimitReason, NextStep};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,6 +23,7 @@ pub use stream::KeeperStream;
 use stream::StreamState;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::Notify;
+use tracing::Instrument;
 
 /// How long a running keeper may take to reply to the hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -52,7 +53,7 @@ impl Drop for Link {
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Notified when there is something to write.
     outgoing: Notify,
     /// Notified when the welcome has arrived, or the connection is closed.
@@ -61,7 +62,7 @@ struct Shared {
 
 impl Shared {
     /// Waits until `find` returns a value.
-    async fn until<T>(&self, mut find: impl FnMut(&State) -> Option<T>) -> T {
+    async fn until<T>(&self, mut find: impl FnMut(&ConnectionState) -> Option<T>) -> T {
         loop {
             let turned = self.turned.notified();
             if let Some(found) = find(&lock(self)) {
@@ -73,7 +74,7 @@ impl Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct ConnectionState {
     welcome: Option<Arc<Welcome>>,
     streams: HashMap<u32, StreamState>,
     last_stream: u32,
@@ -86,15 +87,19 @@ struct State {
 #[derive(Clone)]
 struct Closed {
     code: ErrorCode,
+    reason: Option<LimitReason>,
     message: String,
-    hint: Option<String>,
+    next_step: Option<NextStep>,
 }
 
 impl Closed {
     fn error(&self) -> Error {
-        let error = Error::new(self.code, self.message.clone());
-        match &self.hint {
-            Some(hint) => error.hint(hint),
+        let error = match self.reason {
+            Some(reason) => Error::limit(reason, self.message.clone()),
+            None => Error::new(self.code, self.message.clone()),
+        };
+        match &self.next_step {
+            Some(step) => error.suggest(step.clone()),
             None => error,
         }
     }
@@ -102,7 +107,12 @@ impl Closed {
 
 impl From<Error> for Closed {
     fn from(error: Error) -> Self {
-        Self { code: error.code(), message: error.to_string(), hint: error.next_step().map(ToOwned::to_owned) }
+        Self {
+            code: error.code(),
+            reason: error.reason(),
+            message: error.to_string(),
+            next_step: error.next_step().cloned(),
+        }
     }
 }
 
@@ -134,7 +144,7 @@ impl Patience {
     }
 }
 
-fn lock(shared: &Shared) -> MutexGuard<'_, State> {
+fn lock(shared: &Shared) -> MutexGuard<'_, ConnectionState> {
     // No code panics while it holds the lock, so the state is consistent even if the lock is poisoned.
     shared.state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -161,7 +171,7 @@ impl Keeper {
 
     fn hello(dialed: Dialed, patience: Patience) -> Self {
         let hello = Hello { generation: GENERATION, token: dialed.token.map(Into::into), owner: dialed.owner };
-        let mut state = State::default();
+        let mut state = ConnectionState::default();
         encode(&Frame { stream: 0, body: Body::Hello(hello) }, &mut state.outgoing);
         let shared = Arc::new(Shared { state: Mutex::new(state), outgoing: Notify::new(), turned: Notify::new() });
         let (reader, writer) = tokio::io::split(dialed.stream);
@@ -227,13 +237,14 @@ impl Keeper {
 
     /// Opens a stream with a request.
     pub fn open(&self, request: Request) -> Result<KeeperStream> {
+        let name = request.name();
         let mut state = lock(&self.link.shared);
         if let Some(reason) = &state.closed {
             return Err(reason.error());
         }
         if state.streams.len() >= caps::STREAMS {
-            return Err(Error::new(
-                ErrorCode::LimitExceeded,
+            return Err(Error::limit(
+                LimitReason::TooManyRequests,
                 format!("too many requests at once: the limit is {}", caps::STREAMS),
             ));
         }
@@ -241,23 +252,28 @@ impl Keeper {
         while state.streams.contains_key(&stream) {
             stream = stream.wrapping_add(1).max(1);
         }
-        let State { outgoing, .. } = &mut *state;
+        let ConnectionState { outgoing, .. } = &mut *state;
         try_encode(&Frame { stream, body: Body::Open(Box::new(request)) }, outgoing).map_err(|_| {
             let message = format!("the request is larger than {} bytes", caps::CONTROL);
-            Error::new(ErrorCode::LimitExceeded, message).hint("pass large arguments as a file or on standard input")
+            Error::limit(LimitReason::TooLarge, message).advise("pass large arguments as a file or on standard input")
         })?;
         state.last_stream = stream;
         let arrived = Arc::<Notify>::default();
         state.streams.insert(stream, StreamState::new(arrived.clone()));
         drop(state);
+        tracing::debug!(stream, request = name, "sent a request to the keeper");
         self.link.shared.outgoing.notify_one();
         Ok(KeeperStream::new(self.link.clone(), stream, arrived))
     }
 
     /// Sends a request and returns its single result.
     pub async fn call(&self, request: Request) -> Result<kennel_proto::Outcome> {
-        let mut stream = self.open(request)?;
-        stream.done().await
+        let span = tracing::debug_span!("keeper", request = request.name());
+        let call = async {
+            let mut stream = self.open(request)?;
+            stream.done().await
+        };
+        call.instrument(span).await
     }
 }
 
@@ -275,7 +291,7 @@ fn failed(failure: &Failure) -> Error {
         FailureKind::Denied | FailureKind::Refused => (ErrorCode::PermissionDenied, None),
         FailureKind::Exists => (ErrorCode::AlreadyExists, None),
         FailureKind::Invalid => (ErrorCode::InvalidConfig, None),
-        FailureKind::Limit => (ErrorCode::LimitExceeded, None),
+        FailureKind::Limit => return limit(failure.limit, message),
         FailureKind::NotExecutable => (ErrorCode::ExecFailed, Some(126)),
         FailureKind::Unsupported => (ErrorCode::Unsupported, None),
         FailureKind::Other => (ErrorCode::Internal, None),
@@ -288,6 +304,19 @@ fn failed(failure: &Failure) -> Error {
     }
 }
 
+/// The error for a limit inside. Keepers of earlier versions do not say which one it was.
+fn limit(limit: Option<Limit>, message: String) -> Error {
+    let reason = match limit {
+        Some(Limit::Size) => LimitReason::TooLarge,
+        Some(Limit::Memory) => LimitReason::OutOfMemory,
+        Some(Limit::Disk) => LimitReason::OutOfDisk,
+        Some(Limit::Number) => LimitReason::Exhausted,
+        Some(Limit::Requests) => LimitReason::TooManyRequests,
+        None => return Error::new(ErrorCode::LimitExceeded, message),
+    };
+    Error::limit(reason, message)
+}
+
 /// Stores received frames for their streams, until the connection ends. Afterwards it keeps the socket open for a
 /// moment: a keeper that has closed the connection exits once the host has closed its side too, and by then the callers
 /// have their results.
@@ -296,6 +325,7 @@ async fn read(mut reader: ReadHalf<Box<dyn ByteStream>>, shared: Arc<Shared>, pa
         Err(reason) => reason,
         Ok(never) => match never {},
     };
+    tracing::debug!(%reason, "the connection to the keeper is closed");
     close(&shared, reason);
     std::future::pending::<()>().await;
 }
@@ -341,7 +371,11 @@ async fn welcome(
     };
     match frame {
         Frame { stream: 0, body: Body::Welcome(welcome) } => match welcome.generation {
-            1..=GENERATION => Ok(welcome),
+            1..=GENERATION => {
+                let version = printable(&welcome.version);
+                tracing::debug!(generation = welcome.generation, version, "connected to the keeper");
+                Ok(welcome)
+            }
             other => Err(protocol(format!("it speaks generation {other}"))),
         },
         Frame { stream: 0, body: Body::Fail(failure) } if failure.kind == FailureKind::NotStarted => {

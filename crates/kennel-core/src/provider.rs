@@ -4,8 +4,8 @@ use crate::{Error, Result};
 use futures_util::stream::Stream;
 use kennel_proto::Channel;
 use kennel_types::{
-    Availability, Backing, ErrorCode, Event, GitProtection, Limits, Mode, NetworkMode, Pull, SandboxId, SandboxInfo,
-    SandboxSpec, Stats, Support,
+    Availability, ErrorCode, Event, Feature, Leftover, Limits, Mode, NextStep, Operation, ProviderKind, Pull,
+    SandboxId, SandboxInfo, SandboxSpec, Stats,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -90,6 +90,22 @@ pub struct RemoveOptions {
     pub force: bool,
 }
 
+impl RemoveOptions {
+    /// The operation that decides whether the removal is allowed.
+    pub fn operation(self) -> Operation {
+        if self.force { Operation::ForceRemove } else { Operation::Remove }
+    }
+}
+
+/// What [`Provider::sweep`] does with leftovers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sweep {
+    /// Return them, and change nothing.
+    Report,
+    /// Remove them, and return those that were removed.
+    Remove,
+}
+
 /// A backend for sandboxes. Commands, terminals, files and so on are not part of this trait: they use
 /// [`Provider::dial`] and the keeper, so they behave the same on every provider.
 #[async_trait::async_trait]
@@ -112,8 +128,10 @@ pub trait Provider: Send + Sync {
     /// Whether the provider can be used on this machine, and what is missing.
     async fn probe(&self) -> Availability;
 
-    /// Creates a sandbox. If anything in the spec cannot be provided, creation fails.
-    async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo>;
+    /// Creates a sandbox with an id that the caller has chosen ([`new_id`]). So a caller can record the id first, and
+    /// after a crash it can find out whether the sandbox exists. Fails with `already_exists` if the id is in use. If
+    /// anything in the spec cannot be provided, creation fails.
+    async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo>;
 
     /// Starts a sandbox. Its keeper can be dialled afterwards. It is no error if it is already running.
     async fn start(&self, id: &SandboxId) -> Result<()>;
@@ -133,12 +151,12 @@ pub trait Provider: Send + Sync {
 
     /// Pauses all processes of a sandbox. It is no error if it is already paused.
     async fn pause(&self, _id: &SandboxId) -> Result<()> {
-        Err(Error::unsupported(self.name(), "pausing").hint("kennel explain pause"))
+        Err(Error::unsupported(self.name(), "pausing").suggest(NextStep::ExplainFeature { feature: Feature::Pause }))
     }
 
     /// Resumes a paused sandbox. It is no error if it is running.
     async fn unpause(&self, _id: &SandboxId) -> Result<()> {
-        Err(Error::unsupported(self.name(), "pausing").hint("kennel explain pause"))
+        Err(Error::unsupported(self.name(), "pausing").suggest(NextStep::ExplainFeature { feature: Feature::Pause }))
     }
 
     /// Renames a sandbox. Fails with `already_exists` if the name is in use.
@@ -147,7 +165,7 @@ pub trait Provider: Send + Sync {
     /// Returns the current state of the sandbox with this id or name.
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo>;
 
-    /// Returns all sandboxes of this installation. A failure is an error, never an empty list.
+    /// Returns all sandboxes of this installation, and changes nothing. A failure is an error, never an empty list.
     async fn list(&self) -> Result<Vec<SandboxInfo>>;
 
     /// Opens a byte stream to the keeper. Fails with `stopped` if the sandbox is not running.
@@ -170,14 +188,16 @@ pub trait Provider: Send + Sync {
         Ok(())
     }
 
-    /// Removes leftovers of killed programs that belong to no sandbox. Returns a description of each.
-    async fn sweep(&self) -> Result<Vec<String>> {
-        self.list().await.map(|_| Vec::new())
+    /// Finds leftovers of killed programs that belong to no sandbox, and removes or only reports them. Creating a
+    /// sandbox also removes leftovers now and then; listing never does.
+    async fn sweep(&self, _action: Sweep) -> Result<Vec<Leftover>> {
+        Ok(Vec::new())
     }
 
     /// Builds an image, and reports each line of the build output.
     async fn build_image(&self, _build: &ImageBuild, _tell: &(dyn Fn(String) + Sync)) -> Result<()> {
-        Err(Error::unsupported(self.name(), "building images").hint("use --provider podman or --provider docker"))
+        let step = NextStep::use_provider([ProviderKind::Podman, ProviderKind::Docker]);
+        Err(Error::unsupported(self.name(), "building images").suggest(step))
     }
 }
 
@@ -192,162 +212,4 @@ pub fn new_id() -> Result<SandboxId> {
 /// Checks that a name is valid. Names are used in paths and labels.
 pub fn check_name(name: &str) -> Result<()> {
     SandboxId::new(name).map(drop).map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))
-}
-
-/// Refuses ports that cannot be published.
-fn check_ports(mode: &Mode, spec: &SandboxSpec, network: NetworkMode) -> Result<()> {
-    let Some(port) = spec.ports.first() else { return Ok(()) };
-    if mode.ports == Support::Refused {
-        return Err(
-            Error::unsupported(mode.provider(), format!("the published port {port}")).hint("kennel explain ports")
-        );
-    }
-    if network != NetworkMode::Bridge {
-        let why = match network {
-            NetworkMode::None => "a sandbox with network none cannot be reached",
-            _ => "a sandbox with network host needs no published ports",
-        };
-        return Err(Error::new(ErrorCode::InvalidConfig, format!("publish port {port}: {why}"))
-            .hint("use --network bridge, or leave out --publish"));
-    }
-    for (at, port) in spec.ports.iter().enumerate() {
-        let same = |other: &&kennel_types::Port| {
-            port.host.is_some() && (port.host, port.protocol) == (other.host, other.protocol)
-        };
-        if let Some(other) = spec.ports[..at].iter().find(same) {
-            return Err(Error::new(
-                ErrorCode::InvalidConfig,
-                format!("publish port {port}: {other} uses the same port of the host"),
-            )
-            .hint("use another port of the host, or none for any free port"));
-        }
-    }
-    Ok(())
-}
-
-/// Refuses volumes that nobody could find again, or whose path inside is used twice.
-fn check_volumes(spec: &SandboxSpec) -> Result<()> {
-    let refuse = |message: String, hint: &str| Err(Error::new(ErrorCode::InvalidConfig, message).hint(hint));
-    if spec.data && spec.tied && spec.name.is_none() {
-        let message = "a data volume needs a sandbox with a name: this one has none, and is removed at once";
-        return refuse(message.into(), "give the sandbox a --name");
-    }
-    let clean = |target: &str| target.split('/').filter(|name| !name.is_empty()).collect::<Vec<_>>().join("/");
-    let mut targets: Vec<String> = spec.mounts.iter().map(|mount| clean(&mount.target)).collect();
-    targets.extend(spec.data.then(|| ".data".to_owned()));
-    for cache in &spec.caches {
-        check_name(&cache.name)?;
-        if !cache.target.starts_with('/') || cache.target.split('/').any(|name| name == "..") {
-            let message = format!("cache {} at {}: the path must be absolute", cache.name, cache.target);
-            return refuse(message, "use NAME:TARGET, for example npm:/root/.npm");
-        }
-        targets.push(clean(&cache.target));
-    }
-    targets.sort_unstable();
-    match targets.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(twice) => refuse(
-            format!("two mounts or volumes have the same path /{}", twice[0]),
-            "choose another path for one of them",
-        ),
-        None => Ok(()),
-    }
-}
-
-/// Refuses a read-only `.git/config` if it cannot be enforced.
-fn check_git(mode: &Mode, spec: &SandboxSpec) -> Result<()> {
-    if spec.protect_git != GitProtection::Config {
-        return Ok(());
-    }
-    let without = "leave it out, or use --protect-git=false";
-    if spec.workspace.is_some() && mode.workspace == Support::Given && mode.mounts == Support::Refused {
-        return Err(Error::unsupported(mode.provider(), "a read-only .git/config").hint(without));
-    }
-    if spec.nesting {
-        let message =
-            "--protect-git cannot be enforced with --nesting: .git can be renamed in a nested mount namespace";
-        return Err(Error::new(ErrorCode::InvalidConfig, message).hint("leave out one of them"));
-    }
-    Ok(())
-}
-
-/// Refuses everything that the mode does not support, and returns the network to use. Every provider calls this first
-/// in `create`.
-pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
-    let refuse = |what: String, feature: &str| {
-        Err(Error::unsupported(mode.provider(), what).hint(format!("kennel explain {feature}")))
-    };
-    if mode.limits == Support::Refused && spec.limits.on_processes() {
-        return refuse("memory, cpu or process limits".into(), "limits");
-    }
-    if mode.disk == Support::Refused && spec.limits.disk.is_some() {
-        return refuse("disk limits".into(), "disk");
-    }
-    if mode.nesting == Support::Refused && spec.nesting {
-        return refuse("nested sandboxes".into(), "nesting");
-    }
-    check_git(mode, spec)?;
-    crate::labels::check_labels(&spec.labels)?;
-    if let (Support::Refused, Some(mount)) = (mode.mounts, spec.mounts.first()) {
-        return refuse(format!("a mount at {}", mount.target), "mounts");
-    }
-    if mode.users == Support::Refused && spec.user.is_some() {
-        return refuse("commands as another user".into(), "users");
-    }
-    if mode.volumes == Support::Refused && (spec.data || !spec.caches.is_empty()) {
-        return refuse("volumes".into(), "volumes");
-    }
-    check_volumes(spec)?;
-    if mode.keeper == Support::Refused {
-        let asked =
-            [(spec.tied, "sandboxes that are tied to their creator"), (spec.idle_seconds.is_some(), "idle timeouts")];
-        if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
-            return refuse(format!("{what}: no keeper runs on that engine's machine"), "keeper");
-        }
-    }
-    if mode.read_only == Support::Refused && spec.read_only {
-        return refuse("a read-only root filesystem".into(), "read_only");
-    }
-    if mode.backing != Backing::Image {
-        let engine = "leave it out, or use --provider docker or podman";
-        let asked = [
-            (spec.runtime.is_some(), "a choice of runtime", engine),
-            (spec.userns.is_some(), "a choice of user namespace", "leave it out, or use --provider podman"),
-            (spec.image_main, "an image's own command", "name an image with --image, or leave it out"),
-        ];
-        if let Some((_, what, hint)) = asked.into_iter().find(|(asked, ..)| *asked) {
-            return Err(Error::unsupported(mode.provider(), what).hint(hint));
-        }
-    }
-    match (mode.backing, &spec.image) {
-        (Backing::Image, None) => {
-            return Err(Error::new(
-                ErrorCode::InvalidConfig,
-                format!("the {} provider needs an image", mode.provider()),
-            )
-            .hint("name one with --image IMAGE"));
-        }
-        (Backing::Image, Some(_)) | (_, None) => {}
-        (_, Some(image)) => {
-            return refuse(format!("the image {image}: it uses the host's filesystem"), "images");
-        }
-    }
-    let network = spec.network.unwrap_or(mode.default_network());
-    check_ports(mode, spec, network)?;
-    if !mode.networks.contains(&network) {
-        let known: Vec<String> = mode.networks.iter().map(ToString::to_string).collect();
-        return Err(Error::unsupported(mode.provider(), format!("network {network}"))
-            .hint(format!("use --network {}", known.join(" or --network "))));
-    }
-    for mount in &spec.mounts {
-        if !mount.host.is_absolute() || !mount.target.starts_with('/') {
-            return Err(Error::new(
-                ErrorCode::InvalidConfig,
-                format!("mount {}:{}: both paths must be absolute", mount.host.display(), mount.target),
-            ));
-        }
-    }
-    if let Some(name) = &spec.name {
-        check_name(name)?;
-    }
-    Ok(network)
 }

@@ -5,6 +5,7 @@ use kennel_proto::{Outcome, ProcessInfo, Request};
 use kennel_types::{ErrorCode, ExecSpec, STARTUP, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, TermSize};
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::{Instrument, Span};
 
 /// How long a keeper may take to complete the figures of its provider.
 const KEEPER_STATS_WITHIN: Duration = Duration::from_millis(500);
@@ -19,20 +20,35 @@ pub struct Sandbox {
     keeper: Arc<tokio::sync::Mutex<Option<Keeper>>>,
 }
 
+/// The span of a provider's call, for whoever collects spans. `sandbox` is an id or a name.
+fn span(provider: &dyn Provider, call: &'static str, sandbox: &str) -> Span {
+    tracing::debug_span!("provider", provider = provider.name(), call, sandbox)
+}
+
 impl Sandbox {
+    /// The span of a provider's call on this sandbox.
+    fn span(&self, call: &'static str) -> Span {
+        span(&*self.provider, call, self.id().as_str())
+    }
+
     fn new(provider: Arc<dyn Provider>, info: SandboxInfo, startup: Duration) -> Self {
         Self { provider, info: Arc::new(info), startup, keeper: Arc::default() }
     }
 
-    /// Creates a sandbox. It does not run yet.
+    /// Creates a sandbox with a new id. It does not run yet.
     pub async fn create(provider: Arc<dyn Provider>, spec: &SandboxSpec) -> Result<Self> {
-        let info = provider.create(spec).await?;
+        Self::create_with_id(provider, &crate::new_id()?, spec).await
+    }
+
+    /// Creates a sandbox with an id that the caller has chosen, and may have recorded before. It does not run yet.
+    pub async fn create_with_id(provider: Arc<dyn Provider>, id: &SandboxId, spec: &SandboxSpec) -> Result<Self> {
+        let info = provider.create(id, spec).instrument(span(&*provider, "create", id.as_str())).await?;
         Ok(Self::new(provider, info, spec.startup()))
     }
 
     /// Finds a sandbox by its id or name.
     pub async fn find(provider: Arc<dyn Provider>, id_or_name: &str) -> Result<Self> {
-        let info = provider.get(id_or_name).await?;
+        let info = provider.get(id_or_name).instrument(span(&*provider, "get", id_or_name)).await?;
         Ok(Self::new(provider, info, STARTUP))
     }
 
@@ -53,7 +69,7 @@ impl Sandbox {
 
     /// Returns the current description.
     pub async fn inspect(&self) -> Result<SandboxInfo> {
-        self.provider.get(self.id().as_str()).await
+        self.provider.get(self.id().as_str()).instrument(self.span("get")).await
     }
 
     /// Starts the sandbox.
@@ -63,36 +79,36 @@ impl Sandbox {
         if keeper.is_some() && self.inspect().await?.status != Status::Running {
             *keeper = None;
         }
-        self.provider.start(self.id()).await
+        self.provider.start(self.id()).instrument(self.span("start")).await
     }
 
     /// Starts the sandbox and connects to its keeper, without waiting for either if possible: a command can be sent at
     /// once. An error shows at the first use. This is the fastest way to use a new sandbox.
     pub async fn launch(&self) -> Result<Keeper> {
         let mut keeper = self.keeper.lock().await;
-        let dialed = self.provider.launch(self.id()).await?;
+        let dialed = self.provider.launch(self.id()).instrument(self.span("launch")).await?;
         Ok(keeper.insert(Keeper::greet_starting(dialed, self.startup)).clone())
     }
 
     /// Ends all processes in the sandbox.
     pub async fn stop(&self, grace: Duration) -> Result<()> {
         self.keeper.lock().await.take();
-        self.provider.stop(self.id(), grace).await
+        self.provider.stop(self.id(), grace).instrument(self.span("stop")).await
     }
 
     /// Pauses all processes in the sandbox.
     pub async fn pause(&self) -> Result<()> {
-        self.provider.pause(self.id()).await
+        self.provider.pause(self.id()).instrument(self.span("pause")).await
     }
 
     /// Resumes a paused sandbox.
     pub async fn unpause(&self) -> Result<()> {
-        self.provider.unpause(self.id()).await
+        self.provider.unpause(self.id()).instrument(self.span("unpause")).await
     }
 
     /// Renames the sandbox.
     pub async fn rename(&self, name: &str) -> Result<()> {
-        self.provider.rename(self.id(), name).await
+        self.provider.rename(self.id(), name).instrument(self.span("rename")).await
     }
 
     /// Removes the sandbox.
@@ -103,7 +119,7 @@ impl Sandbox {
             Some(keeper) if options.force => keeper.shut_down(Duration::ZERO).await.is_ok(),
             _ => false,
         };
-        match self.provider.remove(self.id(), options).await {
+        match self.provider.remove(self.id(), options).instrument(self.span("remove")).await {
             // A tied sandbox may be removed by the process that kept it alive, once it has ended.
             Err(error) if ended && error.code() == ErrorCode::NotFound => Ok(()),
             done => done,
@@ -115,7 +131,10 @@ impl Sandbox {
         let mut keeper = self.keeper.lock().await;
         match &*keeper {
             Some(live) if !live.is_closed() => Ok(live.clone()),
-            _ => Ok(keeper.insert(Keeper::greet(self.provider.dial(self.id()).await?)).clone()),
+            _ => {
+                let dialed = self.provider.dial(self.id()).instrument(self.span("dial")).await?;
+                Ok(keeper.insert(Keeper::greet(dialed)).clone())
+            }
         }
     }
 
@@ -178,12 +197,12 @@ impl Sandbox {
 
     /// Returns the log of the main process.
     pub async fn logs(&self, options: LogOptions) -> Result<LogStream> {
-        self.provider.logs(self.id(), options).await
+        self.provider.logs(self.id(), options).instrument(self.span("logs")).await
     }
 
     /// Returns the resource usage.
     pub async fn stats(&self) -> Result<Stats> {
-        let seen = self.provider.stats(self.id()).await?;
+        let seen = self.provider.stats(self.id()).instrument(self.span("stats")).await?;
         match seen {
             Some(seen) if seen.read_bytes.is_some() && seen.written_bytes.is_some() => Ok(seen),
             // The keeper knows what the provider cannot see from outside. One that is paused does not respond.

@@ -3,7 +3,7 @@
 use crate::Reference;
 use crate::error::{Error, Result, shown};
 use base64::Engine;
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, NextStep};
 use secrecy::SecretString;
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -109,7 +109,7 @@ impl Credentials {
         let name = format!("docker-credential-{helper}");
         let program = self.programs.iter().map(|dir| dir.join(&name)).find(|path| path.is_file()).ok_or_else(|| {
             Error::new(ErrorCode::NotAvailable, format!("the credential helper {name} is not installed"))
-                .hint("install it, or remove it from Docker's config.json")
+                .advise("install it, or remove it from Docker's config.json")
         })?;
         let asked = tokio::time::timeout(PATIENCE, call(&program, server)).await;
         let (success, said) = asked
@@ -125,7 +125,7 @@ impl Credentials {
                 ErrorCode::PermissionDenied,
                 format!("{name} returned no login for {server}: {why}"),
             )
-            .hint(format!("docker login {server}")));
+            .suggest(NextStep::LogIn { program: "docker".into(), registry: Some(server.to_owned()) }));
         }
         let wrong = |_| {
             Error::new(
@@ -218,7 +218,7 @@ fn login(auth: &Auth, path: &Path) -> Result<Option<Login>> {
                 ErrorCode::InvalidConfig,
                 format!("invalid login in {}: expected a user name and a password", path.display()),
             )
-            .hint("docker logout, then docker login")
+            .suggest(NextStep::run_on_host("docker logout && docker login"))
         })?;
         let secret = secret.trim_end_matches('\0').to_owned();
         return Ok(Some(Login::Basic { user: user.to_owned(), secret: secret.into() }));

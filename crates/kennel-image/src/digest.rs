@@ -1,6 +1,6 @@
-//! Content addressed by its hash. Only SHA-256 is supported, because nothing else is in use.
+//! Digests, which identify content by its hash. Only SHA-256 is supported, because images use nothing else in practice.
 
-use crate::error::{Error, Result, shown};
+use crate::error::{Error, Result, shown, unsound};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
@@ -19,7 +19,7 @@ impl Digest {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// The 64 digits.
+    /// Returns the 64 hexadecimal digits, without the prefix.
     pub fn hex(&self) -> String {
         use fmt::Write;
         self.0.iter().fold(String::with_capacity(64), |mut text, byte| {
@@ -28,14 +28,14 @@ impl Digest {
         })
     }
 
-    /// The first twelve digits, for display.
+    /// Returns the first twelve hexadecimal digits, for display.
     pub fn short(&self) -> String {
         let mut text = self.hex();
         text.truncate(12);
         text
     }
 
-    /// Creates a digest from 64 digits.
+    /// Parses 64 lower-case hexadecimal digits without a prefix.
     pub(crate) fn from_hex(hex: &str) -> Option<Self> {
         let bytes = hex.as_bytes();
         // Upper-case digits would be a second name for the same digest.
@@ -68,10 +68,7 @@ impl FromStr for Digest {
     fn from_str(text: &str) -> Result<Self> {
         let found = text.strip_prefix(PREFIX).and_then(Self::from_hex);
         found.ok_or_else(|| {
-            Error::unsound(format!(
-                "invalid digest {}: expected sha256: and 64 hexadecimal digits",
-                shown(text.as_bytes())
-            ))
+            unsound(format!("invalid digest {}: expected sha256: and 64 hexadecimal digits", shown(text.as_bytes())))
         })
     }
 }
@@ -100,7 +97,7 @@ impl<R: Read> Hashing<R> {
         Self { from, hash: Sha256::new() }
     }
 
-    /// Reads the rest, and returns the digest of everything.
+    /// Reads to the end, and returns the digest of all bytes read.
     pub(crate) fn finish(mut self) -> io::Result<Digest> {
         io::copy(&mut self, &mut io::sink())?;
         Ok(Digest(self.hash.finalize().into()))

@@ -1,6 +1,6 @@
 //! An image in the store.
 
-use crate::error::{Error, Result, shown};
+use crate::error::{Error, Result, shown, unsound};
 use crate::{Digest, Reference};
 use kennel_types::ErrorCode;
 use oci_spec::image::{Arch, ImageConfiguration, Os};
@@ -66,7 +66,7 @@ impl Described {
     /// Parses a configuration. It must be for this architecture.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
         let read: ImageConfiguration = serde_json::from_slice(bytes)
-            .map_err(|error| Error::unsound(format!("parse the image's configuration: {}", told(&error))))?;
+            .map_err(|error| unsound(format!("parse the image's configuration: {}", told(&error))))?;
         if *read.os() != Os::Linux || *read.architecture() != Arch::default() {
             let message = format!(
                 "the image is for {}/{}, but this machine is linux/{}",

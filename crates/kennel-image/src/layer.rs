@@ -2,13 +2,14 @@
 
 use crate::Digest;
 use crate::digest::Hashing;
-use crate::error::{Error, Result, shown};
+use crate::error::{Error, Result, shown, unreadable, unsound};
 use crate::limits::{Limits, Tally};
 use crate::operation::Operation;
 use crate::progress::{Doing, Progress, Teller};
-use crate::store::{Kind, LayerNote, Store, sync_dir};
+use crate::store::{LayerNote, Store, StoreOwner, sync_dir};
 use crate::tree::{Entry, Tree, What};
 use flate2::read::MultiGzDecoder;
+use kennel_types::NextStep;
 use rustix::fs::Timespec;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -19,9 +20,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tar::{Archive, EntryType};
 
-/// The largest window that a zstd stream may use, as a power of two. It limits the memory.
+/// The largest window that a zstd stream may use, as a power of two. It limits the memory that unpacking needs.
 const ZSTD_WINDOW: u32 = 27;
-/// The bytes that may precede an entry, for long names and attributes. They are read into memory.
+/// The maximum size of the headers of one entry, including long names and attributes. They are read into memory.
 const HEADERS: u64 = 2 << 20;
 /// How often progress is reported.
 const TELL: Duration = Duration::from_millis(100);
@@ -62,9 +63,9 @@ impl Unpacked {
 /// Unpacks one layer, compressed or not, into an empty directory, with the same rules as the store. Returns its diff
 /// id.
 pub fn unpack_layer(from: impl Read, into: &Path, limits: &Limits) -> Result<Digest> {
-    let kind = Kind::ours();
+    let owner = StoreOwner::calling_user();
     let tally = Tally::new(*limits);
-    let mut tree = Tree::new(into, kind, tally.limits(), true)?;
+    let mut tree = Tree::new(into, owner, tally.limits(), true)?;
     let stream = Stream { from, size: None, blob: None, diff_id: None, part: String::new() };
     let (digest, _) = read(stream, &mut tree, &tally, &Teller::silent())?;
     tree.finish()?;
@@ -83,10 +84,11 @@ pub(crate) fn unpack<R: Read>(
     let files = dir.join("fs");
     let what = |error| Error::io(format!("create {}", files.display()), error);
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&files).map_err(what)?;
-    // Only layers of images contain whiteouts.
-    let mut tree = Tree::new(&files, store.kind(), tally.limits(), stream.diff_id.is_some())?;
+    // Layers of images contain whiteouts. Plain files, which have no expected diff id, do not.
+    let mut tree = Tree::new(&files, store.owner(), tally.limits(), stream.diff_id.is_some())?;
     let part = stream.part.clone();
-    let (diff_id, note) = read(stream, &mut tree, tally, teller).map_err(|error| error.of(format!("layer {part}")))?;
+    let (diff_id, note) =
+        read(stream, &mut tree, tally, teller).map_err(|error| error.context(format!("layer {part}")))?;
     let note = LayerNote { left_out: tree.finish()?, ..note };
     let text = serde_json::to_vec(&note).map_err(|error| Error::io("write the metadata of a layer", error))?;
     std::fs::write(dir.join("layer.json"), text).map_err(what)?;
@@ -112,7 +114,7 @@ fn read<R: Read>(
     let mut note = LayerNote::default();
     let found = {
         let plain = Metered {
-            from: unpacked(&mut packed).map_err(|error| Error::unreadable(&error))?,
+            from: unpacked(&mut packed).map_err(|error| unreadable(&error))?,
             seen: seen.clone(),
             count: 0,
             tally,
@@ -122,17 +124,17 @@ fn read<R: Read>(
         };
         let mut plain = Hashing::new(plain);
         let read = entries(&mut plain, tree, tally, &mut note);
-        let read = read.and_then(|()| plain.finish().map_err(|error| Error::unreadable(&error)));
+        let read = read.and_then(|()| plain.finish().map_err(|error| unreadable(&error)));
         // If one of the readers stopped the work, its reason is the real error.
         read.map_err(|error| seen.trouble.take().unwrap_or(error))?
     };
-    let whole = packed.finish().map_err(|error| seen.trouble.take().unwrap_or_else(|| Error::unreadable(&error)))?;
+    let whole = packed.finish().map_err(|error| seen.trouble.take().unwrap_or_else(|| unreadable(&error)))?;
     if let Some(size) = size.filter(|size| seen.packed.get() != *size) {
-        return Err(Error::unsound(format!("it is truncated: found {} of {size} bytes", seen.packed.get())));
+        return Err(unsound(format!("it is truncated: found {} of {size} bytes", seen.packed.get())));
     }
     for (expected, found) in [(blob, whole), (diff_id, found)] {
         if let Some(expected) = expected.filter(|expected| *expected != found) {
-            return Err(Error::unsound(format!("its digest does not match: expected {expected}, found {found}")));
+            return Err(unsound(format!("its digest does not match: expected {expected}, found {found}")));
         }
     }
     Ok((found, note))
@@ -160,11 +162,11 @@ pub(crate) fn unpacked<'a, R: Read + 'a>(mut from: R) -> io::Result<Box<dyn Read
 fn entries(from: &mut dyn Read, tree: &mut Tree<'_>, tally: &Tally, note: &mut LayerNote) -> Result<()> {
     let left = Rc::new(Cell::new(HEADERS));
     let mut archive = Archive::new(Budget { from, left: left.clone() });
-    let mut entries = archive.entries().map_err(|error| Error::unreadable(&error))?;
+    let mut entries = archive.entries().map_err(|error| unreadable(&error))?;
     loop {
         left.set(HEADERS);
         let Some(entry) = entries.next() else { return Ok(()) };
-        let mut entry = entry.map_err(|error| Error::unreadable(&error))?;
+        let mut entry = entry.map_err(|error| unreadable(&error))?;
         left.set(u64::MAX);
         if matches!(entry.header().entry_type(), EntryType::XGlobalHeader) {
             drain(&mut entry)?;
@@ -173,7 +175,8 @@ fn entries(from: &mut dyn Read, tree: &mut Tree<'_>, tally: &Tally, note: &mut L
         tally.entry()?;
         note.entries += 1;
         let name = entry.path_bytes().into_owned();
-        let described = describe(&mut entry, &name).map_err(|error| error.of(format!("the entry {}", shown(&name))))?;
+        let described =
+            describe(&mut entry, &name).map_err(|error| error.context(format!("the entry {}", shown(&name))))?;
         let Describing { entry: described, sparse } = described;
         let size = &mut note.size;
         // A sparse file is larger than its data in the archive. Count what is written.
@@ -192,12 +195,12 @@ struct Describing<'a> {
 }
 
 fn drain(entry: &mut impl Read) -> Result<()> {
-    io::copy(entry, &mut io::sink()).map_err(|error| Error::unreadable(&error)).map(drop)
+    io::copy(entry, &mut io::sink()).map_err(|error| unreadable(&error)).map(drop)
 }
 
-/// Reads the header of an entry.
+/// Converts the headers of a tar entry.
 fn describe<'a, R: Read>(entry: &mut tar::Entry<'_, R>, name: &'a [u8]) -> Result<Describing<'a>> {
-    let wrong = |error: io::Error| Error::unreadable(&error);
+    let wrong = |error: io::Error| unreadable(&error);
     let mut xattrs = Vec::new();
     let mut modified = None;
     if let Some(extensions) = entry.pax_extensions().map_err(wrong)? {
@@ -209,13 +212,13 @@ fn describe<'a, R: Read>(entry: &mut tar::Entry<'_, R>, name: &'a [u8]) -> Resul
             } else if key == b"mtime" {
                 modified = extension.value().ok().and_then(time);
             } else if key.starts_with(b"GNU.sparse.") {
-                return Err(Error::unsound("it is a sparse file in a format that is not supported")
-                    .hint("create the archive without --sparse"));
+                return Err(unsound("it is a sparse file in a format that is not supported")
+                    .suggest(NextStep::ArchiveWithoutSparse));
             }
         }
     }
     let link = entry.link_name_bytes().map(Cow::into_owned);
-    let target = || link.clone().ok_or_else(|| Error::unsound("it is a link without a target"));
+    let target = || link.clone().ok_or_else(|| unsound("it is a link without a target"));
     let kind = entry.header().entry_type();
     let what = match kind {
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
@@ -227,16 +230,13 @@ fn describe<'a, R: Read>(entry: &mut tar::Entry<'_, R>, name: &'a [u8]) -> Resul
         EntryType::Link => What::HardLink(target()?),
         EntryType::Fifo => What::Fifo,
         EntryType::Char | EntryType::Block => What::Device,
-        other => return Err(Error::unsound(format!("it has the unknown type {:?}", char::from(other.as_byte())))),
+        other => return Err(unsound(format!("it has the unknown type {:?}", char::from(other.as_byte())))),
     };
     let header = entry.header();
     let id = |found: io::Result<u64>| {
         let found = found.map_err(wrong)?;
-        // The largest number means "do not change the owner".
-        u32::try_from(found)
-            .ok()
-            .filter(|id| *id != u32::MAX)
-            .ok_or_else(|| Error::unsound("its owner is not a valid id"))
+        // To the kernel, the largest id means "do not change the owner".
+        u32::try_from(found).ok().filter(|id| *id != u32::MAX).ok_or_else(|| unsound("its owner is not a valid id"))
     };
     let seconds = header.mtime().ok().and_then(|seconds| i64::try_from(seconds).ok()).unwrap_or(0);
     let entry = Entry {
@@ -263,9 +263,10 @@ fn time(text: &str) -> Option<Timespec> {
 
 /// State that the readers of one layer share.
 struct Seen {
+    /// Compressed bytes read so far.
     packed: Cell<u64>,
-    /// Why one of the readers stopped the work. A caller that reads through other readers sees only that it was
-    /// stopped.
+    /// Why one of the readers stopped. It is stored here, because the decompressor and the tar reader in between return
+    /// only an [`io::Error`].
     trouble: RefCell<Option<Error>>,
 }
 
@@ -277,7 +278,7 @@ impl Seen {
     }
 }
 
-/// Counts the compressed bytes.
+/// A reader that counts the compressed bytes.
 struct Counted<R> {
     from: R,
     seen: Rc<Seen>,
@@ -291,7 +292,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Checks the unpacked bytes against the limits, and reports progress.
+/// A reader that checks the unpacked bytes against the limits, and reports progress.
 struct Metered<'a, R> {
     from: R,
     seen: Rc<Seen>,
@@ -322,7 +323,7 @@ impl<R: Read> Read for Metered<'_, R> {
     }
 }
 
-/// Limits the bytes that are read while looking for an entry's header, because they are all kept in memory.
+/// A reader that limits the bytes of an entry's headers, because the tar reader keeps them all in memory.
 pub(crate) struct Budget<R> {
     pub(crate) from: R,
     pub(crate) left: Rc<Cell<u64>>,

@@ -2,14 +2,14 @@
 //! created.
 //!
 //! Everything from outside is verified against its digest and limited by [`Limits`] while it streams. Refused input
-//! leaves nothing behind. Layers are unpacked once and shared. This crate knows nothing about sandboxes: whoever
-//! creates one takes an image with [`Store::hold`], and notes its layers in the sandbox's directory.
+//! leaves nothing behind. Layers are unpacked once and shared. This crate knows nothing about sandboxes: the program
+//! that creates one locks an image with [`Store::hold`], and records its layers in the sandbox's directory.
 //!
 //! Without the feature `registries`, nothing can be pulled, and no HTTP or TLS code is built.
 //!
 //! This crate prints nothing, reads no environment variable and never changes the working directory.
 
-#![cfg_attr(not(feature = "registries"), allow(dead_code))] // what only pulling needs
+#![cfg_attr(not(feature = "registries"), allow(dead_code))] // code that only pulling uses
 
 #[cfg(feature = "registries")]
 mod credentials;
@@ -40,5 +40,5 @@ pub use progress::{Doing, Progress, Tell};
 #[cfg(feature = "registries")]
 pub use pull::{Proxies, PullOptions};
 pub use reference::Reference;
-pub use store::{Held, Kind, Store, noted_below};
+pub use store::{Held, Store, StoreOwner, noted_below};
 pub use sweep::{InUse, Removed};

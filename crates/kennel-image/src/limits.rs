@@ -1,7 +1,7 @@
 //! Limits on the size of an image. Excess input is refused while it streams, before it fills a disk.
 
 use crate::error::{Error, Result};
-use kennel_types::format_bytes;
+use kennel_types::{LimitReason, NextStep, format_bytes};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Caps on one image.
@@ -65,8 +65,8 @@ impl Tally {
             return Ok(());
         }
         let most = format_bytes(self.limits.bytes);
-        Err(Error::too_much(format!("the image unpacks to more than {most}"))
-            .hint("allow more, if you trust it: kennel config set --user images.maxSize 200g"))
+        Err(Error::limit(LimitReason::TooLarge, format!("the image unpacks to more than {most}"))
+            .suggest(NextStep::AllowLargerImages))
     }
 
     /// Adds an entry.
@@ -75,7 +75,7 @@ impl Tally {
         if before < self.limits.entries {
             return Ok(());
         }
-        Err(Error::too_much(format!("the image has more than {} files", self.limits.entries)))
+        Err(Error::limit(LimitReason::TooLarge, format!("the image has more than {} files", self.limits.entries)))
     }
 
     /// Checks whether a layer has grown too much for its compressed size.
@@ -84,7 +84,10 @@ impl Tally {
         if unpacked <= ratio_from || unpacked / ratio <= packed {
             return Ok(());
         }
-        Err(Error::too_much(format!("a layer unpacks to more than {ratio} times its compressed size")))
+        Err(Error::limit(
+            LimitReason::TooLarge,
+            format!("a layer unpacks to more than {ratio} times its compressed size"),
+        ))
     }
 }
 

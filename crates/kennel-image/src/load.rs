@@ -5,18 +5,18 @@ mod blobs;
 pub(crate) mod described;
 mod files;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, unreadable, unsound};
 use crate::image::{Described, Image};
 use crate::layer::{self, Stream, Unpacked, unpacked};
 use crate::limits::{Limits, Tally};
 use crate::operation::Operation;
 use crate::progress::{Doing, Progress, Tell, Teller, blocking};
-use crate::store::{Record, Store};
+use crate::store::{ImageRecord, Store};
 use crate::{Digest, Reference};
 use archive::Members;
 use blobs::{Blobs, Directory};
 use described::Found;
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, LimitReason, NextStep};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -48,7 +48,7 @@ fn load(store: &Store, from: &Path, options: &LoadOptions, teller: &Teller) -> R
     let loading = Loading { store, work: &work, options, teller, tally: Tally::new(options.limits) };
     if meta.is_dir() {
         let dir = Directory::open(from)?;
-        let found = described::look(&dir, options.name.as_ref()).map_err(|error| error.of(from.display()))?;
+        let found = described::look(&dir, options.name.as_ref()).map_err(|error| error.context(from.display()))?;
         if let Some(found) = found {
             return loading.described(&dir, &found);
         }
@@ -58,13 +58,13 @@ fn load(store: &Store, from: &Path, options: &LoadOptions, teller: &Teller) -> R
     let mut file = File::open(from).map_err(what)?;
     let packed = !meta.is_file() || is_packed(&file).map_err(what)?;
     if packed {
-        file = loading.spool(file).map_err(|error| error.of(from.display()))?;
+        file = loading.spool(file).map_err(|error| error.context(from.display()))?;
     }
     let size = file.metadata().map_err(what)?.len();
-    let members = Members::of(&file).map_err(|error| error.of(from.display()))?;
+    let members = Members::index(&file).map_err(|error| error.context(from.display()))?;
     if let Some(members) = members
         && let Some(found) =
-            described::look(&members, options.name.as_ref()).map_err(|error| error.of(from.display()))?
+            described::look(&members, options.name.as_ref()).map_err(|error| error.context(from.display()))?
     {
         return loading.described(&members, &found);
     }
@@ -93,9 +93,9 @@ impl Loading<'_> {
     /// Returns the given name, for input without a name of its own.
     fn name(&self, from: &Path) -> Result<Reference> {
         self.options.name.clone().ok_or_else(|| {
-            let from = from.display();
-            Error::new(ErrorCode::InvalidConfig, format!("{from} contains plain files, which have no image name"))
-                .hint(format!("kennel image load --name NAME {from}"))
+            let message = format!("{} contains plain files, which have no image name", from.display());
+            let step = NextStep::NameLoadedImage { file: Some(from.to_owned()) };
+            Error::new(ErrorCode::InvalidConfig, message).suggest(step)
         })
     }
 
@@ -104,19 +104,19 @@ impl Loading<'_> {
         let path = self.work.place();
         let what = |error| Error::io(format!("write {}", path.display()), error);
         let mut to = File::options().read(true).write(true).create_new(true).open(&path).map_err(what)?;
-        let from = unpacked(from).map_err(|error| Error::unreadable(&error))?;
+        let from = unpacked(from).map_err(|error| unreadable(&error))?;
         let mut from = from.take(self.options.limits.bytes);
         let mut buffer = vec![0; 256 * 1024];
         loop {
             self.teller.still_wanted()?;
-            let count = from.read(&mut buffer).map_err(|error| Error::unreadable(&error))?;
+            let count = from.read(&mut buffer).map_err(|error| unreadable(&error))?;
             if count == 0 {
                 break;
             }
             std::io::Write::write_all(&mut to, &buffer[..count]).map_err(what)?;
         }
         if from.limit() == 0 {
-            return Err(Error::too_much("it is larger than the limit for an image"));
+            return Err(Error::limit(LimitReason::TooLarge, "it is larger than the limit for an image"));
         }
         to.seek(SeekFrom::Start(0)).map_err(what)?;
         Ok(to)
@@ -156,9 +156,9 @@ impl Loading<'_> {
             }
             let (from, size) = blobs
                 .open(&part.path)?
-                .ok_or_else(|| Error::unsound(format!("layer {name}: the archive does not contain it")))?;
+                .ok_or_else(|| unsound(format!("layer {name}: the archive does not contain it")))?;
             if let Some((_, said)) = part.blob.filter(|(_, said)| *said != size) {
-                return Err(Error::unsound(format!("layer {name}: it has {size} bytes: expected {said}")));
+                return Err(unsound(format!("layer {name}: it has {size} bytes: expected {said}")));
             }
             let blob = part.blob.map(|(digest, _)| digest);
             let stream = Stream { from, size: Some(size), blob, diff_id: Some(id), part: name };
@@ -175,10 +175,13 @@ impl Loading<'_> {
 pub(crate) fn check_layers(described: &Described, layers: usize, limits: &Limits) -> Result<()> {
     if described.diff_ids.len() != layers {
         let said = described.diff_ids.len();
-        return Err(Error::unsound(format!("the image has {layers} layers, but its configuration lists {said}")));
+        return Err(unsound(format!("the image has {layers} layers, but its configuration lists {said}")));
     }
     if layers > limits.layers {
-        return Err(Error::too_much(format!("the image has {layers} layers: expected at most {}", limits.layers)));
+        return Err(Error::limit(
+            LimitReason::TooLarge,
+            format!("the image has {layers} layers: expected at most {}", limits.layers),
+        ));
     }
     Ok(())
 }
@@ -202,7 +205,7 @@ pub(crate) fn install(
                 None => store.layer_note(&id)?.size,
             };
         }
-        let record = Record { reference, id, manifest, diff_ids, size, created, config };
+        let record = ImageRecord { reference, id, manifest, diff_ids, size, created, config };
         store.write(&record, work.dir())?;
         installed.push(store.image(record));
     }

@@ -4,7 +4,7 @@ mod download;
 mod registry;
 
 use crate::credentials::Credentials;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, may_pass, unsound};
 use crate::image::{Described, Image, each_once};
 use crate::layer::{self, Stream, Unpacked};
 use crate::limits::{Limits, Tally};
@@ -16,7 +16,7 @@ use crate::store::Store;
 use crate::{Digest, Reference};
 use download::Download;
 use futures_util::StreamExt;
-use kennel_types::{ErrorCode, Pull};
+use kennel_types::{ErrorCode, LimitReason, Pull};
 use oci_spec::image::{ImageIndex, ImageManifest};
 use registry::{Registry, endpoints};
 use std::collections::{BTreeMap, HashSet};
@@ -94,8 +94,8 @@ impl Store {
                 Ok(image) => return Ok(image),
                 // Skip a mirror that does not have the image or is not available. A mirror that sends wrong content is
                 // an error.
-                Err(error) if mirrored && (error.may_pass() || is_elsewhere(&error)) => failed = Some(error),
-                Err(error) => return Err(error.of(format!("pull {}", reference.familiar()))),
+                Err(error) if mirrored && (may_pass(&error) || is_elsewhere(&error)) => failed = Some(error),
+                Err(error) => return Err(error.context(format!("pull {}", reference.familiar()))),
             }
         }
         Err(failed.unwrap_or_else(|| Self::no_image(&reference.familiar())))
@@ -117,7 +117,7 @@ impl Store {
         }
         let (config, size) = named_blob(manifest.config())?;
         if size > DESCRIPTION {
-            return Err(Error::too_much("the image's configuration is too large"));
+            return Err(Error::limit(LimitReason::TooLarge, "the image's configuration is too large"));
         }
         let bytes = registry.small_blob(&config, size).await?;
         check("the configuration", &config, &bytes)?;
@@ -150,7 +150,7 @@ impl Store {
             Err(error) => Err(error),
         };
         // Partial downloads are worth keeping only if a later attempt may succeed.
-        let keep = installed.as_ref().is_err_and(Error::may_pass);
+        let keep = installed.as_ref().is_err_and(may_pass);
         fetching.end(keep);
         installed?.pop().ok_or_else(|| Error::new(ErrorCode::Internal, "no image was created"))
     }
@@ -172,10 +172,10 @@ async fn find(registry: &Registry, reference: &Reference) -> Result<(Digest, Ima
         text = registry.manifest(&digest.to_string()).await?;
         check("the manifest", &digest, &text)?;
         if text.len() as u64 != size {
-            return Err(Error::unsound(format!("the manifest has {} bytes: expected {size}", text.len())));
+            return Err(unsound(format!("the manifest has {} bytes: expected {size}", text.len())));
         }
         if is_index(&text)? {
-            return Err(Error::unsound("the index refers to another index: expected a manifest"));
+            return Err(unsound("the index refers to another index: expected a manifest"));
         }
     }
     Ok((Digest::of(&text), parse("the manifest", &text)?))
@@ -191,11 +191,14 @@ fn wanted(described: &Described, manifest: &ImageManifest, limits: &Limits) -> R
     for (id, layer) in described.diff_ids.iter().zip(manifest.layers()) {
         let (blob, size) = named_blob(layer)?;
         if size > limits.bytes {
-            return Err(Error::too_much(format!("layer {} is larger than the limit for an image", blob.short())));
+            return Err(Error::limit(
+                LimitReason::TooLarge,
+                format!("layer {} is larger than the limit for an image", blob.short()),
+            ));
         }
         // The same layer may occur twice, but is downloaded once.
         if known.insert(*id) && wanted.insert(blob, (*id, size)).is_some() {
-            return Err(Error::unsound(format!("layer {} is listed with two different diff ids", blob.short())));
+            return Err(unsound(format!("layer {} is listed with two different diff ids", blob.short())));
         }
     }
     Ok(wanted)
@@ -264,7 +267,7 @@ impl Fetching<'_> {
     async fn one(&self, id: Digest, download: Arc<Download>, alive: mpsc::Sender<()>) -> Result<Unpacked> {
         let part = download.part().to_owned();
         let fetched = download.fetch(self.registry, self.attempts, self.tell).await;
-        fetched.map_err(|error| error.of(format!("layer {part}")))?;
+        fetched.map_err(|error| error.context(format!("layer {part}")))?;
         let (store, work, tally) = (self.store.clone(), self.work.clone(), self.tally.clone());
         let unpacked = blocking(self.tell, move |teller| {
             let _alive = alive;

@@ -85,7 +85,7 @@ impl FromStr for Reference {
                 kennel_types::ErrorCode::InvalidConfig,
                 format!("invalid image name {}: {why}", shown(text.as_bytes())),
             )
-            .hint("use a name such as debian:12, registry.example/team/app:1 or app@sha256:…")
+            .advise("use a name such as debian:12, registry.example/team/app:1 or app@sha256:…")
         })
     }
 }

@@ -20,7 +20,7 @@
 use crate::error::{Error, Result};
 use crate::image::{Image, ImageConfig, each_once};
 use crate::{Digest, Reference};
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, NextStep};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -35,16 +35,16 @@ const LARGEST: u64 = 16 << 20;
 
 /// The owner of the store, which decides how layers are unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum StoreOwner {
     /// Root: file owners are kept, and opaque directories are marked `trusted.overlay.opaque`.
     Root,
     /// An ordinary user: all files belong to the user, and opaque directories are marked `user.overlay.opaque`.
     User,
 }
 
-impl Kind {
-    /// The kind of the calling user's store.
-    pub(crate) fn ours() -> Self {
+impl StoreOwner {
+    /// The owner of the calling user's store.
+    pub(crate) fn calling_user() -> Self {
         if rustix::process::geteuid().is_root() { Self::Root } else { Self::User }
     }
 }
@@ -53,13 +53,13 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
-    kind: Kind,
+    owner: StoreOwner,
 }
 
 /// The stored description of an image under one name.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Record {
+pub(crate) struct ImageRecord {
     pub(crate) reference: Reference,
     pub(crate) id: Digest,
     pub(crate) manifest: Option<Digest>,
@@ -116,11 +116,10 @@ pub fn noted_below(dir: &Path) -> Result<HashSet<Digest>> {
         if text.is_empty() {
             // The machine crashed before the note was on disk.
             let message = format!("read the layers that a sandbox uses: {} is empty", path.display());
-            return Err(Error::new(ErrorCode::Internal, message)
-                .hint("remove the sandbox that it belongs to: kennel ls --all, then kennel rm"));
+            return Err(Error::new(ErrorCode::Internal, message).advise("remove the sandbox that it belongs to"));
         }
         for line in text.lines() {
-            noted.insert(line.parse::<Digest>().map_err(|error| error.of(path.display()))?);
+            noted.insert(line.parse::<Digest>().map_err(|error| error.context(path.display()))?);
         }
     }
     Ok(noted)
@@ -134,20 +133,19 @@ impl Store {
         match std::fs::symlink_metadata(&root) {
             Ok(meta) if meta.uid() != own.as_raw() => {
                 let message = format!("the images in {} belong to user {}, not to you", root.display(), meta.uid());
-                return Err(Error::new(ErrorCode::PermissionDenied, message)
-                    .hint("run Kennel as that user, or set KENNEL_HOME to a directory of your own"));
+                return Err(Error::new(ErrorCode::PermissionDenied, message).suggest(NextStep::UseOwnDirectory));
             }
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(Error::io(format!("read the owner of {}", root.display()), error));
             }
             _ => {}
         }
-        Ok(Self { root, kind: Kind::ours() })
+        Ok(Self { root, owner: StoreOwner::calling_user() })
     }
 
     /// The owner of the store.
-    pub fn kind(&self) -> Kind {
-        self.kind
+    pub fn owner(&self) -> StoreOwner {
+        self.owner
     }
 
     /// Returns the image with this name, if it is complete. This reads one small file.
@@ -189,7 +187,7 @@ impl Store {
         let found: Vec<Image> = self.list()?.into_iter().filter(|image| image.id.hex().starts_with(digits)).collect();
         if found.iter().any(|image| image.id != found[0].id) {
             return Err(Error::new(ErrorCode::InvalidConfig, format!("the ids of several images begin with {digits}"))
-                .hint("give more digits: kennel image ls --format id,name"));
+                .suggest(NextStep::ListImages { ids: true }));
         }
         Ok(found)
     }
@@ -197,20 +195,20 @@ impl Store {
     /// The error for an image that is not in the store.
     pub(crate) fn no_image(name: &str) -> Error {
         let name = crate::error::shown(name.as_bytes());
-        Error::new(ErrorCode::ImageNotFound, format!("there is no image {name}"))
-            .hint(format!("kennel image ls, or kennel image pull {name}"))
+        let steps = [NextStep::ListImages { ids: false }, NextStep::PullImage { image: name.clone() }];
+        Error::new(ErrorCode::ImageNotFound, format!("there is no image {name}")).suggest(NextStep::either(steps))
     }
 
-    pub(crate) fn image(&self, record: Record) -> Image {
-        let Record { reference, id, manifest, diff_ids, size, created, config } = record;
+    pub(crate) fn image(&self, record: ImageRecord) -> Image {
+        let ImageRecord { reference, id, manifest, diff_ids, size, created, config } = record;
         let diff_ids = each_once(&diff_ids);
         let layers = diff_ids.iter().map(|id| self.layer_files(id)).collect();
         Image { reference, id, manifest, layers, diff_ids, size, created, config }
     }
 
-    fn record(&self, reference: &Reference) -> Result<Option<Record>> {
+    fn record(&self, reference: &Reference) -> Result<Option<ImageRecord>> {
         let path = self.name_file(reference);
-        let Some(record) = read_json::<Record>(&path)? else { return Ok(None) };
+        let Some(record) = read_json::<ImageRecord>(&path)? else { return Ok(None) };
         // A name may have any length, but the name of its file may not. So the file is named by a hash.
         if record.reference != *reference {
             return Err(Error::new(ErrorCode::Internal, format!("{} describes another image", path.display())));
@@ -219,7 +217,7 @@ impl Store {
     }
 
     /// Returns all records. One that cannot be read is an error: its layers must not count as unused.
-    pub(crate) fn records(&self) -> Result<Vec<Record>> {
+    pub(crate) fn records(&self) -> Result<Vec<ImageRecord>> {
         let mut records = Vec::new();
         for path in entries(&self.names())?.iter().filter(|path| path.extension().is_some_and(|it| it == "json")) {
             // A missing file has just been removed.
@@ -229,7 +227,7 @@ impl Store {
     }
 
     /// Writes the record of an image, replacing the old one of the same name.
-    pub(crate) fn write(&self, record: &Record, work: &Path) -> Result<()> {
+    pub(crate) fn write(&self, record: &ImageRecord, work: &Path) -> Result<()> {
         let path = self.name_file(&record.reference);
         let text = serde_json::to_vec(record).map_err(|error| Error::io("write the record of the image", error))?;
         let partial = work.join("name");

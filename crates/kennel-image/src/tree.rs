@@ -4,9 +4,10 @@
 //! root, so symlinks cannot lead out of it. The last component of a path is never followed. An existing entry is
 //! removed first, and new files are created with `O_EXCL`. No other process uses the directory meanwhile.
 
-use crate::error::{Error, Result, shown};
+use crate::error::{Error, Result, shown, unreadable, unsound};
 use crate::limits::Limits;
-use crate::store::Kind;
+use crate::store::StoreOwner;
+use kennel_types::LimitReason;
 use pathrs::error::ErrorKind;
 use pathrs::flags::ResolverFlags;
 use pathrs::{Handle, Root};
@@ -63,7 +64,7 @@ pub(crate) struct Tree<'a> {
     root: Root,
     /// The real path of the directory.
     path: PathBuf,
-    kind: Kind,
+    owner: StoreOwner,
     limits: &'a Limits,
     /// Whether the archive can contain whiteouts: layers can, plain filesystems cannot.
     marks: bool,
@@ -78,7 +79,7 @@ pub(crate) struct Tree<'a> {
 
 impl<'a> Tree<'a> {
     /// Creates a tree in an empty directory.
-    pub(crate) fn new(path: &Path, kind: Kind, limits: &'a Limits, marks: bool) -> Result<Self> {
+    pub(crate) fn new(path: &Path, owner: StoreOwner, limits: &'a Limits, marks: bool) -> Result<Self> {
         let what = |error| Error::io(format!("open {}", path.display()), error);
         let fd = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| what(error.into()))?;
@@ -86,7 +87,7 @@ impl<'a> Tree<'a> {
         // The usual permissions, in case the layer has no entry for its root.
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o755)).map_err(|error| what(error.into()))?;
         let root = Root::from_fd(fd);
-        Ok(Self { root, path, kind, limits, marks, open: None, times: BTreeMap::new(), remembered: 0, left_out: 0 })
+        Ok(Self { root, path, owner, limits, marks, open: None, times: BTreeMap::new(), remembered: 0, left_out: 0 })
     }
 
     /// Adds an entry. `content` is that of a file; `count` is called with the size of each piece.
@@ -120,8 +121,8 @@ impl<'a> Tree<'a> {
         let (parent, name) = split(path);
         if self.marks {
             if name == OPAQUE {
-                let kind = self.kind;
-                return mark_opaque(self.dir(parent)?, kind);
+                let owner = self.owner;
+                return mark_opaque(self.dir(parent)?, owner);
             }
             // Marks of very old filesystems, which have no use.
             if path.split(|&byte| byte == b'/').any(|part| part.starts_with(MARK)) {
@@ -139,12 +140,12 @@ impl<'a> Tree<'a> {
             What::Directory => self.directory(entry, path, parent, name),
             What::File(size) => {
                 self.make_way(path, parent, name)?;
-                let kind = self.kind;
+                let owner = self.owner;
                 let dir = self.dir(parent)?;
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = File::from(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o600))?);
                 copy(content, &file, *size, count)?;
-                dress(file.as_fd(), entry, kind, entry.mode)?;
+                dress(file.as_fd(), entry, owner, entry.mode)?;
                 Ok(rustix::fs::futimens(&file, &modified(entry.modified))?)
             }
             What::Symlink(target) => {
@@ -152,17 +153,17 @@ impl<'a> Tree<'a> {
                     return Err("its link target is not a valid path".into());
                 }
                 self.make_way(path, parent, name)?;
-                let kind = self.kind;
+                let owner = self.owner;
                 let dir = self.dir(parent)?;
                 rustix::fs::symlinkat(OsStr::from_bytes(target), dir, name)?;
-                dress_name(dir, name, entry, kind)
+                dress_name(dir, name, entry, owner)
             }
             What::Fifo => {
                 self.make_way(path, parent, name)?;
-                let kind = self.kind;
+                let owner = self.owner;
                 let dir = self.dir(parent)?;
                 rustix::fs::mknodat(dir, name, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
-                dress_name(dir, name, entry, kind)?;
+                dress_name(dir, name, entry, owner)?;
                 // It was just created and is not a symlink.
                 Ok(rustix::fs::chmodat(dir, name, Mode::from_raw_mode(entry.mode), AtFlags::empty())?)
             }
@@ -180,24 +181,24 @@ impl<'a> Tree<'a> {
                 self.dir(parent)
                     .and_then(|dir| Ok(rustix::fs::utimensat(dir, name, &modified(time), AtFlags::SYMLINK_NOFOLLOW)?))
             };
-            set.map_err(|fault| fault.of(&path))?;
+            set.map_err(|fault| fault.into_error(&path))?;
         }
         Ok(self.left_out)
     }
 
     fn dress_root(&mut self, entry: &Entry<'_>) -> Result<(), Fault> {
-        dress(self.root.as_fd(), entry, self.kind, self.directory_mode(entry))?;
+        dress(self.root.as_fd(), entry, self.owner, self.directory_mode(entry))?;
         self.remember(b"", entry.modified)
     }
 
     /// In the store of an ordinary user, adds permissions so that the directory can be removed again.
     fn directory_mode(&self, entry: &Entry<'_>) -> u32 {
-        if self.kind == Kind::User { entry.mode | OWN } else { entry.mode }
+        if self.owner == StoreOwner::User { entry.mode | OWN } else { entry.mode }
     }
 
     fn directory(&mut self, entry: &Entry<'_>, path: &[u8], parent: &[u8], name: &OsName) -> Result<(), Fault> {
         let mode = self.directory_mode(entry);
-        let kind = self.kind;
+        let owner = self.owner;
         let found = look(self.dir(parent)?, name)?;
         let anew = match &found {
             Some(stat) if is(stat, FileType::Directory) => false,
@@ -214,9 +215,9 @@ impl<'a> Tree<'a> {
         let made = open_dir(dir, name)?;
         if found.is_some_and(|stat| is_whiteout(&stat)) {
             // The directory of this name in lower layers was removed; this is a new one.
-            mark_opaque(made.as_fd(), kind)?;
+            mark_opaque(made.as_fd(), owner)?;
         }
-        dress(made.as_fd(), entry, kind, mode)?;
+        dress(made.as_fd(), entry, owner, mode)?;
         self.remember(path, entry.modified)
     }
 
@@ -225,11 +226,11 @@ impl<'a> Tree<'a> {
         if name.is_empty() || name == b"." || name == b".." {
             return Err("it is a whiteout without a file name".into());
         }
-        let kind = self.kind;
+        let owner = self.owner;
         let dir = self.dir(parent)?;
         match look(dir, name)? {
             // A whiteout concerns only lower layers. An entry of this layer stays, and hides the lower one anyway.
-            Some(stat) if is(&stat, FileType::Directory) => mark_opaque(open_dir(dir, name)?.as_fd(), kind),
+            Some(stat) if is(&stat, FileType::Directory) => mark_opaque(open_dir(dir, name)?.as_fd(), owner),
             Some(_) => Ok(()),
             None => Ok(rustix::fs::mknodat(dir, name, FileType::CharacterDevice, Mode::empty(), 0)?),
         }
@@ -344,7 +345,7 @@ impl<'a> Tree<'a> {
                         Some(stat) if is_whiteout(&stat) => {
                             rustix::fs::unlinkat(&at, name, AtFlags::empty())?;
                             rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(OWN))?;
-                            mark_opaque(open_dir(at.as_fd(), name)?.as_fd(), self.kind)?;
+                            mark_opaque(open_dir(at.as_fd(), name)?.as_fd(), self.owner)?;
                         }
                         Some(stat) if is(&stat, FileType::Symlink) => {
                             return Err(format!(
@@ -373,7 +374,7 @@ impl<'a> Tree<'a> {
             self.remembered += path.len() + 64;
         }
         if self.remembered > REMEMBERED {
-            return Err(Fault::Ours(Error::too_much("a layer has too many directories")));
+            return Err(Fault::Ours(Error::limit(LimitReason::TooLarge, "a layer has too many directories")));
         }
         Ok(())
     }
@@ -394,7 +395,7 @@ enum Fault {
 }
 
 impl Fault {
-    fn of(self, path: &[u8]) -> Error {
+    fn into_error(self, path: &[u8]) -> Error {
         match self {
             Self::Refused(why) => refused(path, &why),
             Self::System(error) => Error::io(format!("unpack {}", shown(path)), error),
@@ -428,7 +429,7 @@ impl From<Errno> for Fault {
 }
 
 fn refused(name: &[u8], why: &str) -> Error {
-    Error::unsound(format!("the entry {} is refused: {why}", shown(name)))
+    unsound(format!("the entry {} is refused: {why}", shown(name)))
 }
 
 /// Returns the path in a layer for an entry's name, or what is wrong with the name. The path is empty for the root. A
@@ -472,7 +473,7 @@ fn copy(from: &mut dyn Read, mut to: &File, size: u64, count: &mut dyn FnMut(u64
             Ok(0) => return Err("the archive ends before the end of its content".into()),
             Ok(got) => got,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(Fault::Ours(Error::unreadable(&error))),
+            Err(error) => return Err(Fault::Ours(unreadable(&error))),
         };
         count(got as u64).map_err(Fault::Ours)?;
         to.write_all(&buffer[..got])?;
@@ -482,13 +483,13 @@ fn copy(from: &mut dyn Read, mut to: &File, size: u64, count: &mut dyn FnMut(u64
 }
 
 /// Sets the owner, permissions and attributes of a file or directory.
-fn dress(file: BorrowedFd<'_>, entry: &Entry<'_>, kind: Kind, mode: u32) -> Result<(), Fault> {
-    if kind == Kind::Root {
+fn dress(file: BorrowedFd<'_>, entry: &Entry<'_>, owner: StoreOwner, mode: u32) -> Result<(), Fault> {
+    if owner == StoreOwner::Root {
         rustix::fs::fchown(file, Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)))?;
     }
     // This comes after the owner, because changing the owner removes set-user-id bits and capabilities.
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?;
-    for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name, kind)) {
+    for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name, owner)) {
         match rustix::fs::fsetxattr(file, name.as_slice(), value, XattrFlags::empty()) {
             // Some filesystems do not support attributes. A lost capability makes a program weaker, never stronger.
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
@@ -499,24 +500,24 @@ fn dress(file: BorrowedFd<'_>, entry: &Entry<'_>, kind: Kind, mode: u32) -> Resu
 }
 
 /// Whether a layer may set this attribute: none that overlayfs uses, and no other of the kernel's.
-fn is_kept(name: &[u8], kind: Kind) -> bool {
+fn is_kept(name: &[u8], owner: StoreOwner) -> bool {
     let of_user = name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
-    of_user || (kind == Kind::Root && name == b"security.capability")
+    of_user || (owner == StoreOwner::Root && name == b"security.capability")
 }
 
 /// Sets the owner and time of an entry that cannot be opened.
-fn dress_name(dir: BorrowedFd<'_>, name: &OsName, entry: &Entry<'_>, kind: Kind) -> Result<(), Fault> {
-    if kind == Kind::Root {
+fn dress_name(dir: BorrowedFd<'_>, name: &OsName, entry: &Entry<'_>, owner: StoreOwner) -> Result<(), Fault> {
+    if owner == StoreOwner::Root {
         let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
         rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     }
     Ok(rustix::fs::utimensat(dir, name, &modified(entry.modified), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-fn mark_opaque(dir: BorrowedFd<'_>, kind: Kind) -> Result<(), Fault> {
-    let name = match kind {
-        Kind::Root => "trusted.overlay.opaque",
-        Kind::User => "user.overlay.opaque",
+fn mark_opaque(dir: BorrowedFd<'_>, owner: StoreOwner) -> Result<(), Fault> {
+    let name = match owner {
+        StoreOwner::Root => "trusted.overlay.opaque",
+        StoreOwner::User => "user.overlay.opaque",
     };
     // A descriptor opened with O_PATH has no attributes. The path through /proc refers to the file itself.
     let path = format!("/proc/self/fd/{}", dir.as_raw_fd());

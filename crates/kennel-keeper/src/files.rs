@@ -52,7 +52,7 @@ pub(crate) fn write(path: &[u8], mode: Option<u32>, parents: bool, sparse: bool,
         copy(path, &pipes.input, &temporary.file, &mut u64::MAX.clone())?;
     }
     if rustix::io::retry_on_intr(|| rustix::io::read(&pipes.control, &mut [0; 1])) != Ok(1) {
-        return Err(Failure { kind: FailureKind::Other, message: "the write was given up".into() });
+        return Err(Failure::new(FailureKind::Other, "the write was given up"));
     }
     let bits = mode.or(before.map(|stat| stat.st_mode)).unwrap_or(0o644) & FILE_BITS;
     if let Some(stat) = before {

@@ -1,7 +1,7 @@
 //! Firewall rules in a container's network namespace, for sandboxes on engines. The keeper loads them as process 1,
 //! before anything else runs, with a capability that it drops at once.
 
-use crate::{paths, sys};
+use crate::{StartError, paths, sys};
 use kennel_netlink::{Firewall, FirewallSocket, Prefix, Ranges, connected_networks};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -16,11 +16,11 @@ const RESOLVERS: &str = "/etc/resolv.conf";
 /// Blocks connections from this network namespace to the addresses in a file, which the provider wrote, and to the
 /// networks that the namespace is connected to itself: the engine's end of the bridge, and other containers. DNS
 /// queries to port 53 of the servers in `/etc/resolv.conf` are allowed, and so are replies to incoming connections.
-pub fn put_up(path: &[u8]) -> Result<(), String> {
+pub fn put_up(path: &[u8]) -> Result<(), StartError> {
     let failed = |what: &'static str| move |error: Errno| format!("network bridge: {what}: {error}");
     let shown = String::from_utf8_lossy(path).into_owned();
     let text = read(path).map_err(|error| {
-        format!("network bridge: read {shown}: {error} (start this sandbox with kennel start, which writes this file)")
+        format!("network bridge: read {shown}: {error} (start this sandbox with Kennel, which writes this file)")
     })?;
     // The next start must provide a new file.
     let _ = rustix::fs::unlink(path);
@@ -33,10 +33,10 @@ pub fn put_up(path: &[u8]) -> Result<(), String> {
     loaded.map_err(|error| {
         format!(
             "network bridge: load firewall rules in the sandbox's network: {error} (this needs nf_tables in the \
-             kernel, which a runtime with its own kernel may not have; --network none does not)"
+             kernel, which a runtime with its own kernel may not have; network none does not)"
         )
     })?;
-    give_up().map_err(failed("drop CAP_NET_ADMIN"))
+    Ok(give_up().map_err(failed("drop CAP_NET_ADMIN"))?)
 }
 
 fn give_up() -> Result<(), Errno> {
@@ -49,7 +49,7 @@ fn give_up() -> Result<(), Errno> {
     rustix::thread::set_capabilities(None, sets)
 }
 
-fn read(path: &[u8]) -> Result<String, String> {
+fn read(path: &[u8]) -> Result<String, StartError> {
     let file = paths::open_file(path, OFlags::RDONLY).map_err(|failure| failure.message)?;
     let mut text = String::new();
     let read = std::fs::File::from(file).take(CAP).read_to_string(&mut text);
@@ -82,6 +82,6 @@ mod tests {
     #[test]
     fn without_the_file_there_is_no_sandbox() {
         let refused = put_up(b"/no/such/file").unwrap_err();
-        assert!(refused.contains("/no/such/file") && refused.contains("kennel start"), "{refused}");
+        assert!(refused.message().contains("/no/such/file"), "{refused}");
     }
 }

@@ -79,8 +79,7 @@ fn read_at(file: &OwnedFd, buffer: &mut [u8], at: u64) -> Result<usize, Errno> {
 
 /// Writes received segments to a new file.
 pub(crate) fn receive(path: &[u8], input: &OwnedFd, file: &OwnedFd) -> Result<(), Failure> {
-    let malformed =
-        |why: kennel_proto::sparse::Malformed| Failure { kind: FailureKind::Invalid, message: why.0.into() };
+    let malformed = |why: kennel_proto::sparse::Malformed| Failure::new(FailureKind::Invalid, why.0);
     let mut decoder = Decoder::default();
     let mut buffer = vec![0; CHUNK];
     let mut at = 0;

@@ -3,10 +3,11 @@
 use crate::connection::{Broken, Connection};
 use crate::keeper::{Keeper, Token};
 use crate::log::Log;
-use crate::requests::limit;
 use crate::shim::Order;
 use crate::sys;
-use kennel_proto::{Body, Channel, Failure, Features, Frame, GENERATION, Hello, Outcome, Reply, Welcome, caps};
+use kennel_proto::{
+    Body, Channel, Failure, Features, Frame, GENERATION, Hello, Limit, Outcome, Reply, Welcome, caps, ending,
+};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -96,7 +97,7 @@ impl Keeper {
             self.lose_viewer(*task);
         }
         if connection.owner && self.config.tied {
-            self.exit.get_or_insert(0);
+            self.exit.get_or_insert(ending::OWNER_GONE);
         }
         self.idle_since = Instant::now();
     }
@@ -124,7 +125,7 @@ impl Keeper {
                 return Err(Broken);
             }
             if connection.streams.len() >= caps::STREAMS {
-                self.fail(id, stream, limit("too many requests are in progress"));
+                self.fail(id, stream, Failure::limit(Limit::Requests, "too many requests are in progress"));
             } else if let Err(failure) = self.open(id, stream, &request) {
                 self.fail(id, stream, failure);
             }

@@ -11,7 +11,7 @@ use crate::shim::Order;
 use crate::task::Task;
 use crate::{sys, tree};
 use kennel_proto::log::NOTE;
-use kennel_proto::{Channel, Failure, KeeperConfig, caps};
+use kennel_proto::{Channel, Failure, KeeperConfig, caps, ending};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -319,8 +319,14 @@ impl Keeper {
         let idle = self.config.idle_ms.is_some_and(|ms| now >= self.idle_since + Duration::from_millis(ms));
         let late = self.config.owner_within_ms.is_some_and(|ms| now >= self.started + Duration::from_millis(ms));
         let unclaimed = self.config.tied && !self.owned && (late || self.owner_is_gone());
-        if self.stopping.is_some_and(|at| at <= now) || (idle && self.is_idle()) || unclaimed {
+        if self.stopping.is_some_and(|at| at <= now) {
             self.exit.get_or_insert(0);
+        }
+        if unclaimed {
+            self.exit.get_or_insert(ending::OWNER_GONE);
+        }
+        if idle && self.is_idle() {
+            self.exit.get_or_insert(ending::IDLE);
         }
     }
 

@@ -69,7 +69,7 @@ fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio, status: &OwnedFd
     }
     rustix::process::chdir(cwd).map_err(|error| {
         let message = format!("working directory {}: {}", String::from_utf8_lossy(cwd), reason(error));
-        Failure { kind: FailureKind::NotExecutable, message }
+        Failure::new(FailureKind::NotExecutable, message)
     })?;
     let env = environment(config, spawn, user.or_else(|| users::find(&me.to_string()).ok()).as_ref(), stdio.tty);
     let program = Program::find(spawn, env)?;
@@ -88,9 +88,7 @@ pub(crate) fn become_user(user: &User) -> Result<(), Failure> {
     match sys::become_user(user.uid, user.gid, &user.groups) {
         Ok(()) => Ok(()),
         Err(Errno::PERM) if rustix::process::geteuid().as_raw() == user.uid => Ok(()),
-        Err(error) => {
-            Err(Failure { kind: FailureKind::Denied, message: format!("become user {}: {}", user.uid, reason(error)) })
-        }
+        Err(error) => Err(Failure::new(FailureKind::Denied, format!("become user {}: {}", user.uid, reason(error)))),
     }
 }
 
@@ -174,7 +172,7 @@ impl Program {
             Errno::NOENT => "no such program".to_owned(),
             error => reason(error),
         };
-        Failure { kind, message: why }
+        Failure::new(kind, why)
     }
 }
 
@@ -194,9 +192,9 @@ fn login_shell(env: &Environment) -> Vec<u8> {
 }
 
 fn invalid(message: &str) -> Failure {
-    Failure { kind: FailureKind::Invalid, message: message.to_owned() }
+    Failure::new(FailureKind::Invalid, message)
 }
 
 fn other(message: String) -> Failure {
-    Failure { kind: FailureKind::Other, message }
+    Failure::new(FailureKind::Other, message)
 }

@@ -19,11 +19,12 @@ mod log;
 mod notices;
 mod output;
 mod paths;
-pub mod place;
 mod report;
 mod requests;
 mod ring;
+pub mod sandbox_dir;
 mod shim;
+mod start_error;
 mod stats;
 pub mod sys;
 mod task;
@@ -31,6 +32,8 @@ mod tree;
 mod users;
 mod watch;
 mod worker;
+
+pub use start_error::StartError;
 
 use kennel_proto::KeeperConfig;
 use rustix::fd::OwnedFd;
@@ -57,6 +60,8 @@ pub fn keep(listener: OwnedFd, config: KeeperConfig) -> i32 {
     let code = keeper::serve(listener, config);
     if let Some(fd) = exit_fd {
         report::write_all(&fd, code.to_string().as_bytes());
+        // Whoever watches the directory is told when it is closed.
+        drop(fd);
     }
     if let Some(path) = sweep {
         use std::os::unix::ffi::OsStrExt;

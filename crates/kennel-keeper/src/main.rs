@@ -2,8 +2,8 @@
 
 mod dial;
 
-use kennel_keeper::place::{self, Place};
-use kennel_keeper::{firewall, keep, sys};
+use kennel_keeper::sandbox_dir::{self, SandboxDir};
+use kennel_keeper::{StartError, firewall, keep, sys};
 use kennel_proto::KeeperConfig;
 use rustix::fd::{IntoRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -33,19 +33,19 @@ fn main() -> ExitCode {
         }
         ["serve", "--dir", dir] => return in_directory(dir),
         ["dial", "--socket", path] => return dial::dial(path),
-        _ => Err(USAGE.to_owned()),
+        _ => Err(USAGE.into()),
     };
     match prepared {
         Ok((listener, config)) => ExitCode::from(keep(listener, config) as u8),
-        Err(message) => {
-            eprintln!("{message}");
+        Err(error) => {
+            eprintln!("{error}");
             ExitCode::from(125)
         }
     }
 }
 
-fn config(bytes: &[u8]) -> Result<KeeperConfig, String> {
-    minicbor::decode(bytes).map_err(|error| format!("read the keeper's configuration: {error}"))
+fn config(bytes: &[u8]) -> Result<KeeperConfig, StartError> {
+    minicbor::decode(bytes).map_err(|error| format!("read the keeper's configuration: {error}").into())
 }
 
 /// Runs the keeper for a sandbox without an engine: an ordinary process that outlives its parent.
@@ -54,32 +54,32 @@ fn in_directory(dir: &str) -> ExitCode {
     let prepared = (|| {
         // Inherit nothing from the parent but the standard streams.
         sys::close_all_but(&[]);
-        let mut config = config(&place::hear()?)?;
+        let mut config = config(&sandbox_dir::hear()?)?;
         goes_on = config.host_fd.is_some();
-        place::keep_host(&mut config)?;
-        let place = Place::take(dir, &mut config)?;
+        sandbox_dir::keep_host(&mut config)?;
+        let sandbox_dir = SandboxDir::take(dir, &mut config)?;
         let _ = rustix::process::setsid();
-        Ok((place, config))
+        Ok((sandbox_dir, config))
     })();
     match prepared {
-        Ok((place, mut config)) => {
-            place::answer(Ok(()), goes_on);
-            let Place { lock, listener, exit } = place;
+        Ok((sandbox_dir, mut config)) => {
+            sandbox_dir::answer(Ok(()), goes_on);
+            let SandboxDir { lock, listener, exit } = sandbox_dir;
             config.exit_fd = exit.map(IntoRawFd::into_raw_fd);
             let code = keep(listener, config);
             drop(lock);
             ExitCode::from(code as u8)
         }
-        Err(message) => {
-            let message: String = message;
-            place::answer(Err(&message), goes_on);
+        Err(error) => {
+            let error: StartError = error;
+            sandbox_dir::answer(Err(&error), goes_on);
             ExitCode::from(125)
         }
     }
 }
 
 /// Listens on a socket that everyone may connect to. Only the host user can access its directory.
-fn bind(path: &str) -> Result<OwnedFd, String> {
+fn bind(path: &str) -> Result<OwnedFd, StartError> {
     let failed = |error: rustix::io::Errno| format!("listen at {path}: {error}");
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     let _ = rustix::fs::unlink(path);
@@ -91,7 +91,7 @@ fn bind(path: &str) -> Result<OwnedFd, String> {
     Ok(socket)
 }
 
-fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
+fn parse_hex(text: &str) -> Result<Vec<u8>, StartError> {
     let digits: Vec<u8> = text
         .bytes()
         .map(|byte| (byte as char).to_digit(16).map(|digit| digit as u8))

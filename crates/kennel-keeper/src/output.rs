@@ -4,7 +4,7 @@ use crate::keeper::{CHANNELS, Keeper, Token};
 use crate::report::Report;
 use crate::requests::running;
 use crate::stats;
-use crate::task::{End, Kind};
+use crate::task::{End, TaskKind};
 use kennel_proto::{Body, Channel, Failure, FailureKind, Reply, caps};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
@@ -233,9 +233,9 @@ impl Keeper {
                     task.ready = true;
                     let stdin_window = task.stdin.window;
                     let reply = match (&task.kind, report) {
-                        (Kind::Command { .. }, _) => running(task),
-                        (Kind::Worker, Report::ReadySparse) => Reply::ReadySparse { stdin_window },
-                        (Kind::Worker, _) => Reply::Ready { stdin_window },
+                        (TaskKind::Command { .. }, _) => running(task),
+                        (TaskKind::Worker, Report::ReadySparse) => Reply::ReadySparse { stdin_window },
+                        (TaskKind::Worker, _) => Reply::Ready { stdin_window },
                     };
                     if let Some((connection, stream)) = task.viewer
                         && let Some(connection) = self.connections.get_mut(&connection)
@@ -254,7 +254,7 @@ impl Keeper {
                 }
                 Report::Done(outcome) => task.end = Some(End::Done(outcome)),
                 Report::Failed(failure) => {
-                    if let (true, Kind::Command { program, .. }) = (self.main == Some(id), &task.kind) {
+                    if let (true, TaskKind::Command { program, .. }) = (self.main == Some(id), &task.kind) {
                         unmade = Some((String::from_utf8_lossy(program).into_owned(), failure.clone()));
                     }
                     task.end = Some(End::Failed(failure));

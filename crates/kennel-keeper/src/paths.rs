@@ -2,7 +2,7 @@
 //! ends at its root. Magic links (`/proc/self/fd/3`, `/proc/1/root`) are refused, because they refer to open files and
 //! not to paths.
 
-use kennel_proto::{Failure, FailureKind};
+use kennel_proto::{Failure, FailureKind, Limit};
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -72,22 +72,35 @@ impl TrimSlashes for [u8] {
 
 /// Creates the failure for a path.
 pub(crate) fn failure(path: &[u8], error: Errno) -> Failure {
+    if let Some(limit) = limit(error) {
+        return Failure::limit(limit, format!("{}: {}", String::from_utf8_lossy(path), reason(error)));
+    }
     let kind = match error {
         Errno::NOENT | Errno::NOTDIR => FailureKind::NotFound,
         Errno::ACCESS | Errno::PERM | Errno::ROFS => FailureKind::Denied,
         Errno::EXIST | Errno::NOTEMPTY => FailureKind::Exists,
         Errno::LOOP | Errno::XDEV => FailureKind::Refused,
         Errno::NAMETOOLONG | Errno::INVAL | Errno::ISDIR | Errno::NXIO => FailureKind::Invalid,
-        Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::NOMEM => FailureKind::Limit,
         Errno::NOSYS => FailureKind::Unsupported,
         _ => FailureKind::Other,
     };
     let reason = if error == Errno::LOOP { "too many symlinks, or a magic link".into() } else { reason(error) };
-    Failure { kind, message: format!("{}: {reason}", String::from_utf8_lossy(path)) }
+    Failure::new(kind, format!("{}: {reason}", String::from_utf8_lossy(path)))
+}
+
+/// The limit that a kernel error reports, if it reports one.
+pub(crate) fn limit(error: Errno) -> Option<Limit> {
+    match error {
+        Errno::MFILE | Errno::NFILE => Some(Limit::Number),
+        Errno::NOSPC | Errno::DQUOT => Some(Limit::Disk),
+        Errno::FBIG => Some(Limit::Size),
+        Errno::NOMEM => Some(Limit::Memory),
+        _ => None,
+    }
 }
 
 pub(crate) fn refused(path: &[u8], why: &str) -> Failure {
-    Failure { kind: FailureKind::Refused, message: format!("{}: {why}", String::from_utf8_lossy(path)) }
+    Failure::new(FailureKind::Refused, format!("{}: {why}", String::from_utf8_lossy(path)))
 }
 
 /// The text of a kernel error, without its number.

@@ -3,9 +3,9 @@
 use crate::keeper::{Keeper, Token};
 use crate::shim::Order;
 use crate::stats;
-use crate::task::{Kind, Task};
+use crate::task::{Task, TaskKind};
 use kennel_proto::{
-    Attach, Body, Failure, FailureKind, Outcome, ProcessInfo, Reply, Request, Spawn, SpawnCommand, caps,
+    Attach, Body, Failure, FailureKind, Limit, Outcome, ProcessInfo, Reply, Request, Spawn, SpawnCommand, caps,
 };
 use rustix::event::epoll;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ fn is_myself(user: &str) -> bool {
 impl Keeper {
     pub(crate) fn open(&mut self, id: u64, stream: u32, request: &Request) -> Result<(), Failure> {
         if self.config.one_user && request.user().is_some_and(|user| !is_myself(user)) {
-            let message = "this sandbox cannot act as another user".into();
-            return Err(Failure { kind: FailureKind::Unsupported, message });
+            let message = "this sandbox cannot act as another user";
+            return Err(Failure::new(FailureKind::Unsupported, message));
         }
         match request {
             Request::Spawn(spawn) => {
@@ -33,7 +33,7 @@ impl Keeper {
                 self.done(id, stream, outcome);
             }
             Request::Kill { process, signal } => {
-                let task = self.tasks.get_mut(process).filter(|task| matches!(task.kind, Kind::Command { .. }));
+                let task = self.tasks.get_mut(process).filter(|task| matches!(task.kind, TaskKind::Command { .. }));
                 let task = task.ok_or_else(|| no_process(*process))?;
                 match signal {
                     0 => task.end_tree(),
@@ -65,10 +65,10 @@ impl Keeper {
 
     pub(crate) fn check_count(&self) -> Result<(), Failure> {
         if self.tasks.values().filter(|task| task.end.is_none()).count() >= caps::PROCESSES {
-            return Err(limit("too many commands are running"));
+            return Err(Failure::limit(Limit::Number, "too many commands are running"));
         }
         if self.stopping.is_some() || self.exit.is_some() {
-            return Err(Failure { kind: FailureKind::Denied, message: "the sandbox is stopping".into() });
+            return Err(Failure::new(FailureKind::Denied, "the sandbox is stopping"));
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl Keeper {
         let status = task.status.as_ref().ok_or_else(|| invalid("the task has no socket for reports"))?;
         if epoll::add(&self.epoll, status, Token::Status(task.id).data(), epoll::EventFlags::IN).is_err() {
             task.end_tree();
-            return Err(limit("the kernel allows no more descriptors in the event loop"));
+            return Err(Failure::limit(Limit::Number, "the kernel allows no more descriptors in the event loop"));
         }
         if let Some((connection, stream)) = task.viewer
             && let Some(connection) = self.connections.get_mut(&connection)
@@ -107,7 +107,7 @@ impl Keeper {
     }
 
     pub(crate) fn attach(&mut self, id: u64, stream: u32, attach: &Attach) -> Result<(), Failure> {
-        let task = self.tasks.get_mut(&attach.process).filter(|task| matches!(task.kind, Kind::Command { .. }));
+        let task = self.tasks.get_mut(&attach.process).filter(|task| matches!(task.kind, TaskKind::Command { .. }));
         let task = task.ok_or_else(|| no_process(attach.process))?;
         for (output, from) in task.outputs.iter_mut().zip([attach.stdout, attach.stderr]) {
             if from > output.ring.end() {
@@ -151,7 +151,7 @@ pub(crate) fn running(task: &Task) -> Reply {
 }
 
 fn describe(task: &Task) -> Option<ProcessInfo> {
-    let Kind::Command { program, detached, terminal, .. } = &task.kind else { return None };
+    let TaskKind::Command { program, detached, terminal, .. } = &task.kind else { return None };
     Some(ProcessInfo {
         process: task.id,
         program: program.clone().into(),
@@ -165,10 +165,10 @@ fn describe(task: &Task) -> Option<ProcessInfo> {
 fn check_spawn(spawn: &Spawn) -> Result<(), Failure> {
     let arguments = if let SpawnCommand::Argv(argv) = &spawn.command { argv.len() } else { 0 };
     if arguments > caps::STRINGS || spawn.env.len() > caps::STRINGS {
-        return Err(limit("too many arguments or environment entries"));
+        return Err(Failure::limit(Limit::Size, "too many arguments or environment entries"));
     }
     if spawn.cwd.as_ref().is_some_and(|cwd| cwd.len() >= caps::PATH) {
-        return Err(limit("the working directory's path is too long"));
+        return Err(Failure::limit(Limit::Size, "the working directory's path is too long"));
     }
     Ok(())
 }
@@ -196,13 +196,9 @@ fn check_paths(request: &Request) -> Result<(), Failure> {
 }
 
 fn no_process(process: u64) -> Failure {
-    Failure { kind: FailureKind::NotFound, message: format!("there is no command {process}") }
-}
-
-pub(crate) fn limit(message: &str) -> Failure {
-    Failure { kind: FailureKind::Limit, message: message.into() }
+    Failure::new(FailureKind::NotFound, format!("there is no command {process}"))
 }
 
 pub(crate) fn invalid(message: &str) -> Failure {
-    Failure { kind: FailureKind::Invalid, message: message.into() }
+    Failure::new(FailureKind::Invalid, message)
 }

@@ -90,10 +90,7 @@ fn wait_for_release(keeper: &OwnedFd) {
 
 /// Starts the command, and returns once its program was executed.
 fn start(config: &KeeperConfig, spawn: &Spawn, stdio: Stdio, status: &OwnedFd) -> Result<(i32, OwnedFd), Failure> {
-    let failed = |error: rustix::io::Errno| Failure {
-        kind: kennel_proto::FailureKind::Limit,
-        message: format!("start a process: {}", crate::paths::reason(error)),
-    };
+    let failed = |error| crate::task::system("start a process", error);
     sys::become_subreaper().map_err(failed)?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP]).map_err(failed)?;
     let mut failure = None;

@@ -5,7 +5,9 @@ use crate::ring::Ring;
 use crate::shim::{self, Order};
 use crate::worker::{self, Pipes};
 use crate::{launch, paths, sys};
-use kennel_proto::{ExitReport, Failure, FailureKind, KeeperConfig, Outcome, Request, Size, Spawn, SpawnCommand, caps};
+use kennel_proto::{
+    ExitReport, Failure, FailureKind, KeeperConfig, Limit, Outcome, Request, Size, Spawn, SpawnCommand, caps,
+};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -21,7 +23,7 @@ const FILE_WINDOW: u64 = 512 * 1024;
 
 pub(crate) struct Task {
     pub(crate) id: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: TaskKind,
     /// The process id of the shim or worker.
     pub(crate) pid: i32,
     /// For a worker that writes a file: tells it that all data has arrived.
@@ -50,7 +52,7 @@ pub(crate) struct Task {
     pub(crate) last: bool,
 }
 
-pub(crate) enum Kind {
+pub(crate) enum TaskKind {
     Command { program: Vec<u8>, detached: bool, grace_ms: u32, terminal: Option<OwnedFd> },
     Worker,
 }
@@ -97,8 +99,10 @@ pub(crate) struct Output {
     pub(crate) polled: bool,
 }
 
-fn system(what: &str, error: Errno) -> Failure {
-    Failure { kind: FailureKind::Limit, message: format!("{what}: {}", paths::reason(error)) }
+/// The failure for something that the kernel does not provide any more, such as a process or a descriptor.
+pub(crate) fn system(what: &str, error: Errno) -> Failure {
+    let limit = paths::limit(error).unwrap_or(Limit::Number);
+    Failure::limit(limit, format!("{what}: {}", paths::reason(error)))
 }
 
 /// Creates a pipe. The keeper's end does not block; the child's end does.
@@ -159,7 +163,7 @@ impl Task {
             SpawnCommand::Shell(script) => script.to_vec(),
             SpawnCommand::LoginShell => b"shell".to_vec(),
         };
-        let kind = Kind::Command {
+        let kind = TaskKind::Command {
             program: program[..program.len().min(200)].to_vec(),
             detached: spawn.detached,
             grace_ms: spawn.grace_ms.map_or(2000, |grace| grace.min(600_000) as u32),
@@ -199,14 +203,14 @@ impl Task {
             }
             sys::Fork::Parent(pid) => {
                 let control = matches!(request, Request::Write { .. }).then_some(control);
-                Ok(Self::new(id, Kind::Worker, pid, control, status, stdin, outputs))
+                Ok(Self::new(id, TaskKind::Worker, pid, control, status, stdin, outputs))
             }
         }
     }
 
     fn new(
         id: u64,
-        kind: Kind,
+        kind: TaskKind,
         pid: i32,
         control: Option<OwnedFd>,
         status: OwnedFd,
@@ -235,12 +239,12 @@ impl Task {
     }
 
     pub(crate) fn is_tty(&self) -> bool {
-        matches!(self.kind, Kind::Command { terminal: Some(_), .. })
+        matches!(self.kind, TaskKind::Command { terminal: Some(_), .. })
     }
 
     /// Whether it continues without a reader.
     pub(crate) fn is_detached(&self) -> bool {
-        matches!(self.kind, Kind::Command { detached: true, .. })
+        matches!(self.kind, TaskKind::Command { detached: true, .. })
     }
 
     /// Reads the reports of the child.
@@ -272,13 +276,10 @@ impl Task {
             if self.end.is_none() && reports.iter().all(opened) {
                 // It was killed before it could report the result.
                 reports.push(match self.kind {
-                    Kind::Command { .. } => {
+                    TaskKind::Command { .. } => {
                         Report::Exited(ExitReport { signal: Some(libc::SIGKILL), ..ExitReport::default() })
                     }
-                    Kind::Worker => Report::Failed(Failure {
-                        kind: FailureKind::Other,
-                        message: "the file worker was killed".into(),
-                    }),
+                    TaskKind::Worker => Report::Failed(Failure::new(FailureKind::Other, "the file worker was killed")),
                 });
             }
         }
@@ -287,14 +288,14 @@ impl Task {
 
     /// Sends an order to the shim.
     pub(crate) fn order(&mut self, order: Order) {
-        if let (Kind::Command { .. }, Some(status)) = (&self.kind, &self.status) {
+        if let (TaskKind::Command { .. }, Some(status)) = (&self.kind, &self.status) {
             let _ = rustix::io::write(status, &order.to_bytes());
         }
     }
 
     /// Tells a worker that the whole file has arrived. Without this, the worker discards what it has.
     pub(crate) fn commit_input(&mut self) {
-        if let (Kind::Worker, true) = (&self.kind, self.stdin.complete)
+        if let (TaskKind::Worker, true) = (&self.kind, self.stdin.complete)
             && let Some(control) = self.control.take()
         {
             let _ = rustix::io::write(&control, b"k");
@@ -307,19 +308,19 @@ impl Task {
             return;
         }
         match self.kind {
-            Kind::Command { grace_ms, .. } => self.order(Order::Kill(grace_ms)),
+            TaskKind::Command { grace_ms, .. } => self.order(Order::Kill(grace_ms)),
             // The worker cleans up after itself.
-            Kind::Worker if self.control.is_some() => {
+            TaskKind::Worker if self.control.is_some() => {
                 self.control = None;
                 self.stdin.discard();
             }
-            Kind::Worker if self.status.is_some() => sys::kill(self.pid, libc::SIGKILL),
-            Kind::Worker => {}
+            TaskKind::Worker if self.status.is_some() => sys::kill(self.pid, libc::SIGKILL),
+            TaskKind::Worker => {}
         }
     }
 
     pub(crate) fn resize(&self, size: Size) {
-        if let Kind::Command { terminal: Some(terminal), .. } = &self.kind {
+        if let TaskKind::Command { terminal: Some(terminal), .. } = &self.kind {
             let _ = rustix::termios::tcsetwinsize(terminal, winsize(size));
         }
     }

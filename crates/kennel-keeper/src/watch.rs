@@ -4,7 +4,7 @@ use crate::files::{names, put_item};
 use crate::paths::{self, failure};
 use crate::report::{Report, write_all};
 use crate::worker::Pipes;
-use kennel_proto::{Failure, FailureKind, Outcome, WatchItem, WatchKind};
+use kennel_proto::{Failure, Limit, Outcome, WatchItem, WatchKind};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{Mode, OFlags};
@@ -67,7 +67,7 @@ impl Watch {
         let shown = || if relative.is_empty() { b"the watched path" } else { relative };
         if self.paths.len() >= DIRECTORIES {
             let message = format!("more than {DIRECTORIES} directories to watch");
-            return Err(Failure { kind: FailureKind::Limit, message });
+            return Err(Failure::limit(Limit::Size, message));
         }
         // By descriptor, so that nothing can be swapped between check and watch.
         let by_descriptor = format!("/proc/self/fd/{}", what.as_raw_fd());

@@ -29,7 +29,7 @@ pub(crate) fn run(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> ! 
 
 fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outcome, Failure> {
     if let Some(name) = request.user().or(config.user.as_deref()) {
-        let user = users::find(name).map_err(|message| Failure { kind: FailureKind::Invalid, message })?;
+        let user = users::find(name).map_err(|message| Failure::new(FailureKind::Invalid, message))?;
         launch::become_user(&user)?;
         // This process has no system call filter, so processes of that user must not be able to take it over.
         let _ = sys::not_dumpable();
@@ -50,7 +50,7 @@ fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outco
         Request::Symlink { path, target, replace, .. } => files::symlink(&full(path), target, *replace),
         Request::Chmod { path, mode, follow, .. } => files::chmod(&full(path), *mode, *follow),
         Request::Watch { path, recursive, .. } => watch::run(&full(path), *recursive, pipes),
-        _ => Err(Failure { kind: FailureKind::Invalid, message: "this is not a file request".into() }),
+        _ => Err(Failure::new(FailureKind::Invalid, "this is not a file request")),
     }
 }
 

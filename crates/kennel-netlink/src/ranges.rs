@@ -62,7 +62,7 @@ impl Ranges {
     /// Removes a network.
     pub fn remove(&mut self, prefix: Prefix) {
         let (from, to) = prefix.bounds();
-        let ranges = self.of(prefix.address.is_ipv4());
+        let ranges = self.family_mut(prefix.address.is_ipv4());
         let mut left = Vec::with_capacity(ranges.len());
         for &(first, last) in &*ranges {
             if first < from {
@@ -92,12 +92,12 @@ impl Ranges {
         &self.v6
     }
 
-    fn of(&mut self, v4: bool) -> &mut Vec<(u128, u128)> {
+    fn family_mut(&mut self, v4: bool) -> &mut Vec<(u128, u128)> {
         if v4 { &mut self.v4 } else { &mut self.v6 }
     }
 
     fn insert(&mut self, v4: bool, (mut first, mut last): (u128, u128)) {
-        let ranges = self.of(v4);
+        let ranges = self.family_mut(v4);
         ranges.retain(|&(from, to)| {
             let joined = from <= last.saturating_add(1) && first <= to.saturating_add(1);
             if joined {

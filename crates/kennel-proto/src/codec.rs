@@ -288,7 +288,7 @@ mod tests {
                 follow: false,
             })),
             Body::Reply(Reply::Ready { stdin_window: 3 }),
-            Body::Fail(Failure { kind: FailureKind::Refused, message: "no".into() }),
+            Body::Fail(Failure::new(FailureKind::Refused, "no")),
             Body::Data { channel: Channel::Stderr, offset: 9, bytes: vec![1, 2, 3] },
             Body::Eof(Channel::Stdin),
             Body::Consumed { channel: Channel::Stdout, offset: u64::MAX },

@@ -28,6 +28,7 @@ pub mod caps;
 mod codec;
 mod config;
 pub mod dial;
+pub mod ending;
 pub mod log;
 mod message;
 pub mod sparse;
@@ -35,7 +36,7 @@ pub mod sparse;
 pub use codec::{DecodeError, Decoder, HEADER, encode, encode_data_header, try_encode};
 pub use config::{KeeperConfig, LogSink};
 pub use message::{
-    Attach, Body, Channel, Entry, ExitReport, Failure, FailureKind, Features, FileKind, Frame, Hello, Outcome,
+    Attach, Body, Channel, Entry, ExitReport, Failure, FailureKind, Features, FileKind, Frame, Hello, Limit, Outcome,
     ProcessInfo, Reply, Request, Size, Spawn, SpawnCommand, Stat, StatsReport, WatchItem, WatchKind, Welcome,
 };
 

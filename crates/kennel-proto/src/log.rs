@@ -15,7 +15,7 @@ pub const NOTE: &str = "kennel: ";
 
 /// One piece of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct LogRecord {
     /// The time in milliseconds since 1970.
     pub at_ms: u64,
     /// `Stdout` or `Stderr`.
@@ -35,7 +35,7 @@ pub fn encode(at_ms: u64, channel: Channel, bytes: &[u8], out: &mut Vec<u8>) {
 
 /// Decodes the record at the start of `bytes`. Returns it with its length in bytes, or `None` if it is incomplete or
 /// invalid.
-pub fn decode(bytes: &[u8]) -> Option<(Record, usize)> {
+pub fn decode(bytes: &[u8]) -> Option<(LogRecord, usize)> {
     let (head, rest) = bytes.split_at_checked(HEADER)?;
     let at_ms = u64::from_le_bytes(head[..8].try_into().ok()?);
     let word = u32::from_le_bytes(head[8..].try_into().ok()?);
@@ -48,7 +48,7 @@ pub fn decode(bytes: &[u8]) -> Option<(Record, usize)> {
     if length > RECORD {
         return None;
     }
-    Some((Record { at_ms, channel, bytes: rest.get(..length)?.to_vec() }, HEADER + length))
+    Some((LogRecord { at_ms, channel, bytes: rest.get(..length)?.to_vec() }, HEADER + length))
 }
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
             let length = out.len();
             prop_assert_eq!(decode(&out[..length - 1]), None);
             out.extend(rest);
-            prop_assert_eq!(decode(&out), Some((Record { at_ms, channel: Channel::Stderr, bytes }, length)));
+            prop_assert_eq!(decode(&out), Some((LogRecord { at_ms, channel: Channel::Stderr, bytes }, length)));
         }
 
         #[test]

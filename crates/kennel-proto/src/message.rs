@@ -317,6 +317,28 @@ pub enum Request {
 }
 
 impl Request {
+    /// The kind of request, for logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Spawn(_) => "spawn",
+            Self::Attach(_) => "attach",
+            Self::Processes => "processes",
+            Self::Kill { .. } => "kill",
+            Self::Read { .. } => "read",
+            Self::Write { .. } => "write",
+            Self::List { .. } => "list",
+            Self::Stat { .. } => "stat",
+            Self::Mkdir { .. } => "mkdir",
+            Self::Move { .. } => "move",
+            Self::Remove { .. } => "remove",
+            Self::Watch { .. } => "watch",
+            Self::Stats => "stats",
+            Self::Shutdown { .. } => "shutdown",
+            Self::Symlink { .. } => "symlink",
+            Self::Chmod { .. } => "chmod",
+        }
+    }
+
     /// Returns the user to act as, if the request names one.
     pub fn user(&self) -> Option<&str> {
         match self {
@@ -545,6 +567,43 @@ pub struct Failure {
     /// A message for people. It comes from inside a sandbox, so it must never be printed unescaped.
     #[n(1)]
     pub message: String,
+    /// Which limit was reached, if the kind is [`FailureKind::Limit`]. Earlier keepers do not send it, and earlier hosts
+    /// skip it.
+    #[n(2)]
+    pub limit: Option<Limit>,
+}
+
+impl Failure {
+    /// A failure of this kind.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), limit: None }
+    }
+
+    /// A limit that was reached.
+    pub fn limit(limit: Limit, message: impl Into<String>) -> Self {
+        Self { limit: Some(limit), ..Self::new(FailureKind::Limit, message) }
+    }
+}
+
+/// The limits that a request can reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Limit {
+    /// The size of a request or a file, or the number of its parts.
+    #[n(0)]
+    Size,
+    /// Memory.
+    #[n(1)]
+    Memory,
+    /// Disk space.
+    #[n(2)]
+    Disk,
+    /// The number of commands, processes or open files.
+    #[n(3)]
+    Number,
+    /// The number of requests at once.
+    #[n(4)]
+    Requests,
 }
 
 /// The kinds of [`Failure`].
@@ -563,7 +622,7 @@ pub enum FailureKind {
     /// The request is not valid here.
     #[n(3)]
     Invalid,
-    /// A cap was reached.
+    /// A limit was reached.
     #[n(4)]
     Limit,
     /// The program exists but cannot be executed.

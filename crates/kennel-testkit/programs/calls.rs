@@ -97,9 +97,9 @@ fn mode_of(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).map_or(0, |metadata| metadata.mode() & 0o7777)
 }
 
-struct Place(PathBuf);
+struct TestDir(PathBuf);
 
-impl Place {
+impl TestDir {
     /// A file that is there, with no rights for anyone else.
     fn file(&self, name: &str) -> PathBuf {
         let path = self.0.join(name);
@@ -138,7 +138,7 @@ struct How {
 }
 
 fn modes(dir: &str) {
-    let place = Place(PathBuf::from(dir));
+    let place = TestDir(PathBuf::from(dir));
     // SAFETY: plain system call.
     unsafe { umask(0) };
     let dirfd = std::fs::File::open(dir).unwrap();
@@ -262,7 +262,7 @@ fn mode_of_descriptor(fd: i64) -> u32 {
 
 /// The same by the numbers of 32-bit programs: such a call either ends the process or is as the others.
 #[cfg(target_arch = "x86_64")]
-fn old_numbers(place: &Place) {
+fn old_numbers(place: &TestDir) {
     let path = place.file("old:chmod");
     let string = text(&path);
     // Its pointers have 32 bits.
@@ -297,7 +297,7 @@ fn fenced(dir: &str) {
     const RESTRICT_SELF: i64 = 446;
     // To write, to read and to make files.
     let handled: u64 = 2 | 4 | 256;
-    let place = Place(PathBuf::from(dir));
+    let place = TestDir(PathBuf::from(dir));
     // SAFETY: plain system call.
     unsafe { umask(0) };
     let Ok(ruleset) = call(CREATE_RULESET, &raw const handled as i64, 8, 0, 0) else {

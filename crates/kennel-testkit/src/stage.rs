@@ -2,7 +2,7 @@
 //! leftovers.
 
 use crate::{Home, Wire, host, inside, within};
-use kennel_core::{Provider, RemoveOptions, Result, Sandbox};
+use kennel_core::{Provider, RemoveOptions, Result, Sandbox, Sweep};
 use kennel_types::{ErrorCode, ExecSpec, Mode, SandboxId, SandboxSpec, Support};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -205,7 +205,12 @@ impl Stage {
             }
             Err(error) => left.push(format!("unlisted sandboxes: {error}")),
         }
-        within(inside::SOON, async || self.leftovers().is_empty()).await;
+        within(inside::SOON, async || {
+            // What an engine has removed by itself leaves a run directory, which the next sweep removes.
+            let _ = self.provider.sweep(Sweep::Remove).await;
+            self.leftovers().is_empty()
+        })
+        .await;
         left.extend(self.leftovers());
         left
     }

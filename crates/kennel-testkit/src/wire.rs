@@ -56,8 +56,8 @@ impl Provider for Wire {
         self.provider.probe().await
     }
 
-    async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
-        self.provider.create(spec).await
+    async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo> {
+        self.provider.create(id, spec).await
     }
 
     async fn start(&self, id: &SandboxId) -> Result<()> {

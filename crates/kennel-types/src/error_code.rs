@@ -1,10 +1,10 @@
 //! The table of error codes. The library, `--json`, the exit status and, later, HTTP use the same codes.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The kind of an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
     /// The engine is not installed or not running.
@@ -27,13 +27,15 @@ pub enum ErrorCode {
     AttachFailed,
     /// The name is taken.
     AlreadyExists,
+    /// The request is valid, but the sandbox is in a state that does not allow it, or something else uses what it needs.
+    Conflict,
     /// A setting is wrong.
     InvalidConfig,
     /// The caller, or the user inside, may not do this.
     PermissionDenied,
     /// This provider cannot do what was asked, and will not do less silently.
     Unsupported,
-    /// A cap was reached.
+    /// A limit was reached. [`LimitReason`] says which kind.
     LimitExceeded,
     /// A defect in Kennel, or a keeper that does not keep to the protocol.
     Internal,
@@ -60,7 +62,7 @@ const fn row(
 }
 
 // The order is the same as in the enum; a test checks this.
-const TABLE: [Row; 15] = [
+const TABLE: [Row; 16] = [
     row(ErrorCode::NotAvailable, "not_available", 125, 503, true, false),
     row(ErrorCode::ImageNotFound, "image_not_found", 125, 404, false, false),
     row(ErrorCode::StartFailed, "start_failed", 125, 500, true, false),
@@ -71,6 +73,7 @@ const TABLE: [Row; 15] = [
     row(ErrorCode::Stopped, "stopped", 125, 409, true, false),
     row(ErrorCode::AttachFailed, "attach_failed", 125, 500, true, true),
     row(ErrorCode::AlreadyExists, "already_exists", 125, 409, false, true),
+    row(ErrorCode::Conflict, "conflict", 125, 409, false, true),
     row(ErrorCode::InvalidConfig, "invalid_config", 125, 400, false, true),
     row(ErrorCode::PermissionDenied, "permission_denied", 125, 403, false, true),
     row(ErrorCode::Unsupported, "unsupported", 125, 501, false, true),
@@ -98,12 +101,14 @@ impl ErrorCode {
         self.row().exit_status
     }
 
-    /// The HTTP status for this code.
+    /// The HTTP status for this code. That of [`ErrorCode::LimitExceeded`] depends on the [`LimitReason`], if there is
+    /// one.
     pub fn http_status(self) -> u16 {
         self.row().http_status
     }
 
-    /// Whether the same call may succeed if it is repeated.
+    /// Whether the same call may succeed if it is repeated. For [`ErrorCode::LimitExceeded`] this depends on the
+    /// [`LimitReason`], if there is one.
     pub fn retryable(self) -> bool {
         self.row().retryable
     }
@@ -120,15 +125,74 @@ impl std::fmt::Display for ErrorCode {
     }
 }
 
+/// Which kind of limit was reached, with [`ErrorCode::LimitExceeded`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum LimitReason {
+    /// A file, a request or an image is larger than its cap, or has more parts.
+    TooLarge,
+    /// No memory is left.
+    OutOfMemory,
+    /// No disk space is left.
+    OutOfDisk,
+    /// All of something that exists in a limited number are in use, such as user ids, open files or commands at once.
+    Exhausted,
+    /// Too many requests in a short time, or at once.
+    TooManyRequests,
+}
+
+impl LimitReason {
+    /// All reasons.
+    pub const ALL: [Self; 5] =
+        [Self::TooLarge, Self::OutOfMemory, Self::OutOfDisk, Self::Exhausted, Self::TooManyRequests];
+
+    /// The name of the reason in JSON and in documentation, for example `too_large`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TooLarge => "too_large",
+            Self::OutOfMemory => "out_of_memory",
+            Self::OutOfDisk => "out_of_disk",
+            Self::Exhausted => "exhausted",
+            Self::TooManyRequests => "too_many_requests",
+        }
+    }
+
+    /// The HTTP status for this reason.
+    pub const fn http_status(self) -> u16 {
+        match self {
+            Self::TooLarge => 413,
+            Self::OutOfMemory | Self::OutOfDisk => 507,
+            Self::Exhausted => 503,
+            Self::TooManyRequests => 429,
+        }
+    }
+
+    /// Whether the same call may succeed if it is repeated, without a change by the user.
+    pub const fn retryable(self) -> bool {
+        match self {
+            Self::TooLarge | Self::OutOfMemory | Self::OutOfDisk => false,
+            Self::Exhausted | Self::TooManyRequests => true,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::ErrorCode;
+    use super::{ErrorCode, LimitReason};
 
     #[test]
     fn the_table_is_in_the_order_of_the_enum_and_of_the_wire() {
         for (index, code) in ErrorCode::all().enumerate() {
             assert_eq!(code as usize, index);
             assert_eq!(serde_json::to_value(code).unwrap(), code.name());
+        }
+    }
+
+    #[test]
+    fn reasons_have_the_same_name_on_the_wire() {
+        for reason in LimitReason::ALL {
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.name());
         }
     }
 }

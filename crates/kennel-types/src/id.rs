@@ -1,10 +1,10 @@
 //! Names and ids of sandboxes. Both are used in paths, labels and container names, so few characters are allowed.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The id of a sandbox: lower-case letters, digits and `-`, at most 63 characters, starting with a letter or digit.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct SandboxId(String);
 

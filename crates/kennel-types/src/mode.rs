@@ -2,18 +2,18 @@
 //!
 //! This table is the only source. `inspect`, `doctor` and the contract suite read it.
 
+mod isolation_layer;
 mod key;
-mod layer;
 
 use crate::NetworkMode;
-use schemars::JsonSchema;
 use serde::Serialize;
 
+pub use isolation_layer::IsolationLayer;
 pub use key::{IdScheme, Machine, ModeKey, ProviderKind, RootSource, RunsAs};
-pub use layer::Layer;
 
 /// Whether a mode supports a feature. A feature that is not supported is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Support {
     /// The feature is enforced, or creation fails.
@@ -23,7 +23,8 @@ pub enum Support {
 }
 
 /// What a sandbox's root filesystem is based on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Backing {
     /// The host's root, under a private writable overlay.
@@ -40,7 +41,8 @@ pub enum Backing {
 }
 
 /// The possible owners, on the host, of files that a sandbox creates in a writable mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MountOwners {
     /// The owner of the mount, and nobody else. Other users inside cannot create files there.
@@ -56,7 +58,8 @@ pub enum MountOwners {
 }
 
 /// A row of the mode table: what a provider enforces and refuses under given conditions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Mode {
     /// The conditions under which this mode applies. The mode's name is derived from it.
@@ -72,7 +75,7 @@ pub struct Mode {
     pub mount_owners: MountOwners,
     /// The isolation layers of every sandbox in this mode; without one of them, creation fails. With network `host`,
     /// `NetNamespace` and `NetworkFilter` do not apply.
-    pub layers: &'static [Layer],
+    pub layers: &'static [IsolationLayer],
     /// The networks that can be requested; the first is the default. If native cannot provide `bridge` on a machine,
     /// its default there is `none`, and it says so.
     pub networks: &'static [NetworkMode],
@@ -104,7 +107,7 @@ pub struct Mode {
     pub processes: Support,
 }
 
-use Layer::{
+use IsolationLayer::{
     CgroupNamespace, IpcNamespace, MountNamespace, NetNamespace, NetworkFilter, NoNewPrivileges, PidNamespace,
     ReducedCapabilities, Seccomp, UserNamespace, UtsNamespace,
 };
@@ -277,7 +280,7 @@ const ROOTLESS: Mode = Mode { networks: DOCKER.networks, ..on_podman(DOCKER_ROOT
 /// The layers of containers that each have their own user namespace. To connect to their keeper, the engine starts a
 /// program inside with all capabilities of the container. So `NET_ADMIN`, which could remove firewall rules, must not
 /// be one of them.
-const OWN_IDS: &[Layer] = &[
+const OWN_IDS: &[IsolationLayer] = &[
     MountNamespace,
     PidNamespace,
     IpcNamespace,
@@ -417,9 +420,9 @@ impl Mode {
     }
 
     /// The isolation layers of a sandbox in this mode with the given network.
-    pub fn layers_with(&self, network: NetworkMode) -> Vec<Layer> {
+    pub fn layers_with(&self, network: NetworkMode) -> Vec<IsolationLayer> {
         let host = network == NetworkMode::Host;
-        let of_network = |layer: &Layer| matches!(layer, NetNamespace | NetworkFilter);
+        let of_network = |layer: &IsolationLayer| matches!(layer, NetNamespace | NetworkFilter);
         self.layers.iter().copied().filter(|layer| !(host && of_network(layer))).collect()
     }
 }

@@ -1,13 +1,13 @@
 //! Ports of a sandbox that are published on the host.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
 /// The protocol of a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
     /// TCP.
@@ -41,7 +41,8 @@ impl FromStr for Protocol {
 /// A request to publish a port of the sandbox on the host, at 127.0.0.1 only.
 ///
 /// Its text form is `[127.0.0.1:][HOST:]INSIDE[/tcp|/udp]`. Without a host port, a free one is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Port {
     /// The port on the host; any free port if not given.
@@ -93,7 +94,8 @@ impl fmt::Display for Port {
 }
 
 /// A published port: the port inside, and its address on the host while the sandbox runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Published {
     /// The address on the host.

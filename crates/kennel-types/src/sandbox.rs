@@ -1,14 +1,14 @@
 //! A sandbox: what was requested, its current state, and what is enforced.
 
-use crate::{ByteSize, Layer, Port, Published, SandboxId};
-use schemars::JsonSchema;
+use crate::{ByteSize, EndCause, IsolationLayer, NextStep, Port, Published, SandboxId, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// The specification of a sandbox.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct SandboxSpec {
     /// The name; defaults to the id.
@@ -87,7 +87,8 @@ impl SandboxSpec {
 pub const STARTUP: Duration = Duration::from_secs(10);
 
 /// A user and a group of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Owner {
     /// User id.
     pub uid: u32,
@@ -96,7 +97,8 @@ pub struct Owner {
 }
 
 /// A host path that is mounted in the sandbox.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Mount {
     /// Absolute path on the host.
@@ -110,7 +112,8 @@ pub struct Mount {
 
 /// Programs from a home directory, such as compilers and version managers. They are mounted read-only, and files with
 /// logins are masked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Toolchains {
     /// The home directory that is searched for known toolchains.
@@ -123,7 +126,8 @@ pub struct Toolchains {
 }
 
 /// A volume that several sandboxes share.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Cache {
     /// The name. Sandboxes that use the same name share the volume.
@@ -134,7 +138,8 @@ pub struct Cache {
 
 /// Which parts of a git repository at the top of a writable mount are read-only inside. Git on the host executes them,
 /// so a sandbox must not change them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GitProtection {
     /// Nothing.
@@ -147,9 +152,10 @@ pub enum GitProtection {
 }
 
 /// When an image is pulled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-#[schemars(inline)]
+#[cfg_attr(feature = "schema", schemars(inline))]
 pub enum Pull {
     /// Every time.
     Always,
@@ -174,7 +180,8 @@ impl std::str::FromStr for Pull {
 }
 
 /// The network of a sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkMode {
     /// Its own network, with access to the outside.
@@ -209,7 +216,8 @@ impl std::fmt::Display for NetworkMode {
 }
 
 /// Resource limits of a sandbox.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Limits {
     /// Memory.
@@ -235,50 +243,9 @@ impl Limits {
     }
 }
 
-/// The state of a sandbox.
-///
-/// ```text
-///   create          start            stop, or its end          start
-/// ---------> created -----> running ------------------> stopped -----> running
-///               \              \                           |
-///                +--------------+---------- remove --------+--> gone
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// Created, but never started.
-    Created,
-    /// The keeper runs.
-    Running,
-    /// All processes are paused.
-    Paused,
-    /// Ended or stopped. It can be started again.
-    Stopped,
-}
-
-impl Status {
-    /// All states.
-    pub const ALL: [Self; 4] = [Self::Created, Self::Running, Self::Paused, Self::Stopped];
-
-    /// Whether the sandbox has processes.
-    pub fn is_up(self) -> bool {
-        matches!(self, Self::Running | Self::Paused)
-    }
-}
-
-impl std::fmt::Display for Status {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Created => "created",
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Stopped => "stopped",
-        })
-    }
-}
-
 /// The current description of a sandbox by its provider.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxInfo {
     /// The id.
@@ -293,6 +260,9 @@ pub struct SandboxInfo {
     pub created_ms: u64,
     /// The exit code of the main process, once it has ended.
     pub exit_code: Option<i32>,
+    /// Why the sandbox ended, if it is stopped and the reason is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_cause: Option<EndCause>,
     /// The image.
     pub image: Option<String>,
     /// The image's own command, which runs if no other is given.
@@ -313,25 +283,27 @@ pub struct SandboxInfo {
 }
 
 /// The isolation and limits that are really in effect for a sandbox.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Enforcement {
     /// The name of the mode.
     pub mode: String,
     /// The isolation layers in effect.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<IsolationLayer>,
     /// The limits in effect.
     pub limits: Limits,
 }
 
 /// Whether a provider can be used on this machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Availability {
     /// Whether the provider can be used.
     pub available: bool,
     /// The version of the backend, or what is missing.
     pub detail: String,
-    /// A command that installs what is missing.
-    pub fix: Option<String>,
+    /// What makes the provider usable.
+    pub next_step: Option<NextStep>,
 }

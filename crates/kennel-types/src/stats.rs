@@ -1,10 +1,10 @@
 //! Resource usage of a sandbox.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Resource usage of a sandbox, summed over all its processes. Values that the backend does not report are `None`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Stats {
     /// CPU time since the start, in microseconds.

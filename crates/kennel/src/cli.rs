@@ -1,4 +1,4 @@
-//! What can be typed. Each command describes its own options in its own file.
+//! Parses the command line. Each command declares its options in its own file.
 
 use crate::command::{
     attach, build, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect, logs, ls, pause,
@@ -35,7 +35,7 @@ pub(crate) struct Cli {
 /// Options of every command.
 #[derive(clap::Args)]
 struct Global {
-    /// The provider to use [default: the first that works]
+    /// The provider to use [default: the first that works, but never local]
     #[arg(long, global = true, value_enum, value_name = "NAME", help_heading = "Global options")]
     provider: Option<ProviderName>,
     /// Do not print progress and notes
@@ -43,7 +43,7 @@ struct Global {
     quiet: bool,
 }
 
-/// One command by itself.
+/// A parser for a single command. It is much faster than the one for all commands.
 #[derive(clap::Parser)]
 struct Only<T: clap::Args> {
     #[command(flatten)]
@@ -53,7 +53,7 @@ struct Only<T: clap::Args> {
 }
 
 impl<T: clap::Args> Only<T> {
-    /// What was typed, if it is this command and nothing is wrong with it.
+    /// Parses the arguments if they are valid for this command. Otherwise returns `None`.
     fn parse(arguments: &[OsString], command: fn(T) -> Command) -> Option<Cli> {
         let only = Self::try_parse_from(arguments).ok()?;
         Some(Cli { global: only.global, command: Some(command(only.command)) })
@@ -91,7 +91,7 @@ enum Command {
     Version(version::Version),
 }
 
-/// Where the command's name stands: after the program's own and what is said for every command.
+/// Returns the index of the command's name, which follows the name of the program and the global options.
 fn verb(arguments: &[OsString]) -> usize {
     let mut at = 1;
     loop {
@@ -104,7 +104,7 @@ fn verb(arguments: &[OsString]) -> usize {
     }
 }
 
-/// Adds the command that was probably meant: the parser does not see that two letters were typed in the wrong order.
+/// Adds the command that was probably meant, because clap does not recognise two swapped letters.
 fn suggest(mut error: clap::Error) -> clap::Error {
     const CLOSE: usize = 2;
     let typed = match error.get(ContextKind::InvalidSubcommand) {
@@ -120,14 +120,14 @@ fn suggest(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Parses the arguments by the description of all commands.
+/// Parses the arguments with the parser for all commands.
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     let mut matches = Cli::with_help().try_get_matches_from(arguments)?;
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut Cli::with_help()))
 }
 
-/// The parser's error, with nothing in it that could drive a terminal. An argument may be the name of a file that a shell found, and the
-/// parser repeats it as it is: so it reads the arguments again, made printable.
+/// Returns clap's error without terminal control characters. An argument may be a file name that a shell has expanded,
+/// and clap repeats it unchanged. So the arguments are escaped and parsed again.
 fn safe(error: clap::Error, arguments: &[OsString]) -> clap::Error {
     let printable: Vec<OsString> = arguments.iter().map(|argument| printable_path(argument).into()).collect();
     if printable == arguments {
@@ -138,13 +138,13 @@ fn safe(error: clap::Error, arguments: &[OsString]) -> clap::Error {
 }
 
 impl Cli {
-    /// The description of all commands, with help that lists them in groups.
+    /// Returns the clap command with all subcommands. Its help lists them in groups.
     pub(crate) fn with_help() -> clap::Command {
         help::with_groups(Self::command())
     }
 
-    /// Reads what was typed. To describe all commands to the parser takes longer than to parse one, so the commands that
-    /// must be quick are tried by themselves; whatever is unclear is left to the parser that knows everything.
+    /// Parses the arguments. Building the parser for all commands takes longer than parsing, so the commands that must
+    /// be fast are tried first with a parser of their own. The full parser handles everything else.
     pub(crate) fn read(arguments: &[OsString]) -> Result<Self, clap::Error> {
         let at = verb(arguments);
         let without_verb = || [&arguments[..at], &arguments[at + 1..]].concat();
@@ -156,7 +156,8 @@ impl Cli {
         quick.map_or_else(|| parse(arguments).map_err(|error| suggest(safe(error, arguments))), Ok)
     }
 
-    /// What there is to do it with. What takes long begins here: nothing else has been done yet.
+    /// Returns the providers that the command may use. For `run`, it already starts to prepare a sandbox, so that this
+    /// overlaps with other work.
     pub(crate) fn providers(&self) -> Providers {
         report::set_quiet(self.global.quiet);
         let mut providers = Providers::new(self.global.provider);
@@ -166,7 +167,7 @@ impl Cli {
         providers
     }
 
-    /// Does what was typed; answers the exit status.
+    /// Runs the command, and returns the exit status.
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
         let Some(command) = self.command else {
             return crate::output::print(&Self::with_help().render_help().ansi().to_string());

@@ -1,4 +1,4 @@
-//! The commands, one file each: its options, and what it does with the library.
+//! The commands. Each has a file with its options and its calls to the library.
 
 pub(crate) mod attach;
 pub(crate) mod build;

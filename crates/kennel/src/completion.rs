@@ -1,9 +1,9 @@
-//! What a shell completes: commands and options, from the command line's own description, and the sandboxes there are.
+//! Shell completions for commands, options, sandboxes and images.
 //!
-//! The shell calls this program with a variable set; see `kennel completions`.
+//! For each completion, the shell runs this program with an environment variable set; see `kennel completions`.
 
 use crate::cli::Cli;
-use crate::places::Places;
+use crate::directories::Directories;
 use crate::providers::Providers;
 use crate::{environment, report};
 use clap::CommandFactory;
@@ -16,10 +16,10 @@ use kennel_image::Store;
 use std::ffi::OsStr;
 use std::time::Duration;
 
-/// Nobody waits longer for a completion: an engine that hangs is left out.
+/// The time limit for a completion. The sandboxes of an engine that does not respond in time are left out.
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// Answers the shell, if it is the shell that asks, and ends.
+/// If a shell requests completions, prints them and ends the process.
 pub(crate) fn answer_the_shell() {
     if environment::is_completing() {
         report::set_silent();
@@ -27,7 +27,7 @@ pub(crate) fn answer_the_shell() {
     }
 }
 
-/// What a shell has to read once.
+/// Returns the script that enables completions in a shell.
 pub(crate) fn registration(shell: &str) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let shells = Shells::builtins();
@@ -36,20 +36,21 @@ pub(crate) fn registration(shell: &str) -> std::io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// For an argument that names a sandbox.
+/// Completes an argument that is the name or id of a sandbox.
 pub(crate) fn sandboxes() -> ArgValueCandidates {
     ArgValueCandidates::new(|| named(""))
 }
 
-/// For an argument that names an image.
+/// Completes an argument that is the name of an image.
 pub(crate) fn images() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let images = Places::find().ok().and_then(|places| Store::open(places.images()).ok()?.list().ok());
+        let images =
+            Directories::find().ok().and_then(|directories| Store::open(directories.images()).ok()?.list().ok());
         images.unwrap_or_default().iter().map(|image| CompletionCandidate::new(image.reference.familiar())).collect()
     })
 }
 
-/// For an argument that is a path here, or one in a sandbox.
+/// Completes an argument that is a host path or `ID:PATH`.
 pub(crate) fn places() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let mut found = PathCompleter::any().stdio().complete(typed);
@@ -59,7 +60,7 @@ pub(crate) fn places() -> ArgValueCompleter {
     })
 }
 
-/// Names, and ids of those that have none.
+/// Returns the name of each sandbox, or its id if it has no name, with `suffix` appended.
 fn named(suffix: &str) -> Vec<CompletionCandidate> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
     let providers = Providers::new(None);

@@ -1,7 +1,8 @@
-//! Where engines listen, as their own programs find them: the environment, Docker's contexts, the usual sockets. The library
-//! gets a way there and knows nothing of this.
+//! Finds the endpoints of engines in the same way as their own programs: by environment variables, Docker's contexts
+//! and the default sockets. The library gets only a dialer.
 
 use crate::environment;
+use crate::next_step::Hint;
 use kennel_core::{Error, Result, printable};
 use kennel_docker::{Dialer, TcpDialer, Tls, UnixDialer};
 use kennel_types::ErrorCode;
@@ -11,17 +12,17 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where an engine listens.
+/// The endpoint of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
-    /// At a socket of this machine.
+    /// A Unix socket on this machine.
     Unix(PathBuf),
-    /// At a port, with certificates in that directory.
+    /// A TCP port, with TLS if there is a directory of certificates.
     Tcp { host: String, port: u16, certificates: Option<PathBuf> },
 }
 
 impl Endpoint {
-    /// The way there.
+    /// Returns a dialer for this endpoint.
     pub(crate) fn dialer(&self) -> Result<Arc<dyn Dialer>> {
         let (host, port, dir) = match self {
             Self::Unix(socket) => return Ok(Arc::new(UnixDialer::new(socket))),
@@ -42,7 +43,7 @@ impl Endpoint {
         Ok(Arc::new(TcpDialer::with_tls(host, port, tls)?))
     }
 
-    /// Whether it is worth knocking there when nobody named it.
+    /// Whether an engine may listen at this endpoint. Endpoints that the user did not name are tried only if so.
     pub(crate) fn may_answer(&self) -> bool {
         match self {
             Self::Unix(socket) => socket.exists(),
@@ -50,7 +51,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether both lead to the same engine: Podman may have put its socket in Docker's place.
+    /// Whether both endpoints belong to the same engine. Podman may provide Docker's socket.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
         match (self, other) {
@@ -59,7 +60,7 @@ impl Endpoint {
         }
     }
 
-    /// As people know it.
+    /// Returns the endpoint in the form that users know.
     pub(crate) fn shown(&self) -> String {
         match self {
             Self::Unix(socket) => socket.display().to_string(),
@@ -67,7 +68,7 @@ impl Endpoint {
         }
     }
 
-    /// The socket, where it is one.
+    /// Returns the path of the socket, if the endpoint is a Unix socket.
     pub(crate) fn socket(&self) -> Option<&Path> {
         match self {
             Self::Unix(socket) => Some(socket),
@@ -75,7 +76,7 @@ impl Endpoint {
         }
     }
 
-    /// What a variable or a context names.
+    /// Parses an endpoint from an environment variable or a context.
     fn parse(text: &str, from: &str, certificates: Option<PathBuf>) -> Result<Self> {
         let bad = |why: &str| {
             Error::new(ErrorCode::Unsupported, format!("{from} is {:?}: {why}", printable(text)))
@@ -93,7 +94,7 @@ impl Endpoint {
         };
         let place = place.trim_end_matches('/');
         let usual = if certificates.is_some() { 2376 } else { 2375 };
-        // An address of version 6 is in brackets.
+        // An IPv6 address is in brackets.
         let (host, port) = match place.rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| bad("the port is invalid"))?),
             _ => (place, usual),
@@ -106,7 +107,7 @@ impl Endpoint {
     }
 }
 
-/// Where Docker listens: as `DOCKER_HOST` says, as the context says, at the system's socket, at the user's own.
+/// Returns Docker's endpoint: that of `DOCKER_HOST`, of the context, the system's socket, or the user's socket.
 pub(crate) fn docker() -> Result<Endpoint> {
     const SYSTEM: &str = "/var/run/docker.sock";
     if let Some(host) = environment::docker_host() {
@@ -122,7 +123,7 @@ pub(crate) fn docker() -> Result<Endpoint> {
     Ok(Endpoint::Unix(own.unwrap_or_else(|| SYSTEM.into())))
 }
 
-/// Where Podman listens: as `CONTAINER_HOST` says, at root's socket, at the user's own.
+/// Returns Podman's endpoint: that of `CONTAINER_HOST`, root's socket, or the user's socket.
 pub(crate) fn podman() -> Result<Endpoint> {
     const SYSTEM: &str = "/run/podman/podman.sock";
     if let Some(host) = environment::container_host() {
@@ -133,7 +134,7 @@ pub(crate) fn podman() -> Result<Endpoint> {
     Ok(Endpoint::Unix(own.unwrap_or_else(|| SYSTEM.into())))
 }
 
-/// Sockets of engines that this user has, or may have: none of them may get into a sandbox.
+/// Returns all sockets at which engines of this user may listen. None of them may be visible in a sandbox.
 pub(crate) fn sockets() -> Vec<PathBuf> {
     const IN_RUNTIME_DIR: [&str; 4] =
         ["docker.sock", "podman/podman.sock", "buildkit/buildkitd.sock", "containerd-rootless/api.sock"];
@@ -153,7 +154,7 @@ pub(crate) fn sockets() -> Vec<PathBuf> {
     named.chain(runtime).chain(home).filter(|socket| socket.is_absolute()).collect()
 }
 
-/// Where the engines of all of Docker's contexts listen. A context that cannot be read leads nowhere.
+/// Returns the endpoints of all Docker contexts. Skips a context that cannot be read.
 fn hosts_of_contexts(dir: &Path) -> Vec<String> {
     let contexts = std::fs::read_dir(dir.join("contexts/meta")).into_iter().flatten().flatten();
     let hosts = contexts.filter_map(|context| {
@@ -163,7 +164,7 @@ fn hosts_of_contexts(dir: &Path) -> Vec<String> {
     hosts.collect()
 }
 
-/// The directory of certificates, if the environment asks for TLS.
+/// Returns the directory of certificates, if the environment requests TLS.
 fn certificates() -> Result<Option<PathBuf>> {
     if environment::docker_tls_verify() {
         let dir = environment::docker_cert_path().or_else(environment::docker_config);
@@ -185,7 +186,7 @@ fn unverified(what: &str) -> Error {
     Error::new(ErrorCode::Unsupported, format!("{what}: the server's certificate would not be verified"))
 }
 
-/// The context that is in use, if it is not the usual one.
+/// Returns the name of Docker's current context, unless it is the default one.
 fn context(dir: &Path) -> Result<Option<String>> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -200,7 +201,7 @@ fn context(dir: &Path) -> Result<Option<String>> {
     Ok(named.filter(|name| !name.is_empty() && name != "default"))
 }
 
-/// The engine of a context.
+/// Returns the endpoint of a Docker context.
 fn in_context(dir: &Path, name: &str) -> Result<Endpoint> {
     #[derive(Deserialize)]
     struct Meta {
@@ -209,10 +210,10 @@ fn in_context(dir: &Path, name: &str) -> Result<Endpoint> {
     }
     #[derive(Deserialize)]
     struct Endpoints {
-        docker: Option<Place>,
+        docker: Option<ContextEndpoint>,
     }
     #[derive(Deserialize)]
-    struct Place {
+    struct ContextEndpoint {
         #[serde(rename = "Host", default)]
         host: String,
         #[serde(rename = "SkipTLSVerify", default)]
@@ -225,17 +226,17 @@ fn in_context(dir: &Path, name: &str) -> Result<Endpoint> {
     let meta = read_json::<Meta>(&contexts.join("meta").join(&key).join("meta.json"))?.ok_or_else(|| {
         Error::new(ErrorCode::InvalidConfig, format!("there is no Docker context {shown}")).hint(hint)
     })?;
-    let place = meta.endpoints.docker.filter(|place| !place.host.is_empty()).ok_or_else(|| {
+    let endpoint = meta.endpoints.docker.filter(|endpoint| !endpoint.host.is_empty()).ok_or_else(|| {
         Error::new(ErrorCode::InvalidConfig, format!("the Docker context {shown} has no endpoint")).hint(hint)
     })?;
-    if place.unverified {
+    if endpoint.unverified {
         return Err(unverified(&format!("the Docker context {shown} sets skip-tls-verify")).hint(hint));
     }
     let certificates = Some(contexts.join("tls").join(&key).join("docker")).filter(|dir| dir.join("ca.pem").exists());
-    Endpoint::parse(&place.host, &format!("the host of the Docker context {shown}"), certificates)
+    Endpoint::parse(&endpoint.host, &format!("the host of the Docker context {shown}"), certificates)
 }
 
-/// What the files of a context are called.
+/// Returns the name of a context's directory: the hash of its name.
 fn key(name: &str) -> String {
     Sha256::digest(name.as_bytes()).iter().fold(String::new(), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}"); // a String takes everything
@@ -243,7 +244,7 @@ fn key(name: &str) -> String {
     })
 }
 
-/// A file of Docker's; none if it is not there.
+/// Reads a JSON file of Docker. Returns `None` if it does not exist.
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

@@ -1,6 +1,6 @@
-//! Every environment variable that Kennel reads, in one place. Nobody else asks the environment.
+//! All environment variables that Kennel reads. No other module reads the environment.
 //!
-//! `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` are read by the library that writes colours.
+//! `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` are read by the library that prints colours.
 
 #![expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
 
@@ -18,40 +18,40 @@ const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
 const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 /// Where programs keep their data; `~/.local/share` if not set.
 const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
-/// Where the engines of ordinary users have their sockets.
+/// The directory in which engines of ordinary users have their sockets.
 const XDG_RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
-/// Where Docker is.
+/// Docker's endpoint.
 const DOCKER_HOST: &str = "DOCKER_HOST";
-/// Where Docker's settings and logins are; `~/.docker` if not set.
+/// The directory of Docker's settings and logins; `~/.docker` if not set.
 const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
-/// Podman's file of logins.
+/// Podman's file of registry logins.
 const REGISTRY_AUTH_FILE: &str = "REGISTRY_AUTH_FILE";
-/// Proxies on the way to registries, by what is spoken, and hosts that need none; in small letters too.
+/// Proxies for registries by protocol, and hosts that need no proxy. The names may also be in lower case.
 const HTTP_PROXY: &str = "HTTP_PROXY";
 const HTTPS_PROXY: &str = "HTTPS_PROXY";
 const NO_PROXY: &str = "NO_PROXY";
-/// Which of Docker's contexts counts.
+/// The Docker context to use.
 const DOCKER_CONTEXT: &str = "DOCKER_CONTEXT";
-/// Whether a Docker that is reached by TCP has to show who it is.
+/// Whether a Docker engine at a TCP port must have a valid certificate.
 const DOCKER_TLS_VERIFY: &str = "DOCKER_TLS_VERIFY";
-/// TLS without a look at who answers, which is refused.
+/// TLS whose certificates are not verified, which Kennel refuses.
 const DOCKER_TLS: &str = "DOCKER_TLS";
-/// Where the certificates are.
+/// The directory of the certificates for Docker.
 const DOCKER_CERT_PATH: &str = "DOCKER_CERT_PATH";
-/// Where Podman is.
+/// Podman's endpoint.
 const CONTAINER_HOST: &str = "CONTAINER_HOST";
-/// Set by a shell that asks what can be typed; see `kennel completions`.
+/// Set by a shell that requests completions; see `kennel completions`.
 pub(crate) const COMPLETE: &str = "KENNEL_COMPLETE";
-/// Where programs are looked for that the doctor tells of.
+/// Directories of programs, for `kennel doctor`.
 const PATH: &str = "PATH";
-/// The kind of terminal, passed on to a command that gets one.
+/// The type of the terminal, which is passed to a command that runs on a terminal.
 const TERM: &str = "TERM";
-/// Who called `sudo`: files made in a workspace are given to that user.
+/// The user who called `sudo`, who becomes the owner of files created in a workspace.
 const SUDO_UID: &str = "SUDO_UID";
-/// The group of who called `sudo`.
+/// The group of the user who called `sudo`.
 const SUDO_GID: &str = "SUDO_GID";
 
-/// All of them, and what each is for; the reference is made of it.
+/// All variables and their meanings, from which the reference is generated.
 #[cfg(test)]
 pub(crate) const VARIABLES: &[(&str, &str)] = &[
     (KENNEL_HOME, "Moves all of Kennel's files there: settings to `config`, data and state beside it."),
@@ -81,7 +81,7 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     ("NO_COLOR, CLICOLOR, CLICOLOR_FORCE", "No colours; colours if the terminal supports them; colours always."),
 ];
 
-/// A variable that the user names, for `-e NAME`.
+/// Returns a variable that the user names, for `-e NAME`.
 pub(crate) fn named(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
@@ -106,7 +106,7 @@ pub(crate) fn config_home() -> Option<PathBuf> {
     path(XDG_CONFIG_HOME).filter(|path| path.is_absolute())
 }
 
-/// All that can be named in a settings file. What is not text cannot.
+/// Returns all variables that a settings file can refer to. Those that are not UTF-8 are left out.
 pub(crate) fn all() -> kennel_config::Environment {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -129,7 +129,7 @@ pub(crate) fn docker_context() -> Option<String> {
     text(DOCKER_CONTEXT)
 }
 
-/// Where Docker's own settings are.
+/// Returns the directory of Docker's settings.
 pub(crate) fn docker_config() -> Option<PathBuf> {
     path(DOCKER_CONFIG).or_else(|| home().map(|home| home.join(".docker")))
 }
@@ -158,7 +158,7 @@ pub(crate) fn term() -> Option<String> {
     text(TERM)
 }
 
-/// Files of logins at registries, those that count most first. They need not be there.
+/// Returns the paths of files with registry logins, highest precedence first. They need not exist.
 pub(crate) fn login_files() -> Vec<PathBuf> {
     let docker = path(DOCKER_CONFIG).or_else(|| home().map(|home| home.join(".docker")));
     let podman = config_home().or_else(|| home().map(|home| home.join(".config")));
@@ -171,7 +171,7 @@ pub(crate) fn login_files() -> Vec<PathBuf> {
     parts.into_iter().flatten().collect()
 }
 
-/// Proxies on the way to registries.
+/// Returns the proxies for registries.
 pub(crate) fn proxies() -> kennel_image::Proxies {
     let said = |name: &str| {
         let value = std::env::var(name.to_lowercase()).or_else(|_| std::env::var(name));
@@ -180,7 +180,7 @@ pub(crate) fn proxies() -> kennel_image::Proxies {
     kennel_image::Proxies { http: said(HTTP_PROXY), https: said(HTTPS_PROXY), none: said(NO_PROXY) }
 }
 
-/// The user behind `sudo`. Whoever is not root may not say so.
+/// Returns the user who called `sudo`. The variables count only if this process runs as root.
 pub(crate) fn sudo_owner() -> Option<Owner> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -189,7 +189,7 @@ pub(crate) fn sudo_owner() -> Option<Owner> {
     Some(Owner { uid: number(SUDO_UID)?, gid: number(SUDO_GID)? })
 }
 
-/// The home directory of who called, through `sudo` too.
+/// Returns the home directory of the calling user; with `sudo`, of the user who called it.
 pub(crate) fn home_of_caller() -> Option<PathBuf> {
     let Some(Owner { uid, .. }) = sudo_owner() else { return home() };
     let accounts = std::fs::read_to_string("/etc/passwd").ok()?;
@@ -198,12 +198,12 @@ pub(crate) fn home_of_caller() -> Option<PathBuf> {
     own.get(5).map(PathBuf::from)
 }
 
-/// A variable that holds text; an empty one counts as not set.
+/// Returns the value of a variable that contains text. An empty variable counts as not set.
 fn text(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
 
-/// A variable that holds a path; an empty one counts as not set.
+/// Returns the value of a variable that contains a path. An empty variable counts as not set.
 fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }

@@ -1,5 +1,5 @@
-//! The list of commands in `kennel --help`, in groups. Clap lists subcommands in one column and has no groups for them, so the list is
-//! part of a help template.
+//! The list of commands in `kennel --help`, in groups. Clap cannot group subcommands, so the list is part of a help
+//! template.
 
 use clap::Command;
 use std::fmt::Write;
@@ -25,8 +25,8 @@ pub(crate) fn with_groups(command: Command) -> Command {
     command.help_template(template)
 }
 
-/// Clap's own template, with groups in the place of its list of subcommands. Styles are clap's own: clap removes them where there are no
-/// colours.
+/// Returns clap's own template, with groups instead of its list of subcommands. It uses clap's styles, which clap
+/// removes if colours are off.
 fn template(command: &Command) -> String {
     let (header, literal) = (command.get_styles().get_header(), command.get_styles().get_literal());
     let width = command.get_subcommands().map(|subcommand| subcommand.get_name().len()).max().unwrap_or_default();
@@ -54,7 +54,7 @@ mod tests {
         let cli = Cli::command();
         let all: Vec<&str> = cli.get_subcommands().map(Command::get_name).collect();
         let grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
-        // In the same order, so that the manual page and the reference list them alike.
+        // Both have the same order, so that the manual page and the reference list the commands like the help.
         assert_eq!(grouped, all);
     }
 

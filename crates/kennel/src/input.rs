@@ -3,29 +3,29 @@
 use kennel_core::copy::PipeReader;
 use rustix::fs::FileType;
 
-/// What standard input is to a command inside.
+/// The kind of standard input, which decides whether it is passed to a command in a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A terminal: passed if asked for.
+pub(crate) enum StdinKind {
+    /// A terminal. It is passed on request.
     Terminal,
-    /// A pipe, file or socket: someone put something there to be read.
+    /// A pipe, file or socket. It is always passed.
     Content,
-    /// `/dev/null`, closed, or another device: nothing to pass.
+    /// `/dev/null`, another device, or closed. It is never passed.
     Nothing,
 }
 
-/// What standard input is now.
-pub(crate) fn kind() -> Kind {
+/// Returns the kind of this process's standard input.
+pub(crate) fn kind() -> StdinKind {
     let stdin = rustix::stdio::stdin();
-    let Ok(stat) = rustix::fs::fstat(stdin) else { return Kind::Nothing };
+    let Ok(stat) = rustix::fs::fstat(stdin) else { return StdinKind::Nothing };
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Fifo | FileType::RegularFile | FileType::Socket => Kind::Content,
-        FileType::CharacterDevice if rustix::termios::isatty(stdin) => Kind::Terminal,
-        _ => Kind::Nothing,
+        FileType::Fifo | FileType::RegularFile | FileType::Socket => StdinKind::Content,
+        FileType::CharacterDevice if rustix::termios::isatty(stdin) => StdinKind::Terminal,
+        _ => StdinKind::Nothing,
     }
 }
 
-/// Starts to read standard input.
+/// Starts to read this process's standard input.
 pub(crate) fn open() -> PipeReader {
     PipeReader::new(rustix::stdio::stdin())
 }

@@ -1,20 +1,21 @@
-//! The command line of Kennel. Thin: it reads what the user typed, calls the library, and shows what came back.
+//! Kennel's command line. It parses the arguments, calls the library and prints the results.
 //!
-//! This is the only crate that touches terminal, environment and exit codes. Nothing slow happens before a command
-//! starts: a cold `kennel run` is measured in milliseconds.
+//! Only this crate uses the terminal, environment variables and exit codes. Nothing slow may happen before a command
+//! starts, because a cold `kennel run` takes only milliseconds.
 
 mod cli;
 mod command;
 mod completion;
-mod drive;
+mod directories;
 mod engines;
 mod environment;
 mod help;
 mod input;
-mod life;
+mod interact;
+mod lifecycle;
+mod next_step;
 mod options;
 mod output;
-mod places;
 mod progress;
 mod providers;
 #[cfg(test)]
@@ -36,14 +37,13 @@ fn main() -> ExitCode {
         Err(error) => return report::usage(&error),
     };
     let providers = cli.providers();
-    // One thread is enough for one command, and a second would cost more than the work it could do.
+    // One thread is enough for one command. Starting a second one would cost more than it saves.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return report::failure(&kennel_core::Error::io("start the runtime", error)),
     };
     let status = runtime.block_on(cli.run(&providers));
-    // Everything is let go of at once. A thread may still wait for standard input, or for a slow reader of our output:
-    // nobody waits for it.
+    // Exit without waiting for threads: one may still be blocked on standard input, or on a slow reader of the output.
     #[expect(clippy::disallowed_methods, reason = "the main function of the program ends the process")]
     std::process::exit(status.into())
 }

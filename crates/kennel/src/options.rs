@@ -1,4 +1,4 @@
-//! Options that several commands share, and what they mean to the library.
+//! Options that several commands share, and their conversion to the library's types.
 
 mod host_path;
 mod program;

@@ -1,7 +1,7 @@
 //! Standard output and error of this process.
 //!
-//! A reader that takes its time must not make us deaf to signals, so what might block is written by another thread.
-//! Descriptors are never set non-blocking: they are shared with who started us.
+//! A slow reader must not delay the handling of signals, so a write that may block is done by another thread.
+//! Descriptors are never made non-blocking, because they are shared with the process that started this one.
 
 use kennel_core::{printable_json, printable_layout};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -12,11 +12,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
 
-/// Exit status of a program whose reader went away: 128 and SIGPIPE.
+/// The exit status if the reader of standard output has closed it: 128 plus SIGPIPE.
 pub(crate) const BROKEN_PIPE: u8 = 141;
 
-/// Prints text that Kennel laid out to standard output, with colours if it is a terminal; returns the exit status. What comes from
-/// outside must be `printable` before it gets here; characters beyond ASCII that a terminal would act on are escaped in any case.
+/// Prints text to standard output, with colours if it is a terminal, and returns the exit status. The caller must
+/// escape untrusted parts with `printable`. Non-ASCII characters that control a terminal are always escaped.
 pub(crate) fn print(text: &str) -> u8 {
     let text = printable_layout(text);
     let mut out = anstream::stdout().lock();
@@ -28,7 +28,7 @@ pub(crate) fn print(text: &str) -> u8 {
     }
 }
 
-/// Prints bytes as they are; answers the exit status.
+/// Prints bytes unchanged to standard output, and returns the exit status.
 pub(crate) fn print_plain(bytes: &[u8]) -> u8 {
     match write_all(rustix::stdio::stdout(), bytes) {
         Ok(()) => 0,
@@ -37,25 +37,25 @@ pub(crate) fn print_plain(bytes: &[u8]) -> u8 {
     }
 }
 
-/// Prints a value as JSON of several lines; returns the exit status. Nothing in it can drive a terminal.
+/// Prints a value as JSON on several lines, and returns the exit status. Control characters are escaped.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> u8 {
     print_json_text(serde_json::to_string_pretty(value))
 }
 
-/// Prints a value as JSON of one line, of which there may be many; returns the exit status. Nothing in it can drive a terminal.
+/// Prints a value as JSON on one line, and returns the exit status. Control characters are escaped.
 pub(crate) fn print_json_line(value: &impl serde::Serialize) -> u8 {
     print_json_text(serde_json::to_string(value))
 }
 
 fn print_json_text(text: serde_json::Result<String>) -> u8 {
     match text {
-        // Straight through: what is in the value must not be taken for colours.
+        // Without colour support, because text in the value must not be interpreted as colours.
         Ok(text) => print_plain(format!("{}\n", printable_json(&text)).as_bytes()),
         Err(error) => crate::report::failed(&kennel_core::Error::io("write JSON", std::io::Error::other(error))),
     }
 }
 
-/// One of the two streams.
+/// One of the two output streams of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     Stdout,
@@ -70,9 +70,9 @@ impl Stream {
         }
     }
 
-    /// Writes all bytes as they are.
+    /// Writes all bytes unchanged.
     pub(crate) async fn write(self, bytes: Vec<u8>) -> Result<(), Errno> {
-        // POSIX: a pipe that is ready takes this much without blocking.
+        // A pipe that is ready accepts this many bytes without blocking (`PIPE_BUF` on Linux).
         const READY_TAKES: usize = 4096;
         let descriptor = self.descriptor();
         if bytes.len() <= READY_TAKES && is_ready(descriptor) {
@@ -82,7 +82,7 @@ impl Stream {
     }
 }
 
-/// Standard output as a stream. One write may be under way; an error of it is returned by the next call.
+/// Standard output as an asynchronous writer. One write may be in progress; the next call returns its error.
 #[derive(Default)]
 pub(crate) struct Stdout {
     writing: Option<Writing>,
@@ -92,7 +92,7 @@ pub(crate) struct Stdout {
 type Writing = Pin<Box<dyn Future<Output = Result<(), Errno>> + Send>>;
 
 impl Stdout {
-    /// Whether a write failed because nobody reads standard output any more.
+    /// Whether a write failed because the reader of standard output has closed it.
     pub(crate) fn reader_left(&self) -> bool {
         self.reader_left
     }
@@ -110,7 +110,7 @@ impl AsyncWrite for Stdout {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         ready!(self.poll_done(cx))?;
         self.writing = Some(Box::pin(Stream::Stdout.write(bytes.to_vec())));
-        // It begins now.
+        // A future does nothing until it is polled.
         match self.poll_done(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Ready(Ok(bytes.len())),
@@ -137,7 +137,7 @@ fn write_all(descriptor: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> 
         match rustix::io::write(descriptor, bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(Errno::INTR) => {}
-            // Whoever shares the descriptor made it non-blocking.
+            // Another process that shares the descriptor has made it non-blocking.
             Err(Errno::AGAIN) => {
                 let mut poll = [PollFd::from_borrowed_fd(descriptor, PollFlags::OUT)];
                 rustix::event::poll(&mut poll, None)?;

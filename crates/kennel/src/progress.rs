@@ -1,4 +1,5 @@
-//! What a person sees while something takes long. Nothing, where standard error is no terminal or nobody wants to know.
+//! Shows progress on standard error while an operation takes long. Shows nothing if standard error is not a terminal,
+//! or with `--quiet`.
 
 use crate::report::{self, is_watched};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -8,12 +9,12 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// From when on someone who waits wonders.
+/// How long an operation takes before its progress is shown.
 const LONG: Duration = Duration::from_secs(1);
-/// How often what is shown moves.
+/// How often the progress is updated.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Does something, and says what if it takes long.
+/// Waits for `work`, and shows `what` if it takes long.
 pub(crate) async fn while_waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
     if !is_watched() {
         return work.await;
@@ -25,7 +26,7 @@ pub(crate) async fn while_waiting<T>(what: &str, work: impl Future<Output = T>) 
     let line =
         ProgressBar::new_spinner().with_style(style("{spinner} {msg} ({elapsed})")).with_message(printable(what));
     line.enable_steady_tick(TICK);
-    // It goes also if the wait is given up.
+    // The line is also removed if this future is dropped.
     let _cleared = Cleared(&line);
     work.await
 }
@@ -38,13 +39,13 @@ impl Drop for Cleared<'_> {
     }
 }
 
-/// Has an image pulled, with a bar for each of its parts.
+/// Pulls an image, with a progress bar for each of its layers.
 pub(crate) async fn pull(provider: &dyn Provider, image: &str, when: Pull) -> Result<()> {
     let bars = Bars::new(format!("pulling {image}"));
     provider.pull(image, when, &|progress| bars.show(progress)).await
 }
 
-/// A bar for each part of something; they go with it.
+/// Progress bars, one for each part of an operation. They are removed when this is dropped.
 pub(crate) struct Bars {
     all: MultiProgress,
     parts: Mutex<HashMap<String, ProgressBar>>,
@@ -63,7 +64,7 @@ impl Bars {
         Self { all: MultiProgress::new(), parts: Mutex::default(), title, watched: is_watched() }
     }
 
-    /// The same, of an image that we handle ourselves.
+    /// Shows the progress of an image in Kennel's own store.
     pub(crate) fn show_image(&self, kennel_image::Progress { part, doing, bytes }: kennel_image::Progress) {
         self.show(PullProgress { part, doing: doing.to_string(), bytes });
     }

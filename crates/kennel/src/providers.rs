@@ -1,20 +1,22 @@
-//! Which providers there are here, how each is made, and how a sandbox is found among them.
+//! Creates the providers, chooses one for a new sandbox, and finds existing sandboxes.
 //!
-//! Making one is cheap and asks nobody: an engine's client is built only for who needs that engine.
+//! Creating a provider is cheap and connects to nothing. The client of an engine is created only when it is needed.
 
+use crate::command::gc::Found;
 use crate::command::image::{logins, pull_options};
+use crate::directories::Directories;
 use crate::engines::{self, Endpoint};
-use crate::places::Places;
+use crate::next_step::{Hint, words};
 use crate::report;
 use crate::settings::Settings;
 use kennel_config::OnUnavailable;
-use kennel_core::{Error, Provider, Result, Sandbox, printable};
-use kennel_docker::{Docker, DockerOptions, Kind, NamePrefix};
+use kennel_core::{Error, Provider, Result, Sandbox, Sweep, printable};
+use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix};
 use kennel_image::PullOptions;
 use kennel_types::{ErrorCode, Mode, NetworkMode, ProviderKind, SandboxId, SandboxInfo};
 use std::sync::Arc;
 
-/// A provider, as people type it.
+/// The name of a provider on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ProviderName {
     /// Linux namespaces on this machine, without an engine
@@ -31,15 +33,15 @@ pub(crate) enum ProviderName {
 }
 
 impl ProviderName {
-    /// Where sandboxes are looked for, those that answer fastest first.
+    /// All providers that are searched for sandboxes, fastest first.
     pub(crate) const ALL: [Self; 4] = [Self::Native, Self::Local, Self::Podman, Self::Docker];
 
-    /// The name as it is typed.
+    /// Returns the name as it is typed.
     pub(crate) fn as_str(self) -> &'static str {
         self.kind().map_or("apple", ProviderKind::name)
     }
 
-    /// The provider in the mode table; none for one that does not exist yet.
+    /// Returns the provider in the mode table, or `None` if it is not implemented yet.
     pub(crate) fn kind(self) -> Option<ProviderKind> {
         match self {
             Self::Native => Some(ProviderKind::Native),
@@ -50,7 +52,7 @@ impl ProviderName {
         }
     }
 
-    /// The one that a setting names; none for `auto`.
+    /// Converts the setting `sandbox.provider`. Returns `None` for `auto`.
     fn set(provider: kennel_config::Provider) -> Result<Option<Self>> {
         use kennel_config::Provider;
         match provider {
@@ -67,12 +69,12 @@ impl ProviderName {
         }
     }
 
-    /// The row of the mode table that it keeps to, or would; that of an engine if it has none yet.
+    /// Returns the provider's first mode in the mode table; that of Docker if the provider is not implemented yet.
     pub(crate) fn mode(self) -> &'static Mode {
         Mode::first_of(self.kind().unwrap_or(ProviderKind::Docker))
     }
 
-    /// For what is there already: names of containers may begin with anything.
+    /// Creates the provider for existing sandboxes. They are found whatever the prefix of their containers' names is.
     pub(crate) fn make(self) -> Result<Arc<dyn Provider>> {
         self.make_with(NamePrefix::default())
     }
@@ -82,28 +84,28 @@ impl ProviderName {
             return Err(Error::new(ErrorCode::Unsupported, "--provider apple: there is no apple provider yet")
                 .hint("use --provider native, podman or docker"));
         }
-        let places = Places::find()?;
-        let (state, programs) = (places.provider_state(self.as_str()), places.programs());
+        let directories = Directories::find()?;
+        let (state, programs) = (directories.provider_state(self.as_str()), directories.programs());
         Ok(match self {
             Self::Apple => unreachable!("it was refused above"),
-            Self::Native => Arc::new(make_native(&places, PullOptions::default())),
+            Self::Native => Arc::new(make_native(&directories, PullOptions::default())),
             Self::Local => Arc::new(kennel_local::Local::new(state, programs)),
             Self::Podman | Self::Docker => {
-                let expected = if self == Self::Podman { Kind::Podman } else { Kind::Docker };
+                let expected = if self == Self::Podman { EngineKind::Podman } else { EngineKind::Docker };
                 let options = DockerOptions {
                     state_dir: state,
                     program_dir: programs,
                     expected,
-                    installation: places.installation()?,
+                    installation: directories.installation()?,
                     name_prefix,
                 };
                 let docker = Docker::new(options, self.endpoint()?.dialer()?).with_logins(logins());
-                Arc::new(docker.hiding(places.all()).beside_engines(engines::sockets()))
+                Arc::new(docker.hiding(directories.all()).beside_engines(engines::sockets()))
             }
         })
     }
 
-    /// Where the engine listens, of one that has an engine.
+    /// Returns the endpoint of the provider's engine. It is an error if the provider has none.
     pub(crate) fn endpoint(self) -> Result<Endpoint> {
         match self {
             Self::Podman => engines::podman(),
@@ -111,13 +113,13 @@ impl ProviderName {
         }
     }
 
-    /// Whether it is worth asking when nobody named it.
+    /// Whether the provider may be available. If the user did not name it, it is used only if so.
     fn may_be_here(self) -> bool {
         match self {
             Self::Native | Self::Local => true,
             Self::Apple => false,
             Self::Podman => self.endpoint().is_ok_and(|endpoint| endpoint.may_answer()),
-            // One engine is asked once: it says itself what it is.
+            // If both endpoints belong to the same engine, it is used only once, as Podman.
             Self::Docker => self.endpoint().is_ok_and(|endpoint| {
                 let podman = Self::Podman.endpoint().is_ok_and(|podman| podman.is_same(&endpoint));
                 endpoint.may_answer() && !podman
@@ -129,33 +131,33 @@ impl ProviderName {
 /// The providers that this call of the command line may use.
 pub(crate) struct Providers {
     named: Option<ProviderName>,
-    /// The native one, if it has begun already.
+    /// The native provider, if it has already started to prepare a sandbox.
     native: Option<Arc<kennel_native::Native>>,
 }
 
-/// The sandboxes there are, and the providers that could not tell.
+/// All sandboxes, and the providers that could not list theirs.
 pub(crate) struct Listing {
     pub(crate) found: Vec<SandboxInfo>,
     pub(crate) silent: Vec<(ProviderName, Error)>,
 }
 
 impl Providers {
-    /// All of them, or the one that was named.
+    /// Allows only the named provider, or all providers if none is named.
     pub(crate) fn new(named: Option<ProviderName>) -> Self {
         Self { named, native: None }
     }
 
-    /// Begins with a sandbox whose details are still to be found out, where there is anything to begin with.
+    /// Starts to prepare a native sandbox before its details are known, unless another provider will be used.
     pub(crate) fn prepare(&mut self, image: Option<&str>, network: Option<NetworkMode>) {
         let native = self.named.is_none_or(|name| name == ProviderName::Native) && image.is_none();
-        if let (true, Ok(places)) = (native, Places::find()) {
-            let native = make_native(&places, PullOptions::default());
+        if let (true, Ok(directories)) = (native, Directories::find()) {
+            let native = make_native(&directories, PullOptions::default());
             native.prepare(network);
             self.native = Some(Arc::new(native));
         }
     }
 
-    /// One of them for a new sandbox, made once if it has begun already.
+    /// Creates a provider for a new sandbox. Returns the existing native provider if it has started to prepare one.
     fn make(&self, name: ProviderName, settings: &Settings) -> Result<Arc<dyn Provider>> {
         match (&self.native, name) {
             (Some(native), ProviderName::Native) => {
@@ -163,16 +165,17 @@ impl Providers {
                 Ok(native.clone())
             }
             (None, ProviderName::Native) => {
-                Ok(Arc::new(make_native(&Places::find()?, pull_options(settings.images.clone()))))
+                Ok(Arc::new(make_native(&Directories::find()?, pull_options(settings.images.clone()))))
             }
             _ => name.make_with(NamePrefix::new(settings.sandbox.name_prefix.as_str())?),
         }
     }
 
-    /// The one for a new sandbox: the one that was named, on the command line or in the settings; else native where it
-    /// works, else Podman, else Docker. Never `local` by itself.
+    /// Returns the provider for a new sandbox: the one that is named on the command line or in the settings, else
+    /// native if it works, else Podman, else Docker. `local` is never chosen automatically.
     ///
-    /// Where the user has chosen to go without a sandbox, the settings that describe one are dropped, and named.
+    /// If the settings allow commands to run without a sandbox, and there is none, the settings that describe a sandbox
+    /// are removed, and a warning lists them.
     pub(crate) async fn for_new(&self, settings: &mut Settings, image: Option<&str>) -> Result<Arc<dyn Provider>> {
         if let Some(named) = self.named {
             return self.make(named, settings);
@@ -201,7 +204,7 @@ impl Providers {
         self.directly(&format!("{reason}, and sandbox.onUnavailable is run-directly"), settings)
     }
 
-    /// Plain processes of this machine, and a warning that says so.
+    /// Returns the provider for plain processes of the host, and warns that there is no sandbox.
     fn directly(&self, reason: &str, settings: &mut Settings) -> Result<Arc<dyn Provider>> {
         let dropped = settings.without_sandbox();
         let dropped =
@@ -212,7 +215,7 @@ impl Providers {
 
     async fn detected(&self, settings: &Settings, image: Option<&str>) -> Result<Arc<dyn Provider>> {
         let native = self.make(ProviderName::Native, settings)?;
-        // What is only in an engine's own store may be there and nowhere else.
+        // An image that is not in Kennel's store may be in that of an engine.
         let engine = || {
             [ProviderName::Podman, ProviderName::Docker]
                 .into_iter()
@@ -226,7 +229,8 @@ impl Providers {
             if availability.available {
                 return Ok(native);
             }
-            availability.fix.map_or(availability.detail.clone(), |fix| format!("{} ({fix})", availability.detail))
+            let fix = availability.next_step.as_ref().map(words);
+            fix.map_or(availability.detail.clone(), |fix| format!("{} ({fix})", availability.detail))
         };
         let chosen = self.engine(settings, &format!("native: {reason}")).await?;
         if image.is_none() {
@@ -235,7 +239,7 @@ impl Providers {
         self.make(chosen, settings)
     }
 
-    /// The one that builds images: the one that was named, else an engine.
+    /// Returns the provider that builds images: the named one, else an engine.
     pub(crate) async fn for_builds(&self, settings: &Settings) -> Result<Arc<dyn Provider>> {
         let set = ProviderName::set(settings.sandbox.provider)?;
         let engine = set.filter(|name| matches!(name, ProviderName::Podman | ProviderName::Docker));
@@ -246,11 +250,11 @@ impl Providers {
         self.make(chosen, settings)
     }
 
-    /// Podman where it answers, else Docker. `native` says why it is neither.
+    /// Returns Podman if it works, else Docker. The error contains `native`: why the native provider is not used.
     async fn engine(&self, settings: &Settings, native: &str) -> Result<ProviderName> {
         let (podman, docker) = (ProviderName::Podman.endpoint()?, ProviderName::Docker.endpoint()?);
         Ok(match (podman.may_answer(), docker.may_answer()) {
-            // A socket may be all there is of an engine.
+            // A socket may exist although its engine does not run.
             (true, true) if !podman.is_same(&docker) => {
                 let made = self.make(ProviderName::Podman, settings)?;
                 if made.probe().await.available { ProviderName::Podman } else { ProviderName::Docker }
@@ -268,9 +272,9 @@ impl Providers {
         })
     }
 
-    /// The sandbox of that id, name or beginning of an id.
+    /// Finds a sandbox by its id, its name or the beginning of its id.
     pub(crate) async fn find(&self, text: &str) -> Result<Sandbox> {
-        // What cannot be an id goes to no provider: it may end up in a path there.
+        // Text that is not a valid id is not passed to a provider, which might use it in a path.
         if SandboxId::new(text).is_err() {
             return Err(Error::no_sandbox(printable(text)));
         }
@@ -329,7 +333,7 @@ impl Providers {
         }
     }
 
-    /// Everything that exists. Only a provider that was named must be able to tell.
+    /// Lists all sandboxes. It is an error if a named provider cannot list its sandboxes; others are left out.
     pub(crate) async fn list(&self) -> Result<Listing> {
         let mut listing = Listing { found: Vec::new(), silent: Vec::new() };
         for name in self.candidates() {
@@ -346,16 +350,17 @@ impl Providers {
         Ok(listing)
     }
 
-    /// Removes what was left behind, and answers what. Who cannot be asked is named.
-    pub(crate) async fn sweep(&self) -> Result<Vec<String>> {
+    /// Finds what killed programs left behind, and removes or only reports it. Warns about providers that do not
+    /// respond.
+    pub(crate) async fn sweep(&self, action: Sweep) -> Result<Vec<Found>> {
         let (mut removed, mut silent) = (Vec::new(), Vec::new());
         for name in self.candidates() {
             let swept = match name.make() {
-                Ok(provider) => provider.sweep().await,
+                Ok(provider) => provider.sweep(action).await,
                 Err(error) => Err(error),
             };
             match swept {
-                Ok(swept) => removed.extend(swept.into_iter().map(|what| format!("{}: {what}", name.as_str()))),
+                Ok(swept) => removed.extend(swept.into_iter().map(|what| Found { provider: name.as_str(), what })),
                 Err(error) if self.named.is_some() => return Err(error),
                 Err(error) => silent.push((name, error)),
             }
@@ -364,7 +369,7 @@ impl Providers {
         Ok(removed)
     }
 
-    /// Those that can be asked. Those that cannot are named, or are the error if they were asked for.
+    /// Returns the providers that respond. Warns about the others; it is an error if a named provider does not respond.
     pub(crate) async fn all_that_answer(&self) -> Result<Vec<Arc<dyn Provider>>> {
         let mut answer = Vec::new();
         let mut silent = Vec::new();
@@ -383,7 +388,7 @@ impl Providers {
         Ok(answer)
     }
 
-    /// The one that a new sandbox would get; native if none is available.
+    /// Returns the provider that a new sandbox would use; native if none is available.
     pub(crate) async fn name_for_new(&self, settings: &Settings) -> Result<ProviderName> {
         let found = match self.for_new(&mut settings.clone(), None).await {
             Err(error) if error.code() == ErrorCode::NotAvailable => None,
@@ -394,12 +399,12 @@ impl Providers {
         Ok(name.unwrap_or(ProviderName::Native))
     }
 
-    /// The one that was named.
+    /// Returns the provider that is named on the command line.
     pub(crate) fn named(&self) -> Option<ProviderName> {
         self.named
     }
 
-    /// The one that was named, or all there are.
+    /// Returns the named provider, or all providers if none is named.
     pub(crate) fn named_or_all(&self) -> Vec<ProviderName> {
         self.named.map_or_else(|| ProviderName::ALL.to_vec(), |name| vec![name])
     }
@@ -412,29 +417,29 @@ impl Providers {
     }
 }
 
-/// Whether native sandboxes can be made of that image at once.
+/// Whether the image is in Kennel's own store, so that native sandboxes can use it without a pull.
 fn has_image(image: &str) -> bool {
-    let store = Places::find().ok().and_then(|places| kennel_image::Store::open(places.images()).ok());
+    let store = Directories::find().ok().and_then(|directories| kennel_image::Store::open(directories.images()).ok());
     let found = store.zip(image.parse().ok()).and_then(|(store, reference)| store.get(&reference).ok());
     found.flatten().is_some()
 }
 
-fn make_native(places: &Places, pull: PullOptions) -> kennel_native::Native {
-    let native = kennel_native::Native::new(places.provider_state("native"), places.programs());
-    let native = native.hiding(places.all()).beside_engines(engines::sockets());
-    match kennel_image::Store::open(places.images()) {
+fn make_native(directories: &Directories, pull: PullOptions) -> kennel_native::Native {
+    let native = kennel_native::Native::new(directories.provider_state("native"), directories.programs());
+    let native = native.hiding(directories.all()).beside_engines(engines::sockets());
+    match kennel_image::Store::open(directories.images()) {
         Ok(store) => native.with_images(store, pull),
-        // Another's: it is told when an image is asked for.
+        // The store may belong to another user. That is an error only if an image is requested.
         Err(_) => native,
     }
 }
 
-/// Tries what the kernel grants to native sandboxes.
-pub(crate) fn try_kernel() -> Result<kennel_native::Trial> {
-    make_native(&Places::find()?, PullOptions::default()).try_kernel()
+/// Tests which features of the kernel native sandboxes can use.
+pub(crate) fn probe_kernel() -> Result<kennel_native::KernelSupport> {
+    make_native(&Directories::find()?, PullOptions::default()).probe_kernel()
 }
 
-/// Says which providers could not be asked.
+/// Warns about providers that did not respond.
 pub(crate) fn report_silent(silent: &[(ProviderName, Error)]) {
     for (name, error) in silent {
         report::warning(&format!("cannot list the sandboxes of {}: {error}", name.as_str()));

@@ -1,11 +1,11 @@
-//! The pages of `docs/reference`, which are made of what the program itself knows, and tested to be current.
+//! Generates the pages of `docs/reference` from the program itself, and tests that they are current.
 
 use crate::cli::Cli;
 use crate::environment;
 use serde_json::Value;
 use std::fmt::Write;
 
-/// Checks a generated page; with `KENNEL_UPDATE_DOCS=1` writes it.
+/// Checks that a generated page is current. With `KENNEL_UPDATE_DOCS=1`, writes the page instead.
 #[expect(clippy::disallowed_methods, reason = "a test that is told to write what it checks")]
 fn is_current(page: &str, text: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(page);
@@ -39,7 +39,7 @@ fn the_reference_of_commands_is_current() {
 
 #[test]
 fn the_reference_of_errors_is_current() {
-    use kennel_types::ErrorCode;
+    use kennel_types::{ErrorCode, LimitReason};
     let yes = |it: bool| if it { "yes" } else { "" };
     let mut text =
         "# Error codes\n\nThe same code in the library, in `--json`, in the exit status and in HTTP. Generated \
@@ -54,6 +54,15 @@ fn the_reference_of_errors_is_current() {
             yes(code.retryable()),
             yes(code.recoverable())
         )]);
+    }
+    text.push_str(
+        "\n## Reasons of limit_exceeded\n\nWith `--json`, `reason` says which kind of limit was reached. The reason \
+        decides the HTTP status, and\nwhether trying again can help.\n\n\
+        | reason | HTTP status | trying again can help |\n|---|---|---|\n",
+    );
+    for reason in LimitReason::ALL {
+        let (name, status, again) = (reason.name(), reason.http_status(), yes(reason.retryable()));
+        writeln!(text, "| `{name}` | {status} | {again} |").unwrap();
     }
     is_current("errors.md", &text);
 }
@@ -89,7 +98,7 @@ fn the_reference_of_settings_is_current() {
     is_current("config.md", &text);
 }
 
-/// The settings of a section, then the sections in it.
+/// Adds the settings of a section to the text, then the sections in it.
 fn section(text: &mut String, path: &str, schema: &Value) {
     let properties = || schema["properties"].as_object().into_iter().flatten();
     let same = |property: &Value| {
@@ -131,7 +140,7 @@ fn section(text: &mut String, path: &str, schema: &Value) {
     }
 }
 
-/// The settings that a key leads to, and whether each is under a name that the user chooses.
+/// Returns the schema of the settings below a key, and whether they are below names that the user chooses.
 fn below(property: &Value) -> Option<(&Value, bool)> {
     if property["properties"].is_object() {
         return Some((property, false));
@@ -140,7 +149,7 @@ fn below(property: &Value) -> Option<(&Value, bool)> {
     any["properties"].is_object().then_some((any, true))
 }
 
-/// What may be written.
+/// Returns a description of the values that a setting accepts.
 fn value(property: &Value) -> String {
     if let Some(variants) = property["oneOf"].as_array().or(property["enum"].as_array()) {
         let names = variants.iter().filter_map(|it| it["const"].as_str().or(it.as_str()));
@@ -159,7 +168,7 @@ fn value(property: &Value) -> String {
     }
 }
 
-/// Text that fits into a cell of a table.
+/// Returns the text in a form that fits into a table cell.
 fn cell(text: &str) -> String {
     text.replace('\n', " ").replace('|', "\\|")
 }

@@ -1,5 +1,6 @@
-//! What goes to standard error: our own messages, and nothing raw from inside a sandbox.
+//! Kennel's own messages on standard error. Text from a sandbox is escaped.
 
+use crate::next_step::hint;
 use anstream::eprintln;
 use kennel_core::{Error, Result, printable, printable_layout};
 use kennel_types::ErrorCode;
@@ -8,32 +9,32 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What went wrong, and the next thing to type.
+/// Prints an error and its hint.
 pub(crate) fn error(error: &Error) {
     eprintln!("{} {}", "kennel:".red().bold(), error.for_person());
-    if let Some(hint) = error.next_step() {
-        eprintln!("  {} {}", "try:".cyan(), printable(hint));
+    if let Some(hint) = hint(error) {
+        eprintln!("  {} {}", "try:".cyan(), printable(&hint));
     }
 }
 
-/// Reports an error and answers the exit status for it.
+/// Prints an error, and returns its exit status.
 pub(crate) fn failed(what: &Error) -> u8 {
     error(what);
     exit_status(what)
 }
 
-/// The exit status for an error.
+/// Returns the exit status for an error.
 pub(crate) fn exit_status(error: &Error) -> u8 {
-    // What does not fit into a status is a failure of ours.
+    // A number that does not fit into an exit status is an internal error.
     u8::try_from(error.exit_status()).unwrap_or(ErrorCode::Internal.exit_status())
 }
 
-/// The same, for `main`.
+/// Prints an error, and returns its exit code for `main`.
 pub(crate) fn failure(error: &Error) -> ExitCode {
     ExitCode::from(failed(error))
 }
 
-/// Something that is not as it should be, and stops nothing.
+/// Prints a warning.
 pub(crate) fn warning(text: &str) {
     if SILENT.load(Ordering::Relaxed) {
         return;
@@ -41,20 +42,20 @@ pub(crate) fn warning(text: &str) {
     eprintln!("{} {}", "kennel:".yellow().bold(), printable(text));
 }
 
-/// Something that was asked for and is no data, laid out by Kennel, such as what is about to be done. What comes from outside must be
-/// `printable` before it gets here.
+/// Prints requested text that is not data, such as the commands that are about to run. The caller must escape untrusted
+/// parts with `printable`.
 pub(crate) fn say(text: &str) {
     eprintln!("{}", printable_layout(text));
 }
 
-/// What something long says as it goes on, unless nobody wants to know.
+/// Prints a line of progress, unless `--quiet` is set.
 pub(crate) fn progress(line: &str) {
     if !QUIET.load(Ordering::Relaxed) {
         eprintln!("{}", printable(line));
     }
 }
 
-/// Asks a person, and reads a line.
+/// Asks the user a question, and reads the reply from standard input.
 pub(crate) fn ask(question: &str) -> Result<String> {
     let failed = |error| Error::io("ask", error);
     let mut out = anstream::stderr().lock();
@@ -67,29 +68,30 @@ pub(crate) fn ask(question: &str) -> Result<String> {
 static QUIET: AtomicBool = AtomicBool::new(false);
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// Whether nothing is to be said that is not an error, a warning, or what was asked for.
+/// Sets whether progress and notes are omitted (`--quiet`).
 pub(crate) fn set_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }
 
-/// Whether warnings are left out too: the shell that asks for completions shows nobody what is said.
+/// Also omits warnings, because a shell that requests completions does not show them.
 pub(crate) fn set_silent() {
     SILENT.store(true, Ordering::Relaxed);
 }
 
-/// Whether there is a person on standard error who wants to know how things go.
+/// Whether notes and progress are shown: standard error is a terminal, and `--quiet` is not set.
 pub(crate) fn is_watched() -> bool {
     !QUIET.load(Ordering::Relaxed) && std::io::stderr().is_terminal()
 }
 
-/// Something good to know. Only for people: a program that reads standard error finds the command's own there.
+/// Prints a note, only if standard error is a terminal. A program that reads standard error expects only the command's
+/// own output there.
 pub(crate) fn note(text: &str) {
     if is_watched() {
         eprintln!("{} {}", "kennel:".bold(), printable(text));
     }
 }
 
-/// What clap has to say: help and version are no errors, everything else is one of ours.
+/// Prints clap's message, and returns its exit code. Help and version are not errors.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let printed = error.print();
     if error.use_stderr() {

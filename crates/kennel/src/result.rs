@@ -1,19 +1,20 @@
-//! What `run` and `exec` have to tell in the end: an exit status, and with `--json` one object.
+//! The result of `run` and `exec`: an exit status and, with `--json`, one object.
 
-use crate::drive::{Ending, Sink};
+use crate::interact::{Ending, Sink};
+use crate::next_step::hint;
 use crate::output::{BROKEN_PIPE, print_json};
 use crate::report;
 use crate::signals::interrupted;
 use crate::triggers::Triggers;
 use base64::Engine;
 use kennel_core::{Collector, Error, Output, RUN_OUTPUT_CAP, Result};
-use kennel_types::{ErrorCode, ExitStatus, SandboxId};
+use kennel_types::{ErrorCode, ExitStatus, Field, LimitReason, NextStep, SandboxId};
 use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What is known of a command so far.
-pub(crate) struct Record {
+/// Collects the result of a command while it runs.
+pub(crate) struct CommandReport {
     json: bool,
     pub(crate) sink: Sink,
     pub(crate) provider: Option<&'static str>,
@@ -41,7 +42,7 @@ struct Timings {
     total: f64,
 }
 
-/// A part of the work.
+/// A phase of `run` or `exec`, whose duration is reported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Phase {
     Create,
@@ -51,8 +52,8 @@ pub(crate) enum Phase {
     Remove,
 }
 
-impl Record {
-    /// Begins to count. With `json` output is collected, else passed on.
+impl CommandReport {
+    /// Starts to measure time. `json` collects the output; otherwise the output is passed on.
     pub(crate) fn begin(json: bool) -> Self {
         let now = Instant::now();
         Self {
@@ -68,7 +69,7 @@ impl Record {
         }
     }
 
-    /// A phase is over, and the next begins.
+    /// Records the end of a phase, at which the next one begins.
     pub(crate) fn ended(&mut self, phase: Phase) {
         let now = Instant::now();
         let slot = match phase {
@@ -82,14 +83,15 @@ impl Record {
         self.lap = now;
     }
 
-    /// Remembers the trigger files of the workspace as they are now, if anyone is to be told what became of them. `hooks`: see
-    /// [`Triggers::look`].
+    /// Records the current state of the workspace's trigger files, if changes to them will be reported. For `hooks`,
+    /// see [`Triggers::look`].
     pub(crate) fn look_at(&mut self, workspace: Option<&Path>, hooks: bool) {
         let told = self.json || report::is_watched();
         self.triggers = workspace.filter(|_| told).and_then(|workspace| Triggers::look(workspace, hooks));
     }
 
-    /// Tells all, and answers the exit status: the command's own where there is one. `cleanup` is what went wrong after it.
+    /// Prints the result, and returns the exit status: that of the command if it has one. `cleanup` is the result of
+    /// removing the sandbox.
     pub(crate) fn conclude(mut self, outcome: Result<Ending>, cleanup: Result<()>) -> u8 {
         self.timings.total = milliseconds(self.began.elapsed());
         let mut status = ExitStatus::default();
@@ -102,7 +104,7 @@ impl Record {
             }
             Ok(Ending::Aborted(ended, signal)) => {
                 status = ended;
-                // Whoever pressed Ctrl-C knows it. A program that reads the object has to be told.
+                // A user who pressed Ctrl-C needs no message. A program that reads the object does.
                 problem = complaint(ended, self.timeout).or_else(|| self.json.then(|| interrupted(signal)));
                 ended.shell_code() as u8
             }
@@ -127,7 +129,8 @@ impl Record {
         if problem.is_some() {
             cleanup.iter().for_each(report::error);
         }
-        let error = problem.as_ref().map(JsonError::of).or_else(|| cleanup.as_ref().map(JsonError::of_cleanup));
+        let error =
+            problem.as_ref().map(JsonError::from_error).or_else(|| cleanup.as_ref().map(JsonError::from_cleanup));
         self.print(exit, status, error, changed)
     }
 
@@ -144,7 +147,7 @@ impl Record {
             stdout_base64: exact(&output.stdout),
             stderr_base64: exact(&output.stderr),
             truncated: output.truncated(),
-            cut: Cut::of(&output),
+            cut: Cut::from_output(&output),
             timed_out: status.timed_out,
             oom_killed: status.oom_killed,
             sandbox_id: self.sandbox.as_ref(),
@@ -168,7 +171,7 @@ struct Object<'a> {
     signal: Option<i32>,
     stdout: String,
     stderr: String,
-    /// The bytes themselves, where text would lose some.
+    /// The exact bytes, if they are not valid UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     stdout_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -180,13 +183,13 @@ struct Object<'a> {
     oom_killed: bool,
     sandbox_id: Option<&'a SandboxId>,
     provider: Option<&'static str>,
-    /// Files of the workspace that programs on the host run, and that changed meanwhile.
+    /// The trigger files that have changed: files of the workspace that programs on the host run.
     changed_triggers: Vec<String>,
     error: Option<JsonError>,
     timings: &'a Timings,
 }
 
-/// Bytes that were cut off.
+/// The number of bytes of each stream that were cut off.
 #[derive(Serialize)]
 struct Cut {
     stdout: u64,
@@ -194,50 +197,57 @@ struct Cut {
 }
 
 impl Cut {
-    fn of(output: &Output) -> Option<Self> {
+    fn from_output(output: &Output) -> Option<Self> {
         output.truncated().then_some(Self { stdout: output.stdout_cut, stderr: output.stderr_cut })
     }
 }
 
-/// An error, as a program reads it.
+/// An error in JSON output.
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct JsonError {
     code: ErrorCode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<LimitReason>,
     message: String,
+    /// What to do next, as text with commands and flags.
     hint: Option<String>,
+    /// What to do next, as data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_step: Option<NextStep>,
     retryable: bool,
     recoverable: bool,
 }
 
 impl JsonError {
-    pub(crate) fn of(error: &Error) -> Self {
+    pub(crate) fn from_error(error: &Error) -> Self {
         Self {
             code: error.code(),
+            reason: error.reason(),
             message: error.to_string(),
-            hint: error.next_step().map(ToOwned::to_owned),
-            retryable: error.code().retryable(),
-            recoverable: error.code().recoverable(),
+            hint: hint(error),
+            next_step: error.next_step().cloned(),
+            retryable: error.retryable(),
+            recoverable: error.recoverable(),
         }
     }
 
-    /// What went wrong after the command had ended. Its result is there all the same, and whoever wants more can go on.
-    fn of_cleanup(error: &Error) -> Self {
-        Self { recoverable: true, ..Self::of(error) }
+    /// Converts an error that occurred after the command had ended. The result of the command is still valid.
+    fn from_cleanup(error: &Error) -> Self {
+        Self { recoverable: true, ..Self::from_error(error) }
     }
 }
 
-/// What there is to say about how a command ended, beside its exit code.
+/// Returns the error for a command that reached its time limit or ran out of memory.
 fn complaint(status: ExitStatus, timeout: Option<Duration>) -> Option<Error> {
     if status.timed_out {
         let within = timeout.map(|limit| format!(" within {limit:?}")).unwrap_or_default();
         let message = format!("the command did not finish{within}, and was ended");
-        return Some(
-            Error::new(ErrorCode::Timeout, message).hint("give it more time with --timeout, or --timeout none"),
-        );
+        return Some(Error::new(ErrorCode::Timeout, message).suggest(NextStep::set(Field::Timeout)));
     }
     status.oom_killed.then(|| {
-        Error::new(ErrorCode::LimitExceeded, "the command ran out of memory, and was killed")
-            .hint("allow it more with --memory")
+        Error::limit(LimitReason::OutOfMemory, "the command ran out of memory, and was killed")
+            .suggest(NextStep::set(Field::Memory))
             .exit_code(status.shell_code())
     })
 }
@@ -257,7 +267,7 @@ mod tests {
     #[test]
     fn after_a_failed_cleanup_the_session_can_go_on() {
         let error = Error::new(ErrorCode::NotAvailable, "remove sandbox x: the engine is gone");
-        let told = JsonError::of_cleanup(&error);
+        let told = JsonError::from_cleanup(&error);
         assert_eq!((told.code, told.retryable, told.recoverable), (ErrorCode::NotAvailable, true, true));
     }
 }

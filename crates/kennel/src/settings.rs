@@ -1,11 +1,13 @@
-//! The settings in force: what was said in files and variables for every new sandbox.
+//! The settings in effect: defaults for new sandboxes, from settings files and environment variables.
 
 pub(crate) mod trust;
 
-use crate::places::Places;
+use crate::directories::Directories;
+use crate::next_step::Hint;
 use crate::{environment, report};
 use kennel_config::{
-    Config, Environment, ImagesSection, Layer, Layered, Loaded, Location, Place, Problem, SandboxSection, Sources, Tree,
+    Config, Environment, ImagesSection, Layered, Loaded, Location, Problem, SandboxSection, SearchPath, SettingsLayer,
+    Sources, Tree,
 };
 use kennel_core::{Error, Result};
 use std::cell::RefCell;
@@ -17,20 +19,21 @@ use trust::Trust;
 /// Sections that no command uses yet.
 const UNUSED: [&str; 2] = ["container", "agent"];
 
-/// What a new sandbox is, where the command line does not say otherwise.
+/// The settings in effect for a new sandbox. Flags on the command line override them.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) sandbox: SandboxSection,
-    /// Where images come from.
+    /// Settings for pulling and storing images.
     pub(crate) images: ImagesSection,
-    /// Where each came from; nothing if nobody said anything.
+    /// All layers of settings; `None` if only the built-in defaults apply.
     layered: Option<Layered>,
-    /// Where their paths led when trust was checked.
+    /// The paths in the settings, resolved as they were when trust was checked.
     paths: RealPaths,
 }
 
 impl Settings {
-    /// Those for the current directory. A project's files count only as far as they are trusted.
+    /// Returns the settings for the current directory. Fails if the project's files grant something and are not
+    /// trusted.
     pub(crate) fn in_force() -> Result<Self> {
         let around = Around::look()?;
         let paths = RealPaths::default();
@@ -40,21 +43,21 @@ impl Settings {
         }
         let loaded = around.load()?;
         warn_without_effect(&loaded);
-        let grants = loaded.layered.grants(&|path| paths.of(path).ok());
+        let grants = loaded.layered.grants(&|path| paths.resolve(path).ok());
         if !grants.is_empty() {
-            Trust::new(Places::find()?.trusted()).check(&loaded, &grants)?;
+            Trust::new(Directories::find()?.trusted()).check(&loaded, &grants)?;
         }
         let Config { mut sandbox, images, .. } = loaded.layered.config().map_err(|error| wrong(&error))?;
-        if loaded.layered.layer_of("sandbox.extraToolchains") == Some(Layer::Project) {
+        if loaded.layered.layer_of("sandbox.extraToolchains") == Some(SettingsLayer::Project) {
             for path in &mut sandbox.extra_toolchains {
-                *path = paths.of(path).unwrap_or_else(|_| path.clone());
+                *path = paths.resolve(path).unwrap_or_else(|_| path.clone());
             }
         }
         Ok(Self { sandbox, images, layered: Some(loaded.layered), paths })
     }
 
-    /// How long a command may take in a sandbox that exists, if someone has said so. Nothing else counts for such a
-    /// sandbox, so nothing else has to be trusted.
+    /// Returns the time limit for a command in an existing sandbox, or `None` if none is set. No other setting applies
+    /// to an existing sandbox, so trust is checked only for this one.
     pub(crate) fn command_timeout() -> Result<Option<Duration>> {
         const KEY: &str = "sandbox.commandTimeout";
         let around = Around::look()?;
@@ -65,17 +68,17 @@ impl Settings {
         let mut grants = loaded.layered.grants(&|path| path.canonicalize().ok());
         grants.retain(|grant| grant.key.to_string() == KEY);
         if !grants.is_empty() {
-            Trust::new(Places::find()?.trusted()).check(&loaded, &grants)?;
+            Trust::new(Directories::find()?.trusted()).check(&loaded, &grants)?;
         }
         let config = loaded.layered.config().map_err(|error| wrong(&error))?;
-        let is_set = loaded.layered.layer_of(KEY).is_some_and(|layer| layer != Layer::BuiltIn);
+        let is_set = loaded.layered.layer_of(KEY).is_some_and(|layer| layer != SettingsLayer::BuiltIn);
         Ok(is_set.then_some(config.sandbox.command_timeout.0))
     }
 
-    /// Drops what describes a sandbox and cannot hold without one; returns the keys that were set. What was typed is not
-    /// dropped: the provider refuses it.
+    /// Removes the settings that have no meaning without a sandbox, and returns the keys that were set. Flags are not
+    /// removed: the provider refuses them.
     pub(crate) fn without_sandbox(&mut self) -> Vec<String> {
-        // What counts for a plain process as well.
+        // Settings that also apply to a plain process.
         const KEPT: [&str; 12] = [
             "enabled",
             "provider",
@@ -116,34 +119,34 @@ impl Settings {
         names
     }
 
-    /// Where a path of a volume or of the workspace leads. It is looked up once, so that what is mounted is what trust was
-    /// checked for.
+    /// Resolves the symlinks in the path of a volume or of the workspace. Each path is resolved only once, so that the
+    /// path that is mounted is the one for which trust was checked.
     pub(crate) fn real_path(&self, path: &Path) -> std::io::Result<PathBuf> {
-        self.paths.of(path)
+        self.paths.resolve(path)
     }
 
-    /// A setting that someone has made; `None` where the built-in one counts.
+    /// Returns `value` if the setting at `key` is set explicitly, and `None` if the built-in default applies.
     pub(crate) fn said<T>(&self, key: &str, value: T) -> Option<T> {
         let layer = self.layered.as_ref()?.layer_of(key)?;
-        (layer != Layer::BuiltIn).then_some(value)
+        (layer != SettingsLayer::BuiltIn).then_some(value)
     }
 
-    /// What an environment variable says at a key, as it is written there, if that is what counts.
+    /// Returns the value at `key` as written in an environment variable, or `None` if another layer decides it.
     pub(crate) fn in_environment(&self, key: &str) -> Option<&str> {
         match self.layered.as_ref()?.get(key).ok()?? {
-            Tree::Leaf(setting) if setting.origin.layer == Layer::Environment => setting.written.as_str(),
+            Tree::Leaf(setting) if setting.origin.layer == SettingsLayer::Environment => setting.written.as_str(),
             _ => None,
         }
     }
 }
 
-/// Paths without symlinks, each looked up once.
+/// A cache of paths with their symlinks resolved. Each path is resolved only once.
 #[derive(Clone, Default)]
 pub(crate) struct RealPaths(RefCell<HashMap<PathBuf, std::result::Result<PathBuf, i32>>>);
 
 impl RealPaths {
-    /// The path without symlinks, or why there is none.
-    pub(crate) fn of(&self, path: &Path) -> std::io::Result<PathBuf> {
+    /// Returns the path with all symlinks resolved. Later calls return the same result, even if a symlink has changed.
+    pub(crate) fn resolve(&self, path: &Path) -> std::io::Result<PathBuf> {
         let look = || path.canonicalize().map_err(|error| error.raw_os_error().unwrap_or_default());
         let mut known = self.0.borrow_mut();
         let found = known.entry(path.to_owned()).or_insert_with(look).clone();
@@ -151,11 +154,11 @@ impl RealPaths {
     }
 }
 
-/// What settings are looked for in.
+/// The sources of settings: the current directory, the user's directory and the environment.
 pub(crate) struct Around {
     pub(crate) here: PathBuf,
     pub(crate) user: Option<PathBuf>,
-    /// The ids of the calling user.
+    /// The ids of the calling user: the effective one and, with sudo, that of the user who called sudo.
     users: Vec<u32>,
     pub(crate) environment: Environment,
 }
@@ -165,27 +168,27 @@ impl Around {
         let here = std::env::current_dir().map_err(|error| Error::io("find the current directory", error))?;
         let behind_sudo = environment::sudo_owner().map(|owner| owner.uid);
         let users = std::iter::once(rustix::process::geteuid().as_raw()).chain(behind_sudo).collect();
-        Ok(Self { here, user: Places::config(), users, environment: environment::all() })
+        Ok(Self { here, user: Directories::config(), users, environment: environment::all() })
     }
 
-    pub(crate) fn places(&self) -> Vec<Place> {
+    pub(crate) fn search_paths(&self) -> Vec<SearchPath> {
         kennel_config::paths(&self.here, self.user.as_deref(), &self.users)
     }
 
-    /// Whether there is anything to read. To look is quick; to read is not.
+    /// Whether there are any settings. This is much faster than reading them.
     fn has_any(&self) -> bool {
         self.environment.keys().any(|name| kennel_config::is_ours(name))
-            || self.places().iter().any(|place| place.exists)
+            || self.search_paths().iter().any(|search_path| search_path.exists)
     }
 
-    /// The settings that commands use. Sections that none uses are not checked.
+    /// Reads the settings that commands use, and prints warnings. Sections that no command uses are not checked.
     pub(crate) fn load(&self) -> Result<Loaded> {
         let loaded = self.read(&UNUSED)?;
         warn(&loaded.warnings);
         Ok(loaded)
     }
 
-    /// All settings, to be shown. What is wrong in sections that no command uses is a warning.
+    /// Reads all settings, for display, and prints warnings. An error in a section that no command uses is a warning.
     pub(crate) fn load_all(&self) -> Result<Loaded> {
         let loaded = self.read(&[]).or_else(|error| {
             let used = self.read(&UNUSED)?;
@@ -210,10 +213,11 @@ impl Around {
     }
 }
 
-/// Says, in one line, which settings are accepted and do nothing yet.
+/// Warns, in one line, about settings that are accepted but have no effect yet.
 fn warn_without_effect(loaded: &Loaded) {
     let vm = loaded.layered.settings().find(|(key, setting)| {
-        setting.origin.layer != Layer::BuiltIn && key.segments().starts_with(&["sandbox".to_owned(), "vm".to_owned()])
+        setting.origin.layer != SettingsLayer::BuiltIn
+            && key.segments().starts_with(&["sandbox".to_owned(), "vm".to_owned()])
     });
     let vm = vm.map(|(_, setting)| ("sandbox.vm".to_owned(), setting.origin.at.clone()));
     let mut found: Vec<(String, Location)> = loaded.unused.iter().cloned().chain(vm).collect();

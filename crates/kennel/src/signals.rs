@@ -1,4 +1,4 @@
-//! Signals that this process gets, for those who pass them on or clean up first.
+//! Receives the signals that are sent to this process, so that commands can pass them on or clean up before they end.
 
 use kennel_core::{Error, Result};
 use kennel_types::ErrorCode;
@@ -7,7 +7,7 @@ use std::io::Read;
 use std::task::Poll;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a command inside gets to hear of.
+/// The signals that are passed on to a command in a sandbox.
 const PASSED_ON: [SignalKind; 6] = [
     SignalKind::interrupt(),
     SignalKind::terminate(),
@@ -17,7 +17,7 @@ const PASSED_ON: [SignalKind; 6] = [
     SignalKind::user_defined2(),
 ];
 
-/// Those that ask to end.
+/// The signals that ask a process to end.
 pub(crate) const ENDING: [i32; 4] = [
     SignalKind::interrupt().as_raw_value(),
     SignalKind::terminate().as_raw_value(),
@@ -25,18 +25,19 @@ pub(crate) const ENDING: [i32; 4] = [
     SignalKind::quit().as_raw_value(),
 ];
 
-/// The window's size changed.
+/// SIGWINCH: the size of the terminal window has changed.
 pub(crate) const WINDOW: i32 = SignalKind::window_change().as_raw_value();
-/// Ctrl-C.
+/// SIGINT, which Ctrl-C sends.
 pub(crate) const INTERRUPT: i32 = SignalKind::interrupt().as_raw_value();
 
-/// Signals as they come, from when this was made.
+/// A receiver for signals. It receives those that are sent after its creation.
 pub(crate) struct Signals {
     streams: Vec<(i32, Signal)>,
 }
 
 impl Signals {
-    /// Listens to what a command should hear of. What is ignored stays ignored: `nohup` means it.
+    /// Listens to the signals that are passed on to a command. Signals that this process ignores, for example because
+    /// of `nohup`, stay ignored.
     pub(crate) fn listen() -> Result<Self> {
         let ignored = ignored();
         let mut signals = Self { streams: Vec::with_capacity(PASSED_ON.len() + 1) };
@@ -48,7 +49,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Listens to changes of the window's size too.
+    /// Also listens to changes of the terminal window's size.
     pub(crate) fn and_window(mut self) -> Result<Self> {
         self.add(SignalKind::window_change())?;
         Ok(self)
@@ -61,7 +62,7 @@ impl Signals {
         Ok(())
     }
 
-    /// The next signal. Nothing is lost if this is dropped while it waits.
+    /// Waits for the next signal and returns its number. No signal is lost if the future is dropped.
     pub(crate) async fn next(&mut self) -> i32 {
         poll_fn(|cx| {
             for (number, stream) in &mut self.streams {
@@ -74,7 +75,7 @@ impl Signals {
         .await
     }
 
-    /// The next signal that asks this process to end.
+    /// Waits for the next signal other than a change of the window's size, and returns its number.
     pub(crate) async fn end(&mut self) -> i32 {
         loop {
             let number = self.next().await;
@@ -85,14 +86,15 @@ impl Signals {
     }
 }
 
-/// The error for work that a signal ended.
+/// Returns the error for an operation that a signal ended.
 pub(crate) fn interrupted(signal: i32) -> Error {
     Error::new(ErrorCode::Aborted, format!("ended by signal {signal}")).exit_code(128 + signal)
 }
 
-/// Signals that were ignored when this process began, as bits. The standard library only ever adds SIGPIPE.
+/// Returns the signals that this process ignores, as bits. These were ignored when it started, except SIGPIPE, which
+/// the standard library ignores.
 fn ignored() -> u64 {
-    // One read: the file is short, and this is on the way of every `run`.
+    // One read is enough for this short file. It matters, because every `run` does this.
     let mut buffer = [0; 4096];
     let count = std::fs::File::open("/proc/self/status").and_then(|mut file| file.read(&mut buffer)).unwrap_or(0);
     let status = String::from_utf8_lossy(&buffer[..count]);

@@ -1,17 +1,18 @@
-//! The user's terminal: its size, and raw mode that is always taken back.
+//! The user's terminal: its size and raw mode.
 //!
-//! Raw mode is undone when the guard is dropped and when the program panics (release builds abort without dropping
-//! anything). Signals reach us through the runtime, so they end in the guard being dropped.
+//! The terminal's settings are restored when the guard is dropped and when the program panics (release builds abort
+//! without dropping anything). Signals are handled by the runtime, so the guard is dropped after them as well.
 
 use kennel_core::{Error, Result};
 use kennel_types::TermSize;
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use std::sync::{Mutex, PoisonError};
 
-/// The settings to go back to.
+/// The terminal's settings before raw mode.
 static SAVED: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// The terminal in raw mode: every key goes to who reads, as bytes. Dropping it goes back.
+/// A guard that keeps the terminal in raw mode, in which every key is passed on as bytes. Dropping it restores the
+/// settings.
 pub(crate) struct Raw(());
 
 impl Raw {
@@ -43,7 +44,7 @@ impl Drop for Raw {
 }
 
 fn restore() {
-    // The lock is never held while something can panic, but a hook must not wait for anyone.
+    // The lock is never held while something can panic, but a panic hook must not block in any case.
     if let Ok(mut saved) = SAVED.try_lock()
         && let Some(before) = saved.take()
     {
@@ -51,17 +52,17 @@ fn restore() {
     }
 }
 
-/// Whether there is someone at a terminal who types and reads.
+/// Whether this process is used interactively: standard input and standard output are terminals.
 pub(crate) fn is_here() -> bool {
     isatty(rustix::stdio::stdin()) && isatty(rustix::stdio::stdout())
 }
 
-/// Whether there is someone at a terminal who can be asked: what is printed may go elsewhere.
+/// Whether the user can be asked a question. Standard output need not be a terminal for this.
 pub(crate) fn is_asking() -> bool {
     isatty(rustix::stdio::stdin()) && isatty(rustix::stdio::stderr())
 }
 
-/// The terminal's size now; what a terminal of old had if it does not say.
+/// Returns the terminal's current size, or a default size if the terminal does not report one.
 pub(crate) fn size() -> TermSize {
     let asked = [rustix::stdio::stdout(), rustix::stdio::stdin(), rustix::stdio::stderr()];
     asked
@@ -78,14 +79,14 @@ mod tests {
     use super::*;
     use expectrl::{Expect, Regex};
 
-    /// This test by itself, in a process of its own on a terminal of its own.
+    /// Set in the process that runs this test again, on its own terminal.
     const INSIDE: &str = "KENNEL_TEST_PANICS_ON_A_TERMINAL";
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the test runs itself a second time")]
     fn a_panic_gives_the_terminal_back() {
         if std::env::var_os(INSIDE).is_some() {
-            // A release build aborts: nothing is dropped there.
+            // A release build aborts on panic, so nothing is dropped.
             std::mem::forget(Raw::enter().unwrap());
             panic!("on purpose");
         }

@@ -1,8 +1,8 @@
-//! Trigger files: files of a workspace that programs on the host run, or take commands from, without being asked.
+//! Trigger files: files of a workspace that programs on the host run, or take commands from, without asking the user.
 //!
-//! A sandbox may change them, as any file of the workspace. What it changed is told, by names out of a fixed list: each is looked
-//! at before the command and after it. Nothing is read, no tree is walked, and no symlink is followed: the inside may have put
-//! one anywhere.
+//! A sandbox may change them like any other file of the workspace, and Kennel reports those that it changed. It checks
+//! a fixed list of names before the command and after it, and compares only metadata. It reads no content, walks no
+//! tree, and follows no symlink, because processes in the sandbox can create symlinks anywhere in the workspace.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
-/// Names at the top of the workspace.
+/// Trigger files at the top of the workspace.
 const FILES: &[&str] = &[
     ".bazelrc",
     ".devcontainer.json",
@@ -79,12 +79,13 @@ const FILES: &[&str] = &[
     "tox.ini",
 ];
 
-/// A directory of the workspace, and what counts in it.
+/// A directory of the workspace that contains trigger files.
 struct Dir {
     name: &'static str,
-    /// Its files by name, shown as `name/file`.
+    /// The trigger files in it. They are reported as `name/file`.
     files: &'static [&'static str],
-    /// Directories whose every entry counts, shown by their own name: an entry's name may be anything.
+    /// The directories in it in which every entry is a trigger file; an empty name means the directory itself. Only
+    /// the directory is reported, because the sandbox chooses the names of the entries.
     whole: &'static [&'static str],
 }
 
@@ -107,30 +108,31 @@ const DIRS: &[Dir] = &[
     Dir { name: ".zed", files: &["settings.json", "tasks.json"], whole: &[] },
 ];
 
-/// Most entries of a directory that are looked at one by one.
+/// The maximum number of entries of a directory that are checked. Of a larger directory, only its own metadata is
+/// compared.
 const MOST: usize = 256;
 
-/// The trigger files of a workspace as they were.
+/// The states of a workspace's trigger files before a command.
 pub(crate) struct Triggers {
     top: OwnedFd,
     hooks: bool,
-    before: Vec<(Name, State)>,
+    before: Vec<(Name, FileState)>,
 }
 
 impl Triggers {
-    /// Looks at the trigger files of a workspace. With `hooks` at those of git too: where they are protected nobody can have
-    /// changed them. `None` if the workspace cannot be opened.
+    /// Records the states of the trigger files of a workspace. Returns `None` if the workspace cannot be opened.
+    /// `hooks` includes git's hooks, which need no check if they are read-only in the sandbox.
     pub(crate) fn look(workspace: &Path, hooks: bool) -> Option<Self> {
         let top = rustix::fs::openat(CWD, workspace, DIRECTORY, Mode::empty()).ok()?;
         let before = look(top.as_fd(), hooks);
         Some(Self { top, hooks, before })
     }
 
-    /// Those that are not as they were, as names that are safe to show.
+    /// Returns the trigger files that have changed since. The names are from a fixed list, so they are safe to print.
     pub(crate) fn changed(&self) -> Vec<String> {
         let mut changed: Vec<Name> = Vec::new();
         for ((name, before), (_, now)) in self.before.iter().zip(look(self.top.as_fd(), self.hooks)) {
-            // One that is new as a whole is told once.
+            // If the directory itself is new, its files are not reported as well.
             if *before != now && !changed.iter().any(|known| known.file.is_empty() && known.dir == name.dir) {
                 changed.push(*name);
             }
@@ -139,7 +141,7 @@ impl Triggers {
     }
 }
 
-/// A name of the list: a file of a directory, or one of the two alone.
+/// The name of a trigger file: a file in a directory, a file at the top (no `dir`), or a directory itself (no `file`).
 #[derive(Clone, Copy)]
 struct Name {
     dir: &'static str,
@@ -154,17 +156,17 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// What is known of something. A change to its content changes `changed`, which no one can set.
+/// The state of a file. Each write to the file changes the time `changed` (ctime), which no program can set.
 #[derive(Clone, Copy, PartialEq)]
-enum State {
+enum FileState {
     Missing,
     Unknown(Errno),
     There { device: u64, inode: u64, mode: u32, size: i64, modified: (i64, i64), changed: (i64, i64) },
     Entries(u64),
 }
 
-impl State {
-    fn of(found: Result<Stat, Errno>) -> Self {
+impl FileState {
+    fn from_stat(found: Result<Stat, Errno>) -> Self {
         match found {
             Ok(stat) => Self::There {
                 device: stat.st_dev,
@@ -179,9 +181,9 @@ impl State {
         }
     }
 
-    /// What tells a directory from another one: what is in it may change.
-    fn of_dir(found: Result<Stat, Errno>) -> Self {
-        match Self::of(found) {
+    /// Keeps only what identifies a directory, so that changes to its entries do not count.
+    fn from_dir_stat(found: Result<Stat, Errno>) -> Self {
+        match Self::from_stat(found) {
             Self::There { device, inode, .. } => {
                 Self::There { device, inode, mode: 0, size: 0, modified: (0, 0), changed: (0, 0) }
             }
@@ -190,27 +192,28 @@ impl State {
     }
 }
 
-/// Without following a symlink in the last place.
+/// Flags that open a directory as a path. They refuse a symlink as the last component.
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The state of everything on the list, always in the same order.
-fn look(top: BorrowedFd<'_>, hooks: bool) -> Vec<(Name, State)> {
+/// Returns the state of every trigger file on the list, always in the same order.
+fn look(top: BorrowedFd<'_>, hooks: bool) -> Vec<(Name, FileState)> {
     let mut seen = Vec::with_capacity(FILES.len() + 4 * DIRS.len());
-    seen.extend(FILES.iter().map(|file| (Name { dir: "", file }, State::of(at(top, file)))));
+    seen.extend(FILES.iter().map(|file| (Name { dir: "", file }, FileState::from_stat(at(top, file)))));
     for Dir { name: dir, files, whole } in DIRS {
         let opened = rustix::fs::openat(top, *dir, DIRECTORY, Mode::empty());
-        // A symlink counts as itself; so does a file, as the one that leads to another git directory.
+        // A symlink in place of the directory is a trigger file itself, and so is a file: a file `.git` refers to a
+        // git directory elsewhere.
         let own = match &opened {
-            Ok(opened) if *dir == GIT.name => State::of_dir(rustix::fs::fstat(opened)),
-            Ok(_) | Err(Errno::NOENT) => State::Missing,
-            Err(_) => State::of(at(top, dir)),
+            Ok(opened) if *dir == GIT.name => FileState::from_dir_stat(rustix::fs::fstat(opened)),
+            Ok(_) | Err(Errno::NOENT) => FileState::Missing,
+            Err(_) => FileState::from_stat(at(top, dir)),
         };
         seen.push((Name { dir, file: "" }, own));
         let inner = opened.as_ref();
-        let each = |file: &str| inner.map_or(State::Missing, |inner| State::of(at(inner.as_fd(), file)));
+        let each = |file: &str| inner.map_or(FileState::Missing, |inner| FileState::from_stat(at(inner.as_fd(), file)));
         seen.extend(files.iter().map(|file| (Name { dir, file }, each(file))));
         for file in whole.iter().filter(|_| hooks || *dir != GIT.name) {
-            let entries = inner.map_or(State::Missing, |inner| entries(inner.as_fd(), file));
+            let entries = inner.map_or(FileState::Missing, |inner| entries(inner.as_fd(), file));
             seen.push((Name { dir, file }, entries));
         }
     }
@@ -221,19 +224,21 @@ fn at(dir: BorrowedFd<'_>, name: &str) -> Result<Stat, Errno> {
     rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// What is in a directory, one level deep.
-fn entries(dir: BorrowedFd<'_>, name: &str) -> State {
+/// Returns the state of a directory's entries, one level deep.
+fn entries(dir: BorrowedFd<'_>, name: &str) -> FileState {
     let path = if name.is_empty() { "." } else { name };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(opened) = rustix::fs::openat(dir, path, flags, Mode::empty()) else {
-        // A symlink, say.
-        return State::of(at(dir, path));
+        // For example, it is a symlink.
+        return FileState::from_stat(at(dir, path));
     };
-    let Ok(listed) = rustix::fs::Dir::read_from(&opened) else { return State::of(rustix::fs::fstat(&opened)) };
+    let Ok(listed) = rustix::fs::Dir::read_from(&opened) else {
+        return FileState::from_stat(rustix::fs::fstat(&opened));
+    };
     let mut sum = 0u64;
     for (count, entry) in listed.flatten().enumerate() {
         if count == MOST {
-            return State::of(rustix::fs::fstat(&opened));
+            return FileState::from_stat(rustix::fs::fstat(&opened));
         }
         let (name, bytes) = (entry.file_name(), entry.file_name().to_bytes());
         if matches!(bytes, b"." | b"..") {
@@ -243,15 +248,15 @@ fn entries(dir: BorrowedFd<'_>, name: &str) -> State {
         bytes.hash(&mut hash);
         if let Ok(stat) = rustix::fs::statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW) {
             (stat.st_dev, stat.st_ino, stat.st_mode).hash(&mut hash);
-            // What a directory holds is not looked at; its times change with that.
+            // The entries of a subdirectory do not count, and they change its size and times.
             if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
                 (stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec).hash(&mut hash);
             }
         }
-        // In any order.
+        // A sum does not depend on the order of the entries.
         sum = sum.wrapping_add(hash.finish());
     }
-    State::Entries(sum)
+    FileState::Entries(sum)
 }
 
 #[cfg(test)]
@@ -332,7 +337,7 @@ mod tests {
         assert_eq!(linked(".vscode"), [".vscode"]);
         assert_eq!(linked("package.json"), ["package.json"]);
         assert_eq!(linked(".git/hooks"), [".git/hooks"]);
-        // What a symlink leads to is not looked at.
+        // Changes to the target of a symlink do not count.
         let dir = tempfile::tempdir().unwrap();
         symlink(elsewhere.path().join(".vscode"), dir.path().join(".vscode")).unwrap();
         let before = Triggers::look(dir.path(), true).unwrap();
@@ -362,8 +367,8 @@ mod tests {
     fn kennels_own_settings_are_on_the_list() {
         let here = Path::new("/project");
         let names: Vec<String> = look(CWD, true).iter().map(|(name, _)| name.to_string()).collect();
-        for place in kennel_config::paths(here, None, &[0]) {
-            let Ok(name) = place.path.strip_prefix(here) else { continue };
+        for search_path in kennel_config::paths(here, None, &[0]) {
+            let Ok(name) = search_path.path.strip_prefix(here) else { continue };
             assert!(names.iter().any(|known| Path::new(known) == name), "{}", name.display());
         }
     }

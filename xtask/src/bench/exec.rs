@@ -1,56 +1,65 @@
-//! A command in a sandbox that is there already: one round trip to its keeper.
+//! Measures a command in a running sandbox, which takes one round trip to its keeper.
 
 use super::Effort;
-use super::arena::Arena;
+use super::environment::BenchEnvironment;
 use super::row::Row;
 use super::sample::{once, succeed, take_turns};
 use anyhow::{Result, bail};
 use kennel_core::Sandbox;
 use kennel_types::ExecSpec;
 
-fn call(arena: &Arena, sandbox: &Sandbox, spec: &ExecSpec) -> Result<()> {
-    let output = arena.wait(sandbox.run(spec, None, 1024))?;
+fn call(environment: &BenchEnvironment, sandbox: &Sandbox, spec: &ExecSpec) -> Result<()> {
+    let output = environment.wait(sandbox.run(spec, None, 1024))?;
     if !output.status.success() {
         bail!("{:?} failed: {:?}", spec.command, output.status);
     }
     Ok(())
 }
 
-/// In a native sandbox, beside the same program on the host.
-pub(super) fn native(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
-    let sandbox = arena.sandbox(arena.native(), None)?;
-    let spec = ExecSpec::argv([arena.busybox(), "true"]);
+/// Measures a command in a native sandbox, compared with the same program on the host.
+pub(super) fn native(environment: &BenchEnvironment, effort: Effort) -> Result<Vec<Row>> {
+    let sandbox = environment.sandbox(environment.native(), None)?;
+    let spec = ExecSpec::argv([environment.busybox(), "true"]);
     let id = sandbox.id().to_string();
-    let cli = || succeed(&mut arena.kennel(&["--provider", "native", "exec", &id, "--", arena.busybox(), "true"]));
-    let [library, cli, host] =
-        take_turns(effort.times(300), [once(|| call(arena, &sandbox, &spec)), once(cli), once(|| arena.host_true())])?;
-    arena.remove(&sandbox)?;
-    let beside = "spawn on the host";
+    let cli = || {
+        succeed(&mut environment.kennel(&["--provider", "native", "exec", &id, "--", environment.busybox(), "true"]))
+    };
+    let [library, cli, host] = take_turns(
+        effort.times(300),
+        [once(|| call(environment, &sandbox, &spec)), once(cli), once(|| environment.host_true())],
+    )?;
+    environment.remove(&sandbox)?;
+    let (who, beside) = (environment.who(), "spawn on the host");
     Ok(vec![
-        Row::times("exec of true by library call (native)", &library, beside, &host).at_most_more(1.0),
-        Row::times("kennel exec -- true (native)", &cli, beside, &host),
+        Row::times(&format!("exec of true by library call ({who})"), &library, beside, &host).at_most_more(1.0),
+        Row::times(&format!("kennel exec -- true ({who})"), &cli, beside, &host),
     ])
 }
 
-/// In a container, beside the engine's own way.
-pub(super) fn docker(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
-    let Some(docker) = arena.docker() else { return Ok(Vec::new()) };
-    let sandbox = arena.sandbox(&docker.provider, Some(&docker.image))?;
+/// Measures a command in a native sandbox of an ordinary user, compared with the same program on the host.
+pub(super) fn user(environment: &BenchEnvironment, effort: Effort) -> Result<Vec<Row>> {
+    environment.as_user(|environment| native(environment, effort))
+}
+
+/// Measures a command in a Docker container, compared with `docker exec`.
+pub(super) fn docker(environment: &BenchEnvironment, effort: Effort) -> Result<Vec<Row>> {
+    let Some(docker) = environment.docker() else { return Ok(Vec::new()) };
+    let sandbox = environment.sandbox(&docker.provider, Some(&docker.image))?;
     let spec = ExecSpec::argv(["true"]);
     let id = sandbox.id().to_string();
     let container = format!("kennel-{}", sandbox.info().name);
-    let cli = || succeed(&mut arena.kennel(&["--provider", "docker", "exec", &id, "--", "true"]));
+    let cli = || succeed(&mut environment.kennel(&["--provider", "docker", "exec", &id, "--", "true"]));
     let theirs = || succeed(&mut docker.command(&["exec", &container, "true"]));
-    let native = arena.sandbox(arena.native(), None)?;
+    let native = environment.sandbox(environment.native(), None)?;
     let native_id = native.id().to_string();
-    let native_words = ["--provider", "native", "exec", &native_id, "--", arena.busybox(), "true"];
-    let native_cli = || succeed(&mut arena.kennel(&native_words));
+    let native_words = ["--provider", "native", "exec", &native_id, "--", environment.busybox(), "true"];
+    let native_cli = || succeed(&mut environment.kennel(&native_words));
     let [library, cli, native_cli, theirs] = take_turns(
         effort.times(30),
-        [once(|| call(arena, &sandbox, &spec)), once(cli), once(native_cli), once(theirs)],
+        [once(|| call(environment, &sandbox, &spec)), once(cli), once(native_cli), once(theirs)],
     )?;
-    arena.remove(&sandbox)?;
-    arena.remove(&native)?;
+    environment.remove(&sandbox)?;
+    environment.remove(&native)?;
     let beside = "docker exec";
     Ok(vec![
         Row::times("exec of true by library call (docker)", &library, beside, &theirs).at_most_one_in(30.0),
@@ -59,14 +68,14 @@ pub(super) fn docker(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
     ])
 }
 
-/// The same in a container of Podman's.
-pub(super) fn podman(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
-    let Some(podman) = arena.podman() else { return Ok(Vec::new()) };
-    let sandbox = arena.sandbox(&podman.provider, Some(&podman.image))?;
+/// Measures a command in a Podman container, compared with `podman exec`.
+pub(super) fn podman(environment: &BenchEnvironment, effort: Effort) -> Result<Vec<Row>> {
+    let Some(podman) = environment.podman() else { return Ok(Vec::new()) };
+    let sandbox = environment.sandbox(&podman.provider, Some(&podman.image))?;
     let spec = ExecSpec::argv(["true"]);
     let container = format!("kennel-{}", sandbox.info().name);
     let theirs = || succeed(&mut podman.command(&["exec", &container, "true"]));
-    let [library, theirs] = take_turns(effort.times(30), [once(|| call(arena, &sandbox, &spec)), once(theirs)])?;
-    arena.remove(&sandbox)?;
+    let [library, theirs] = take_turns(effort.times(30), [once(|| call(environment, &sandbox, &spec)), once(theirs)])?;
+    environment.remove(&sandbox)?;
     Ok(vec![Row::times("exec of true by library call (podman)", &library, "podman exec", &theirs).at_most_one_in(30.0)])
 }

@@ -1,7 +1,7 @@
-//! A large file through the keeper, beside `cp` of the same file in the same sandbox.
+//! Measures reading and writing a large file through the keeper, compared with `cp` of the file in the same sandbox.
 
 use super::Effort;
-use super::arena::Arena;
+use super::environment::BenchEnvironment;
 use super::row::Row;
 use super::sample::{once, take_turns};
 use anyhow::{Result, bail};
@@ -12,25 +12,25 @@ const SIZE: usize = 64 * 1024 * 1024;
 const FILE: &str = "/tmp/file";
 const COPY: &str = "/tmp/copy";
 
-/// Written, read and copied in turns.
-pub(super) fn large(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
-    let sandbox = arena.sandbox(arena.native(), None)?;
+/// Writes, reads and copies a large file, in turns.
+pub(super) fn large(environment: &BenchEnvironment, effort: Effort) -> Result<Vec<Row>> {
+    let sandbox = environment.sandbox(environment.native(), None)?;
     let content = noise();
-    arena.wait(write(&sandbox, FILE, &content))?;
-    if arena.wait(async { sandbox.files(None).await?.read(FILE, SIZE).await })? != content {
+    environment.wait(write(&sandbox, FILE, &content))?;
+    if environment.wait(async { sandbox.files(None).await?.read(FILE, SIZE).await })? != content {
         bail!("the file came back changed");
     }
-    let write = || arena.wait(write(&sandbox, "/tmp/written", &content));
+    let write = || environment.wait(write(&sandbox, "/tmp/written", &content));
     let read = || {
-        let bytes = arena.wait(read(&sandbox))?;
+        let bytes = environment.wait(read(&sandbox))?;
         if bytes == SIZE { Ok(()) } else { bail!("{bytes} bytes were read instead of {SIZE}") }
     };
     let copy = || {
-        let output = arena.wait(sandbox.run(&ExecSpec::argv(["cp", FILE, COPY]), None, 1024))?;
+        let output = environment.wait(sandbox.run(&ExecSpec::argv(["cp", FILE, COPY]), None, 1024))?;
         if output.status.success() { Ok(()) } else { bail!("cp failed: {}", output.stderr_text()) }
     };
     let [written, read, copied] = take_turns(effort.times(12), [once(write), once(read), once(copy)])?;
-    arena.remove(&sandbox)?;
+    environment.remove(&sandbox)?;
     Ok(vec![
         Row::times("64 MiB written by a file call (native)", &written, "cp inside", &copied).at_least_one_in(3.0),
         Row::times("64 MiB read by a file call (native)", &read, "cp inside", &copied).at_least_one_in(3.0),
@@ -41,7 +41,7 @@ async fn write(sandbox: &Sandbox, path: &str, content: &[u8]) -> kennel_core::Re
     sandbox.files(None).await?.write(path, content, WriteOptions::default()).await
 }
 
-/// As a program would that passes it on: nothing is kept.
+/// Reads the file in chunks and keeps nothing, like a program that passes it on. Returns its size.
 async fn read(sandbox: &Sandbox) -> kennel_core::Result<usize> {
     let mut reader = sandbox.files(None).await?.open(FILE, 0, None).await?;
     let mut count = 0;
@@ -51,7 +51,7 @@ async fn read(sandbox: &Sandbox) -> kennel_core::Result<usize> {
     Ok(count)
 }
 
-/// Bytes that nobody can leave out or compress.
+/// Returns bytes that cannot be compressed or stored as a hole.
 fn noise() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let words = (0..SIZE / 8).flat_map(|_| {

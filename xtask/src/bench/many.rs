@@ -1,7 +1,7 @@
-//! Whether a sandbox costs more where many live already, and what hundreds of them take.
+//! Measures whether a sandbox takes longer if many others exist, and what hundreds of them need.
 
 use super::Effort;
-use super::arena::Arena;
+use super::environment::BenchEnvironment;
 use super::memory::all_of;
 use super::row::Row;
 use super::sample::{Samples, once, succeed, take_turns};
@@ -9,33 +9,34 @@ use anyhow::{Result, bail};
 use kennel_core::Sandbox;
 use std::time::Instant;
 
-/// Live at once; a tenth where less will do.
+/// The number of sandboxes that exist at the same time; a tenth of it with `--quick`.
 const LIVE: usize = 500;
-/// Made in one moment.
+/// The number of sandboxes that are created at the same time.
 const AT_ONCE: usize = 100;
 
-/// Hundreds made one after another, each spoken to; a listing of them; a crowd made at once; and all of them removed.
-pub(super) fn live(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
+/// Measures hundreds of sandboxes: creating them one after another, listing them, creating many at the same time, and
+/// removing all.
+pub(super) fn live(environment: &BenchEnvironment, effort: Effort) -> Result<Vec<Row>> {
     let (live, at_once) = if effort.is_small() { (LIVE / 10, AT_ONCE / 10) } else { (LIVE, AT_ONCE) };
     let mut sandboxes = Vec::new();
     let mut took = Vec::new();
     while sandboxes.len() < live {
         let began = Instant::now();
-        sandboxes.push(arena.sandbox(arena.native(), None)?);
+        sandboxes.push(environment.sandbox(environment.native(), None)?);
         took.push(began.elapsed());
     }
     let edge = live / 10;
-    let (first, last) = (Samples::of(&took[..edge]), Samples::of(&took[live - edge..]));
+    let (first, last) = (Samples::from_times(&took[..edge]), Samples::from_times(&took[live - edge..]));
     let mut memory = 0;
     for sandbox in &sandboxes {
-        memory += all_of(arena, sandbox)?;
+        memory += all_of(environment, sandbox)?;
     }
     let [listing, host] = take_turns(
         effort.times(20),
-        [once(|| succeed(&mut arena.kennel(&["--provider", "native", "ls"]))), once(|| arena.host_true())],
+        [once(|| succeed(&mut environment.kennel(&["--provider", "native", "ls"]))), once(|| environment.host_true())],
     )?;
-    remove(arena, sandboxes)?;
-    let crowd = crowd(arena, at_once)?;
+    remove(environment, sandboxes)?;
+    let crowd = crowd(environment, at_once)?;
     Ok(vec![
         Row::times(&format!("create and start at {live} live ones (native)"), &last, "the same at none", &first)
             .at_most(1.5),
@@ -46,29 +47,46 @@ pub(super) fn live(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
     ])
 }
 
-/// All made in one moment: how long each took until it could be spoken to.
-fn crowd(arena: &Arena, count: usize) -> Result<Samples> {
+/// Compares creating many sandboxes of an ordinary user at the same time and one after another.
+pub(super) fn user(environment: &BenchEnvironment, effort: Effort) -> Result<Vec<Row>> {
+    let at_once = if effort.is_small() { AT_ONCE / 10 } else { AT_ONCE };
+    environment.as_user(|environment| {
+        let mut took = Vec::new();
+        for _ in 0..at_once / 2 {
+            let began = Instant::now();
+            let sandbox = environment.sandbox(environment.native(), None)?;
+            took.push(began.elapsed());
+            remove(environment, vec![sandbox])?;
+        }
+        let (crowd, alone) = (crowd(environment, at_once)?, Samples::from_times(&took));
+        let what = format!("create and start, {at_once} at once ({})", environment.who());
+        Ok(vec![Row::times(&what, &crowd, "one after another", &alone)])
+    })
+}
+
+/// Creates sandboxes at the same time. Returns how long each took until it was connected.
+fn crowd(environment: &BenchEnvironment, count: usize) -> Result<Samples> {
     let began = Instant::now();
-    let made = arena.wait(async {
+    let made = environment.wait(async {
         let each = (0..count).map(|_| async {
-            let sandbox = arena.begin(arena.native(), None).await?;
+            let sandbox = environment.begin(environment.native(), None).await?;
             Ok((sandbox, began.elapsed()))
         });
         futures_util::future::try_join_all(each).await
     })?;
     let (sandboxes, took): (Vec<Sandbox>, Vec<_>) = made.into_iter().unzip();
-    remove(arena, sandboxes)?;
-    Ok(Samples::of(&took))
+    remove(environment, sandboxes)?;
+    Ok(Samples::from_times(&took))
 }
 
-fn remove(arena: &Arena, sandboxes: Vec<Sandbox>) -> Result<()> {
+fn remove(environment: &BenchEnvironment, sandboxes: Vec<Sandbox>) -> Result<()> {
     for sandbox in &sandboxes {
-        arena.remove(sandbox)?;
+        environment.remove(sandbox)?;
     }
     let ids: Vec<String> = sandboxes.iter().map(|sandbox| sandbox.id().to_string()).collect();
     drop(sandboxes);
-    if !arena.is_gone(&ids) {
-        bail!("something of the sandboxes that were removed is left: see {}", arena.native_state().display());
+    if !environment.is_gone(&ids) {
+        bail!("something of the sandboxes that were removed is left: see {}", environment.native_state().display());
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! What a sandbox takes when nothing happens in it, and what a flood of output takes when nobody hurries to read it.
+//! Measures the memory of idle sandboxes, and the memory that much output needs if it is read slowly.
 
 use super::Effort;
-use super::arena::Arena;
+use super::environment::BenchEnvironment;
 use super::row::Row;
 use anyhow::{Context, Result, bail};
 use kennel_core::{ExecEvent, Sandbox};
@@ -11,16 +11,16 @@ use std::time::Duration;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Twenty that idle, all their processes; and the programs on disk.
-pub(super) fn idle(arena: &Arena, _effort: Effort) -> Result<Vec<Row>> {
+/// Measures the memory of all processes of twenty idle sandboxes, and the size of the programs on disk.
+pub(super) fn idle(environment: &BenchEnvironment, _effort: Effort) -> Result<Vec<Row>> {
     const LIVE: u64 = 20;
-    let sandboxes = (0..LIVE).map(|_| arena.sandbox(arena.native(), None)).collect::<Result<Vec<_>>>()?;
+    let sandboxes = (0..LIVE).map(|_| environment.sandbox(environment.native(), None)).collect::<Result<Vec<_>>>()?;
     let mut all = 0;
     for sandbox in &sandboxes {
-        all += all_of(arena, sandbox)?;
+        all += all_of(environment, sandbox)?;
     }
     for sandbox in &sandboxes {
-        arena.remove(sandbox)?;
+        environment.remove(sandbox)?;
     }
     Ok(vec![
         Row::size("idle sandbox (native), PSS of all its processes", all / LIVE).at_most_bytes(1_500_000),
@@ -29,25 +29,30 @@ pub(super) fn idle(arena: &Arena, _effort: Effort) -> Result<Vec<Row>> {
     ])
 }
 
-/// The bytes that all processes of a sandbox have to themselves, and their part of what they share.
-pub(super) fn all_of(arena: &Arena, sandbox: &Sandbox) -> Result<u64> {
+/// Returns the memory of all processes of a sandbox, in bytes: their proportional set size (PSS).
+pub(super) fn all_of(environment: &BenchEnvironment, sandbox: &Sandbox) -> Result<u64> {
     let mut all = 0;
-    for pid in processes(arena, sandbox)? {
+    for pid in processes(environment, sandbox)? {
         all += kilobytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:")? * 1024;
     }
     Ok(all)
 }
 
-/// A command prints a gibibyte; we read it a piece at a time, with a pause after each.
-pub(super) fn slow_reader(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
+/// Measures the memory while a command prints a gibibyte, and the client pauses after each chunk that it reads.
+pub(super) fn slow_reader(environment: &BenchEnvironment, effort: Effort) -> Result<Vec<Row>> {
     let total = if effort.is_small() { 128 * MIB } else { 1024 * MIB };
-    let sandbox = arena.sandbox(arena.native(), None)?;
-    let keeper = *processes(arena, &sandbox)?.last().context("find the keeper")?;
+    let sandbox = environment.sandbox(environment.native(), None)?;
+    let keeper = *processes(environment, &sandbox)?.last().context("find the keeper")?;
     std::fs::write("/proc/self/clear_refs", "5").context("start to count our own peak afresh")?;
     let before = kilobytes("/proc/self/status", "VmRSS:")?;
-    let spec =
-        ExecSpec::argv([arena.busybox().to_owned(), "head".into(), "-c".into(), total.to_string(), "/dev/zero".into()]);
-    let read = arena.wait(async {
+    let spec = ExecSpec::argv([
+        environment.busybox().to_owned(),
+        "head".into(),
+        "-c".into(),
+        total.to_string(),
+        "/dev/zero".into(),
+    ]);
+    let read = environment.wait(async {
         let mut pause = tokio::time::interval(Duration::from_millis(1));
         let mut exec = sandbox.exec(&spec).await?;
         let mut read = 0;
@@ -62,7 +67,7 @@ pub(super) fn slow_reader(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
     }
     let growth = kilobytes("/proc/self/status", "VmHWM:")?.saturating_sub(before);
     let held = kilobytes(&format!("/proc/{keeper}/status"), "VmHWM:")?;
-    arena.remove(&sandbox)?;
+    environment.remove(&sandbox)?;
     let what = format!("{} MiB printed and read slowly", total / MIB);
     Ok(vec![
         Row::size(&format!("{what}: host, growth"), growth * 1024).at_most_bytes(64 * MIB),
@@ -70,9 +75,10 @@ pub(super) fn slow_reader(arena: &Arena, effort: Effort) -> Result<Vec<Row>> {
     ])
 }
 
-/// The processes of an idle native sandbox: the jail that watches outside, then all below it. The last is the keeper.
-fn processes(arena: &Arena, sandbox: &Sandbox) -> Result<Vec<u32>> {
-    let lock = arena.native_state().join(sandbox.id().as_str()).join("lock");
+/// Returns the processes of an idle native sandbox: first the jail outside, then its descendants. The last is the
+/// keeper.
+fn processes(environment: &BenchEnvironment, sandbox: &Sandbox) -> Result<Vec<u32>> {
+    let lock = environment.native_state().join(sandbox.id().as_str()).join("lock");
     let text = std::fs::read_to_string(&lock).with_context(|| format!("read {}", lock.display()))?;
     let mut found = vec![text.trim().parse().with_context(|| format!("read a process id in {}", lock.display()))?];
     let mut next = 0;
@@ -87,7 +93,7 @@ fn processes(arena: &Arena, sandbox: &Sandbox) -> Result<Vec<u32>> {
     Ok(found)
 }
 
-/// A field of a file in /proc that counts kilobytes.
+/// Returns a field, in kilobytes, of a file in `/proc`.
 fn kilobytes(path: &str, field: &str) -> Result<u64> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {path}"))?;
     let value = text.lines().find_map(|line| line.strip_prefix(field)?.trim().strip_suffix("kB")?.trim().parse().ok());

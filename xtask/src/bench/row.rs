@@ -1,11 +1,11 @@
-//! A row of the table: what was measured, beside what, and whether a promise about it is held.
+//! A row of the table: what was measured, what it is compared with, and whether a promise about it holds.
 
 use super::sample::Samples;
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt;
 
-/// A measured thing.
+/// A row of the table.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Row {
@@ -13,10 +13,10 @@ pub(super) struct Row {
     ours: Figure,
     #[serde(skip_serializing_if = "Option::is_none")]
     beside: Option<Beside>,
-    /// Ours divided by theirs.
+    /// Kennel's value divided by the other one.
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<f64>,
-    /// In words; none if it is only told.
+    /// The promise as text; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,7 +49,7 @@ impl From<&Samples> for Figure {
 }
 
 impl Figure {
-    /// What promises are about.
+    /// Returns the value that a promise is checked against.
     fn value(&self) -> f64 {
         match self {
             Self::Time { p50_ms, .. } => *p50_ms,
@@ -59,7 +59,7 @@ impl Figure {
 }
 
 impl Row {
-    /// Times of ours and of another.
+    /// Creates a row with Kennel's times and those of another program.
     pub(super) fn times(what: &str, ours: &Samples, beside: &str, theirs: &Samples) -> Self {
         let beside = Beside { name: beside.to_owned(), figure: theirs.into() };
         let ours = Figure::from(ours);
@@ -67,7 +67,7 @@ impl Row {
         Self { what: what.to_owned(), ours, beside: Some(beside), ratio, target: None, held: None }
     }
 
-    /// A number of bytes.
+    /// Creates a row with a number of bytes.
     pub(super) fn size(what: &str, bytes: u64) -> Self {
         Self {
             what: what.to_owned(),
@@ -79,32 +79,32 @@ impl Row {
         }
     }
 
-    /// Promises at most so many times what the other takes.
+    /// Adds the promise of at most this multiple of the other's time.
     pub(super) fn at_most(self, times: f64) -> Self {
         let held = self.ratio.is_some_and(|ratio| ratio <= times);
         self.promise(format!("at most {times:.1} x"), held)
     }
 
-    /// Promises at most one part in so many of what the other takes.
+    /// Adds the promise of at most the other's time divided by `parts`.
     pub(super) fn at_most_one_in(self, parts: f64) -> Self {
         let held = self.ratio.is_some_and(|ratio| ratio <= 1.0 / parts);
         self.promise(format!("at most 1/{parts}"), held)
     }
 
-    /// Promises at most so many milliseconds more than the other takes.
+    /// Adds the promise of at most this many milliseconds more than the other's time.
     pub(super) fn at_most_more(self, milliseconds: f64) -> Self {
         let theirs = self.beside.as_ref().map_or(0.0, |beside| beside.figure.value());
         let held = self.ours.value() <= theirs + milliseconds;
         self.promise(format!("at most {milliseconds} ms more"), held)
     }
 
-    /// Promises at least one part in so many of the other's speed.
+    /// Adds the promise of at least the other's speed divided by `parts`.
     pub(super) fn at_least_one_in(self, parts: f64) -> Self {
         let held = self.ratio.is_some_and(|ratio| ratio <= parts);
         self.promise(format!("at least 1/{parts} of its speed"), held)
     }
 
-    /// Promises no more bytes than that.
+    /// Adds the promise of at most this many bytes.
     pub(super) fn at_most_bytes(self, bytes: u64) -> Self {
         let held = self.ours.value() <= bytes as f64;
         self.promise(format!("at most {}", Figure::Size { bytes }), held)
@@ -114,7 +114,7 @@ impl Row {
         Self { target: Some(target), held: Some(held), ..self }
     }
 
-    /// Whether a promise about it is not held.
+    /// Whether the row has a promise that does not hold.
     pub(super) fn is_broken(&self) -> bool {
         self.held == Some(false)
     }
@@ -154,7 +154,7 @@ impl fmt::Display for Figure {
     }
 }
 
-/// One object, for programs.
+/// Prints the rows as one JSON object.
 pub(super) fn print_json(rows: &[Row]) -> Result<()> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -164,7 +164,7 @@ pub(super) fn print_json(rows: &[Row]) -> Result<()> {
     Ok(())
 }
 
-/// A table, for people; it is Markdown too.
+/// Prints the rows as a Markdown table.
 pub(super) fn print_table(rows: &[Row]) {
     let heading = ["what", "ours: p50 (mean, p95)", "beside", "theirs: p50 (mean, p95)", "ratio", "promise", "held"];
     let mut lines = vec![heading.map(str::to_owned)];
@@ -184,7 +184,7 @@ pub(super) fn print_table(rows: &[Row]) {
     println!("\nload of the machine: {:.1}", load());
 }
 
-/// How many others wanted to run in the last minute.
+/// Returns the load average of the last minute.
 fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)

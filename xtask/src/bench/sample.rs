@@ -1,18 +1,18 @@
-//! Times of one thing done again and again.
+//! Measures operations repeatedly, and computes statistics of their times.
 
 use anyhow::{Context, Result, bail};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Times, in milliseconds, sorted.
+/// Measured times in milliseconds, sorted.
 #[derive(Clone, Debug)]
 pub(super) struct Samples {
     sorted: Vec<f64>,
 }
 
 impl Samples {
-    /// Of times that were taken.
-    pub(super) fn of(times: &[Duration]) -> Self {
+    /// Creates samples from measured times.
+    pub(super) fn from_times(times: &[Duration]) -> Self {
         let mut sorted: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
         sorted.sort_by(f64::total_cmp);
         Self { sorted }
@@ -34,7 +34,7 @@ impl Samples {
         self.quantile(0.95)
     }
 
-    /// Between the two nearest where it falls between.
+    /// Returns a quantile. Interpolates between the two nearest samples.
     fn quantile(&self, part: f64) -> f64 {
         let at = part * (self.sorted.len() - 1) as f64;
         let (below, above) = (self.sorted[at.floor() as usize], self.sorted[at.ceil() as usize]);
@@ -42,16 +42,16 @@ impl Samples {
     }
 }
 
-/// One who is measured.
+/// An operation that is measured.
 pub(super) struct Contestant<'a>(Box<dyn FnMut() -> Result<()> + 'a>);
 
-/// One who does this when it is their turn.
+/// Creates a contestant that runs this operation in each turn.
 pub(super) fn once<'a>(act: impl FnMut() -> Result<()> + 'a) -> Contestant<'a> {
     Contestant(Box::new(act))
 }
 
-/// Measures everyone in turns, after one turn that does not count. Each turn has an order of its own: what one leaves for
-/// the machine to clear up slows whoever comes next, and that must not always be the same.
+/// Measures all contestants in turns, after one turn that does not count. The order is different in each turn, because
+/// the clean-up after one contestant slows down the next, which must not always be the same.
 pub(super) fn take_turns<const N: usize>(turns: u32, mut contestants: [Contestant<'_>; N]) -> Result<[Samples; N]> {
     let mut times = [const { Vec::new() }; N];
     let mut order: [usize; N] = std::array::from_fn(|index| index);
@@ -66,10 +66,10 @@ pub(super) fn take_turns<const N: usize>(turns: u32, mut contestants: [Contestan
             }
         }
     }
-    Ok(times.map(|times| Samples::of(&times)))
+    Ok(times.map(|times| Samples::from_times(&times)))
 }
 
-/// Numbers without a pattern, the same in every run (xorshift).
+/// A pseudo-random number generator (xorshift) that returns the same numbers in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_where_they_should_be() {
-        let samples = Samples::of(&[5, 1, 4, 2, 3].map(Duration::from_millis));
+        let samples = Samples::from_times(&[5, 1, 4, 2, 3].map(Duration::from_millis));
         assert_eq!((samples.p50(), samples.mean(), samples.count()), (3.0, 3.0, 5));
         assert!((samples.p95() - 4.8).abs() < 1e-9);
     }

@@ -96,7 +96,7 @@ pub(super) const RULES: &[Rule] = &[
 
 impl Rule {
     /// Returns the rule for a setting, or `None` for sections that do not affect new sandboxes.
-    pub(super) fn of(key: &KeyPath) -> Option<Self> {
+    pub(super) fn for_key(key: &KeyPath) -> Option<Self> {
         let (section, below) = key.segments().split_first()?;
         match section.as_str() {
             "sandbox" => Some(RULES.iter().find(|rule| rule.covers(below)).copied().unwrap_or(UNKNOWN)),

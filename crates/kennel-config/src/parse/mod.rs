@@ -20,7 +20,7 @@ pub const MAX_DEPTH: usize = 64;
 /// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// JSON. Comments and trailing commas are accepted, because editors of such files write them.
+    /// JSON. Comments and trailing commas are accepted, because people are used to them in settings files.
     Json,
     /// YAML 1.2, one document.
     Yaml,

@@ -3,7 +3,8 @@
 #![allow(dead_code)] // each test file uses its part
 
 use kennel_config::{
-    Config, Environment, Error, Format, Layer, Layered, Loaded, Node, Place, Sources, Tree, check_text, load,
+    Config, Environment, Error, Format, Layered, Loaded, Node, SearchPath, SettingsLayer, Sources, Tree, check_text,
+    load,
 };
 use std::path::{Path, PathBuf};
 
@@ -58,7 +59,7 @@ impl Home {
         })
     }
 
-    pub(crate) fn load_places(&self) -> Vec<Place> {
+    pub(crate) fn load_search_paths(&self) -> Vec<SearchPath> {
         kennel_config::paths(&self.path("project"), Some(&self.path("user")), &[])
     }
 
@@ -75,7 +76,7 @@ pub(crate) fn config(loaded: &Loaded) -> Config {
 /// A text as the file `/here/<name>`.
 pub(crate) fn tree(name: &str, text: &str) -> Result<Tree, Error> {
     let file = Path::new("/here").join(name);
-    check_text(text, Format::of_path(&file).unwrap(), &file, Layer::Project, &Environment::new())
+    check_text(text, Format::of_path(&file).unwrap(), &file, SettingsLayer::Project, &Environment::new())
 }
 
 pub(crate) fn read(name: &str, text: &str) -> Config {

@@ -5,7 +5,7 @@
 //! them.
 
 use crate::{Error, Result};
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, NextStep};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tar::Header;
@@ -28,33 +28,35 @@ pub(super) struct Archive {
     at: u64,
     /// Entries before the current one.
     entries: u64,
-    /// Bytes left of the current entry, and the padding of its last block.
+    /// Bytes of the current entry's content that have not been read yet.
     content: u64,
+    /// Bytes of padding after that content.
     filling: u64,
     /// The name of the current entry, for errors.
     name: Option<Vec<u8>>,
+    /// Whether the archive ended within the content of an entry.
     cut: bool,
 }
 
-/// One entry.
+/// One entry of an archive, without its content.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) name: Vec<u8>,
-    pub(super) kind: Kind,
+    pub(super) kind: EntryKind,
     pub(super) mode: u32,
 }
 
-/// The kind of an entry.
+/// The kind of an archive entry.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     /// A file. Its content follows.
     File,
     Directory,
-    /// A symlink, and its text.
+    /// A symlink with its target.
     Symlink(Vec<u8>),
-    /// Another name of an earlier entry.
+    /// A hard link, with the name of the earlier entry that it links to.
     HardLink(Vec<u8>),
-    /// It cannot be copied, and why.
+    /// An entry that cannot be copied, with the reason.
     Other(&'static str),
 }
 
@@ -68,8 +70,8 @@ struct Extended {
 }
 
 impl Archive {
-    /// Creates a reader, and reads nothing yet. Errors call the archive `title`. Hints name its `file`, if it is one,
-    /// and call the place inside `target`.
+    /// Creates a reader, and reads nothing yet. Error messages name the archive `title`. Hints contain the path `file`,
+    /// if the archive is a file, and the destination `target` in the sandbox.
     pub(super) fn new(
         from: Box<dyn AsyncRead + Send + Unpin>,
         title: String,
@@ -105,7 +107,7 @@ impl Archive {
                 }
                 b'L' => extended.name = Some(until_zero(&self.extended(header).await?).to_vec()),
                 b'K' => extended.link = Some(until_zero(&self.extended(header).await?).to_vec()),
-                // A header for all entries that follow, in practice only a comment; and the name of a tape.
+                // `g` is a header for all following entries, in practice only a comment. `V` is the name of a tape.
                 b'g' | b'V' => {
                     let size = self.size(header)?;
                     self.skip(size + filling(size)).await?;
@@ -115,28 +117,28 @@ impl Archive {
                     if extended.sparse || kind == b'S' {
                         let message = format!("{}: {} is stored as a sparse file", self.title, text(&name));
                         return Err(
-                            Error::new(ErrorCode::InvalidConfig, message).hint("make the archive without --sparse")
+                            Error::new(ErrorCode::InvalidConfig, message).suggest(NextStep::ArchiveWithoutSparse)
                         );
                     }
                     let link = || extended.link.unwrap_or_else(|| until_zero(&header.as_old().linkname).to_vec());
                     if matches!(kind, b'0' | 0) && name.ends_with(b"/") {
-                        // Old archives have no letter for directories.
+                        // Old archives mark a directory only by a trailing slash.
                         kind = b'5';
                     }
                     let kind = match kind {
-                        b'0' | b'7' | 0 => Kind::File,
-                        b'1' => Kind::HardLink(link()),
-                        b'2' => Kind::Symlink(link()),
-                        b'3' | b'4' | b'6' => Kind::Other("it is a FIFO, socket or device"),
-                        b'5' | b'D' => Kind::Directory,
-                        _ => Kind::Other("its type is unknown"),
+                        b'0' | b'7' | 0 => EntryKind::File,
+                        b'1' => EntryKind::HardLink(link()),
+                        b'2' => EntryKind::Symlink(link()),
+                        b'3' | b'4' | b'6' => EntryKind::Other("it is a FIFO, socket or device"),
+                        b'5' | b'D' => EntryKind::Directory,
+                        _ => EntryKind::Other("its type is unknown"),
                     };
-                    // These have no content, whatever their header says.
+                    // Links, devices, directories and FIFOs have no content, even if their header has a size.
                     if !matches!(header.as_old().linkflag[0], b'1'..=b'6') {
                         self.content = extended.size.map_or_else(|| self.size(header), Ok)?;
                         self.filling = filling(self.content);
                     }
-                    let usual = if kind == Kind::Directory { 0o755 } else { 0o644 };
+                    let usual = if kind == EntryKind::Directory { 0o755 } else { 0o644 };
                     let mode = header.mode().unwrap_or(usual) & 0o777;
                     self.name = Some(name.clone());
                     return Ok(Some(Entry { name, kind, mode }));
@@ -150,7 +152,7 @@ impl Archive {
         Content(self)
     }
 
-    /// Returns the error if the archive ended within the content.
+    /// Returns an error if the archive ended within the content of an entry.
     pub(super) fn cut(&self) -> Option<Error> {
         self.cut.then(|| self.ends_early())
     }
@@ -161,8 +163,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Checks what follows a block of zeros: a second one, or nothing. Anything else means that a part of the archive is
-    /// missing.
+    /// Checks what follows a block of zeros: a second one, or nothing. Anything else means that a part of the archive
+    /// is missing.
     async fn end(&mut self) -> Result<()> {
         let mut second = [0; BLOCK];
         self.fill(&mut second).await?;
@@ -197,7 +199,7 @@ impl Archive {
         Ok(count)
     }
 
-    /// Skips at most so many bytes. Returns how many; 0 at the end.
+    /// Skips at most `most` bytes. Returns the number of bytes skipped, which is 0 at the end.
     async fn take(&mut self, most: u64) -> Result<u64> {
         let bytes = self.from.fill_buf().await.map_err(|error| Error::io(format!("read {}", self.title), error))?;
         let count = most.min(bytes.len() as u64);
@@ -221,7 +223,7 @@ impl Archive {
     }
 
     fn size(&self, header: &Header) -> Result<u64> {
-        // No file is larger, and sums with it do not overflow.
+        // No file is larger than `i64::MAX` bytes, and a sum with such a size does not overflow.
         let size = header.entry_size().ok().filter(|&size| i64::try_from(size).is_ok());
         size.ok_or_else(|| self.broken("a size is not a number"))
     }
@@ -263,9 +265,8 @@ impl Archive {
             [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2")];
         let Some((_, program)) = KINDS.iter().find(|(magic, _)| start.starts_with(magic)) else { return Ok(()) };
         let message = format!("{} is compressed with {program}", self.title);
-        let file = self.file.as_deref().unwrap_or("FILE");
-        Err(Error::new(ErrorCode::InvalidConfig, message)
-            .hint(format!("{program} -dc {file} | kennel cp --archive - {}", self.target)))
+        let (program, file, target) = ((*program).to_owned(), self.file.clone(), self.target.clone());
+        Err(Error::new(ErrorCode::InvalidConfig, message).suggest(NextStep::Decompress { program, file, target }))
     }
 
     fn no_header(&self) -> Error {
@@ -290,7 +291,7 @@ impl Archive {
     }
 }
 
-/// The content of one entry.
+/// A reader for the content of the current entry.
 pub(super) struct Content<'a>(&'a mut Archive);
 
 impl AsyncRead for Content<'_> {
@@ -325,7 +326,7 @@ fn sum_of(block: &[u8; BLOCK]) -> u32 {
 
 /// Takes the first record, `LENGTH KEY=VALUE\n`, of an extended header. Returns `Some(None)` at its end, and `None` if
 /// it is malformed. A value may contain any bytes, so only the length tells where it ends.
-#[allow(clippy::option_option)] // not a record, no record, a record
+#[allow(clippy::option_option)] // `None`: malformed; `Some(None)`: the end; `Some(Some(_))`: a record
 fn pax_record<'a>(rest: &mut &'a [u8]) -> Option<Option<(&'a [u8], &'a [u8])>> {
     if rest.first().is_none_or(|&byte| byte == 0) {
         return Some(None);

@@ -3,7 +3,7 @@
 use super::host::HostDir;
 use super::{Inside, Tally, cannot, join, last_name};
 use crate::{Error, Fence, Files, HostPath, LastLink, Result, WriteOptions};
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, NextStep};
 use rustix::fs::{FileType, OFlags};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -38,7 +38,7 @@ pub(super) async fn copy_in(
     }
     if !meta.is_file() {
         return Err(Error::new(ErrorCode::Unsupported, format!("{} is not a file or directory", source.display()))
-            .hint("pass it on standard input: kennel cp - ID:PATH < FILE"));
+            .suggest(NextStep::CopyFromStream));
     }
     copy_file(&inside.files, file, meta.permissions().mode() & 0o777, &target, tally).await
 }

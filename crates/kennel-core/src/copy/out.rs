@@ -38,7 +38,7 @@ pub(super) async fn copy_out(
     }
 }
 
-/// The meaning of a host path for a copy that writes there.
+/// The place on the host that a copy writes to.
 pub(super) enum Target {
     /// An existing directory.
     Directory(HostDir),
@@ -47,6 +47,7 @@ pub(super) enum Target {
 }
 
 impl Target {
+    /// Opens the place at a host path. Symlinks are followed only as far as `fences` allow.
     pub(super) fn find(path: &Path, fences: &[Fence]) -> Result<Self> {
         let what = |error| cannot("write", path, error);
         match HostDir::open(path, fences) {
@@ -59,7 +60,7 @@ impl Target {
         let (dir, name) = (HostDir::new(dir), name.into_vec());
         if dir.is_link(&name) {
             let message = format!("write {}: it is a symlink, which is not followed", path.display());
-            return Err(Error::new(ErrorCode::PermissionDenied, message).hint("name the file that it points at"));
+            return Err(Error::new(ErrorCode::PermissionDenied, message).advise("name the file that it points at"));
         }
         Ok(Self::New(dir, name))
     }
@@ -80,8 +81,8 @@ pub(super) async fn copy_stream_out(
     to.flush().await.map_err(failed)
 }
 
-/// A directory that is still to be copied. It is opened when its turn comes, so only as many are open as the tree is
-/// deep.
+/// A directory that has not been copied yet. It is opened only when its turn comes, so the number of open directories
+/// is at most the depth of the tree.
 struct Waiting {
     path: Vec<u8>,
     parent: Arc<HostDir>,
@@ -117,7 +118,7 @@ async fn copy_entries(
             FileKind::Directory => waiting.push(Waiting { path: from, parent: into.clone(), entry }),
             FileKind::File => match copy_file(files, &from, &into, &entry.name, entry.stat.mode, tally).await {
                 Ok(()) => {}
-                // One file that cannot be read, or is gone meanwhile, does not end the copy.
+                // A file that cannot be read, or was removed meanwhile, does not end the copy.
                 Err(error) if is_about_the_file(&error) => tally.skip(&from, &error.to_string()),
                 Err(error) => return Err(error),
             },
@@ -134,7 +135,7 @@ async fn copy_entries(
     Ok(())
 }
 
-/// Whether the rest can still be copied.
+/// Whether an error concerns only the current file, so that the other files can still be copied.
 pub(super) fn is_about_the_file(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::NotFound | ErrorCode::PermissionDenied | ErrorCode::InvalidConfig)
 }
@@ -166,7 +167,7 @@ async fn copy_file(
         }
     }
     if holes {
-        // The last hole may be at the end.
+        // A hole at the end does not extend the file by itself.
         new.file.set_len(size).map_err(what)?;
     }
     new.finish().map_err(what)?;

@@ -9,7 +9,7 @@ use super::host::{NewFile, checked};
 use super::out::{Target, is_about_the_file};
 use super::{Tally, cannot, join, last_name};
 use crate::{Error, Fence, Files, Piece, Result, SparseReader};
-use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat, format_bytes};
+use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat, LimitReason, NextStep, format_bytes};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 use tar::{EntryType, Header};
@@ -109,7 +109,7 @@ async fn pack_tree(
                     levels.push(Level { path, name, entries: entries.into_iter() });
                     if levels.iter().map(|level| level.entries.len()).sum::<usize>() > OPEN {
                         let message = format!("more than {OPEN} entries in nested directories");
-                        return Err(Error::new(ErrorCode::LimitExceeded, message));
+                        return Err(Error::limit(LimitReason::TooLarge, message));
                     }
                 }
                 Err(error) if is_about_the_file(&error) => tally.skip(&path, &error.to_string()),
@@ -303,8 +303,7 @@ impl<'a> Sink<'a> {
                         "files have more than {} of holes, which a stream has to write as zeros",
                         format_bytes(HOLES)
                     );
-                    return Err(Error::new(ErrorCode::LimitExceeded, message)
-                        .hint("name a file for the archive, or copy without --archive"));
+                    return Err(Error::limit(LimitReason::TooLarge, message).suggest(NextStep::ArchiveToFile));
                 }
                 self.zeros(length).await
             }

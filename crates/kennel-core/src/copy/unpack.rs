@@ -4,12 +4,12 @@
 //! entry behind a symlink of the same archive. Symlinks that existed before belong to the sandbox, and are followed
 //! inside, as in every copy. Owners and times are ignored, because the file requests cannot set them.
 
-use super::archive::{Archive, Entry, Kind};
+use super::archive::{Archive, Entry, EntryKind};
 use super::streams::{Counted, FromInside, PipeReader, Plain};
 use super::{Inside, Tally, cannot, join};
 use crate::{Error, Fence, HostPath, LastLink, Result, WriteOptions};
 use kennel_proto::caps;
-use kennel_types::{ErrorCode, FileKind};
+use kennel_types::{ErrorCode, FileKind, LimitReason, NextStep};
 use rustix::fs::OFlags;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -49,8 +49,9 @@ pub(super) async fn open(path: &Path, target: &str, fences: &[Fence]) -> Result<
     });
     let (file, meta) = opened.await.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(what)?;
     if meta.is_dir() {
-        let hint = format!("kennel cp {title} {target}");
-        return Err(Error::new(ErrorCode::InvalidConfig, format!("{title} is a directory, not an archive")).hint(hint));
+        let message = format!("{title} is a directory, not an archive");
+        let step = NextStep::CopyDirectory { from: title, to: target.to_owned() };
+        return Err(Error::new(ErrorCode::InvalidConfig, message).suggest(step));
     }
     let from: Box<dyn AsyncRead + Send + Unpin> =
         if meta.is_file() { Box::new(Plain(file)) } else { Box::new(PipeReader::new(file)) };
@@ -70,14 +71,14 @@ struct Unpacking<'a> {
 impl Unpacking<'_> {
     async fn entry(&mut self, archive: &mut Archive, entry: Entry) -> Result<()> {
         let Entry { name, kind, mode } = entry;
-        if let Kind::Other(why) = kind {
+        if let EntryKind::Other(why) = kind {
             self.tally.skip(&name, why);
             return Ok(());
         }
         let relative = self.judge(&name).map_err(|why| refused(&name, &why))?;
         if relative.is_empty() {
             // The target directory itself, which the user chose. It stays as it is.
-            return if kind == Kind::Directory { Ok(()) } else { Err(refused(&name, "it has no name")) };
+            return if kind == EntryKind::Directory { Ok(()) } else { Err(refused(&name, "it has no name")) };
         }
         let path = join(self.target, &relative);
         if path.len() >= caps::PATH {
@@ -91,22 +92,22 @@ impl Unpacking<'_> {
             }
         }
         match kind {
-            Kind::File => {
+            EntryKind::File => {
                 let content = Counted { from: archive.content(), tell: |count| self.tally.copied(count) };
                 let written = self.inside.files.write_from(&path, content, options(mode)).await;
                 written.map_err(|error| archive.cut().unwrap_or(error))?;
                 self.tally.file();
             }
-            Kind::Directory => self.directory(path, mode).await?,
-            Kind::Symlink(text) => self.link(relative, &text, &path).await?,
-            Kind::HardLink(first) => {
+            EntryKind::Directory => self.directory(path, mode).await?,
+            EntryKind::Symlink(text) => self.link(relative, &text, &path).await?,
+            EntryKind::HardLink(first) => {
                 let hard = format!("it is a hard link to {}", String::from_utf8_lossy(&first));
                 let first = self.judge(&first).map_err(|why| refused(&name, &format!("{hard}, and {why}")))?;
                 self.again(&first, relative, &path, mode)
                     .await?
                     .map_err(|why| refused(&name, &format!("{hard}{why}")))?;
             }
-            Kind::Other(_) => {}
+            EntryKind::Other(_) => {}
         }
         Ok(())
     }
@@ -197,7 +198,7 @@ impl Unpacking<'_> {
             return Ok(());
         }
         let message = format!("the archive has more than {REMEMBERED} links or closed directories");
-        Err(Error::new(ErrorCode::LimitExceeded, message))
+        Err(Error::limit(LimitReason::TooLarge, message))
     }
 }
 

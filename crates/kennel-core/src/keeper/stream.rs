@@ -1,6 +1,6 @@
 //! One request on a connection, and everything that follows from it.
 
-use super::{Link, State, failed, lock, lost, protocol};
+use super::{ConnectionState, Link, failed, lock, lost, protocol};
 use crate::{Error, Result};
 use kennel_proto::{Body, Channel, ExitReport, Failure, Frame, Reply, caps, encode, encode_data_header};
 use kennel_types::ErrorCode;
@@ -131,7 +131,7 @@ impl KeeperStream {
             let arrived = self.arrived.notified();
             {
                 let mut state = lock(&self.link.shared);
-                let State { streams, closed, .. } = &mut *state;
+                let ConnectionState { streams, closed, .. } = &mut *state;
                 let Some(stream) = streams.get_mut(&self.stream) else { return Err(lost("stream is gone")) };
                 if let Some(found) = ready(stream) {
                     return found;

@@ -2,7 +2,7 @@
 //! where needed.
 
 use super::blobs::Blobs;
-use crate::error::{Error, Result, shown};
+use crate::error::{Result, shown, unsound};
 use crate::layer::Budget;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -34,10 +34,10 @@ enum Member {
 
 impl<'a> Members<'a> {
     /// Indexes an archive. Returns `None` if it has more members than a layout can have.
-    pub(crate) fn of(file: &'a File) -> Result<Option<Self>> {
+    pub(crate) fn index(file: &'a File) -> Result<Option<Self>> {
         let wrong = |error: io::Error| {
             let why = shown(error.to_string().as_bytes());
-            Error::unsound(format!("it is not a readable tar archive: {why}"))
+            unsound(format!("it is not a readable tar archive: {why}"))
         };
         let left = Rc::new(Cell::new(HEADERS));
         let mut archive = Archive::new(Budget { from: file, left: left.clone() });
@@ -67,7 +67,7 @@ impl<'a> Members<'a> {
             found.extend(member.map(|member| (name, member)));
         }
         if found.is_empty() {
-            return Err(Error::unsound("it is empty, or not a tar archive"));
+            return Err(unsound("it is empty, or not a tar archive"));
         }
         Ok(Some(Self { file, found }))
     }
@@ -86,7 +86,7 @@ impl Blobs for Members<'_> {
                 }
             }
         }
-        Err(Error::unsound(format!("{} is a symlink loop", shown(path.as_bytes()))))
+        Err(unsound(format!("{} is a symlink loop", shown(path.as_bytes()))))
     }
 }
 

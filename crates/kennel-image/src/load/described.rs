@@ -1,9 +1,9 @@
 //! Parses the descriptions in a layout.
 
 use super::blobs::Blobs;
-use crate::error::{Error, Result, shown};
+use crate::error::{Error, Result, shown, unsound};
 use crate::{Digest, Reference};
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, NextStep};
 use oci_spec::image::{Arch, Descriptor, ImageIndex, ImageManifest, Os};
 use serde::Deserialize;
 
@@ -45,9 +45,7 @@ pub(crate) fn look(blobs: &dyn Blobs, name: Option<&Reference>) -> Result<Option
     }
     if name.is_some() && found.len() > 1 {
         let message = format!("it contains {} images, but one name was given", found.len());
-        return Err(
-            Error::new(ErrorCode::InvalidConfig, message).hint("load them under their own names, without --name")
-        );
+        return Err(Error::new(ErrorCode::InvalidConfig, message).suggest(NextStep::LoadUnderOwnNames));
     }
     Ok(Some(found))
 }
@@ -64,7 +62,7 @@ fn saved(blobs: &dyn Blobs, text: &[u8], name: Option<&Reference>) -> Result<Vec
             };
             let config = blobs
                 .read(&image.config)?
-                .ok_or_else(|| Error::unsound(format!("it does not contain {}", shown(image.config.as_bytes()))))?;
+                .ok_or_else(|| unsound(format!("it does not contain {}", shown(image.config.as_bytes()))))?;
             // The file is named by its digest, in one of two ways.
             let called = image.config.strip_prefix("blobs/sha256/").or_else(|| image.config.strip_suffix(".json"));
             if let Some(expected) = called.and_then(Digest::from_hex) {
@@ -115,7 +113,7 @@ fn layout(blobs: &dyn Blobs, text: &[u8], name: Option<&Reference>) -> Result<Ve
 fn named(names: Vec<Reference>) -> Result<Vec<Reference>> {
     if names.is_empty() {
         return Err(Error::new(ErrorCode::InvalidConfig, "it contains an image without a name")
-            .hint("give it one: kennel image load --name NAME FILE"));
+            .suggest(NextStep::NameLoadedImage { file: None }));
     }
     Ok(names)
 }
@@ -130,10 +128,9 @@ fn own_name(entry: &Descriptor) -> Result<Option<Reference>> {
 /// Reads a description that the layout refers to by digest and size.
 fn blob(blobs: &dyn Blobs, entry: &Descriptor) -> Result<Vec<u8>> {
     let (digest, size) = named_blob(entry)?;
-    let bytes =
-        blobs.read(&path_of(&digest))?.ok_or_else(|| Error::unsound(format!("it does not contain {digest}")))?;
+    let bytes = blobs.read(&path_of(&digest))?.ok_or_else(|| unsound(format!("it does not contain {digest}")))?;
     if bytes.len() as u64 != size {
-        return Err(Error::unsound(format!("{digest} has {} bytes: expected {size}", bytes.len())));
+        return Err(unsound(format!("{digest} has {} bytes: expected {size}", bytes.len())));
     }
     check("a description", &digest, &bytes)?;
     Ok(bytes)
@@ -154,14 +151,14 @@ pub(crate) fn check(what: &str, expected: &Digest, bytes: &[u8]) -> Result<()> {
     if found == *expected {
         return Ok(());
     }
-    Err(Error::unsound(format!("the digest of {what} does not match: expected {expected}, found {found}")))
+    Err(unsound(format!("the digest of {what} does not match: expected {expected}, found {found}")))
 }
 
 /// Parses a description.
 pub(crate) fn parse<T: serde::de::DeserializeOwned>(what: &str, text: &[u8]) -> Result<T> {
     serde_json::from_slice(text).map_err(|error| {
         let why = shown(error.to_string().as_bytes());
-        Error::unsound(format!("parse {what}: {why}"))
+        unsound(format!("parse {what}: {why}"))
     })
 }
 
@@ -179,8 +176,8 @@ pub(crate) fn is_index(text: &[u8]) -> Result<bool> {
     match (schema_version, manifests, layers) {
         (2, Some(_), None) => Ok(true),
         (2, None, Some(_)) => Ok(false),
-        (2, ..) => Err(Error::unsound("invalid manifest: expected either the layers of one image or a list of images")),
-        (version, ..) => Err(Error::unsound(format!("unsupported manifest version {version}: expected 2"))),
+        (2, ..) => Err(unsound("invalid manifest: expected either the layers of one image or a list of images")),
+        (version, ..) => Err(unsound(format!("unsupported manifest version {version}: expected 2"))),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::registry::Registry;
 use crate::Digest;
 use crate::digest::Hashing;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, may_pass, unsound};
 use crate::progress::{Doing, Progress, Tell, blocking};
 use crate::store::Store;
 use kennel_types::ErrorCode;
@@ -82,7 +82,7 @@ impl Download {
             self.file.set_len(0).map_err(|error| self.wrong(error))?;
             if !std::mem::take(&mut continued) {
                 let expected = self.blob;
-                return Err(Error::unsound(format!("its digest does not match: expected {expected}, found {found}")));
+                return Err(unsound(format!("its digest does not match: expected {expected}, found {found}")));
             }
             // The old partial download may have been the wrong part.
         }
@@ -97,7 +97,7 @@ impl Download {
             let have = self.have()?;
             let why = match outcome {
                 Ok(()) if have == self.size => return Ok(()),
-                Err(error) if !error.may_pass() => return Err(error),
+                Err(error) if !may_pass(&error) => return Err(error),
                 outcome => outcome.err(),
             };
             // A download that starts over each time makes no progress.
@@ -107,7 +107,7 @@ impl Download {
                 return Err(why.unwrap_or_else(|| {
                     let message =
                         format!("the download was interrupted too often: {have} of {} bytes were received", self.size);
-                    Error::new(ErrorCode::NotAvailable, message).hint("try again; downloaded parts are kept")
+                    Error::new(ErrorCode::NotAvailable, message).advise("try again; downloaded parts are kept")
                 }));
             }
             #[expect(clippy::disallowed_methods, reason = "a backoff between two attempts")]
@@ -140,7 +140,7 @@ impl Download {
                 let said = answer.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
                 if let Some(said) = said.filter(|said: &u64| *said != self.size) {
                     let message = format!("the registry announces {said} bytes: expected {}", self.size);
-                    return Err(Error::unsound(message));
+                    return Err(unsound(message));
                 }
             }
         }
@@ -151,10 +151,7 @@ impl Download {
             at += bytes.len() as u64;
             if at > self.size {
                 self.file.set_len(0).map_err(|error| self.wrong(error))?;
-                return Err(Error::unsound(format!(
-                    "the registry sends more bytes than expected: expected {}",
-                    self.size
-                )));
+                return Err(unsound(format!("the registry sends more bytes than expected: expected {}", self.size)));
             }
             // This writes to the page cache, so it rarely blocks, and only briefly.
             file.write_all(&bytes).map_err(|error| self.wrong(error))?;

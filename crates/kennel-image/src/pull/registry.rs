@@ -6,11 +6,11 @@
 
 use super::PullOptions;
 use crate::credentials::Login;
-use crate::error::{Error, Result, shown};
+use crate::error::{Error, Result, shown, unsound};
 use crate::{Digest, Reference};
 use base64::Engine;
 use http_auth::ChallengeParser;
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, LimitReason, NextStep};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, RANGE, WWW_AUTHENTICATE};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url, redirect};
 use secrecy::ExposeSecret;
@@ -59,7 +59,7 @@ pub(crate) fn endpoints(image: &Reference, options: &PullOptions) -> Result<Vec<
         if host.is_empty() || Url::parse(&format!("https://{host}/{prefix}")).is_err() {
             let message = format!("invalid mirror {}", shown(text.as_bytes()));
             return Err(
-                Error::new(ErrorCode::InvalidConfig, message).hint("use a URL such as https://mirror.example/path")
+                Error::new(ErrorCode::InvalidConfig, message).advise("use a URL such as https://mirror.example/path")
             );
         }
         let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
@@ -136,7 +136,7 @@ impl Registry {
     pub(crate) async fn small_blob(&self, digest: &Digest, size: u64) -> Result<Vec<u8>> {
         let bytes = self.read(self.blob(digest, 0).await?, size).await?;
         if bytes.len() as u64 != size {
-            return Err(Error::unsound(format!("{digest} has {} bytes: expected {size}", bytes.len())));
+            return Err(unsound(format!("{digest} has {} bytes: expected {size}", bytes.len())));
         }
         Ok(bytes)
     }
@@ -205,11 +205,11 @@ impl Registry {
         if let Some(Login::Bearer(token)) = &self.login {
             return header(&format!("Bearer {}", token.expose_secret()));
         }
-        let mut url = Url::parse(realm)
-            .map_err(|_| Error::unsound("log in to the registry: its login address is not a valid URL"))?;
+        let mut url =
+            Url::parse(realm).map_err(|_| unsound("log in to the registry: its login address is not a valid URL"))?;
         // A password is never sent over a less secure connection than the registry's own.
         if url.scheme() != "https" && !(self.plain && url.scheme() == "http") {
-            return Err(Error::unsound(format!(
+            return Err(unsound(format!(
                 "log in to the registry: it requests a login at {}, which does not use HTTPS",
                 shown(realm.as_bytes())
             )));
@@ -242,7 +242,7 @@ impl Registry {
             return Err(self.refusal(answer).await);
         }
         let text = self.read(answer, ANSWER).await?;
-        let wrong = || Error::unsound("log in to the registry: its reply contains no token");
+        let wrong = || unsound("log in to the registry: its reply contains no token");
         let Token { token, access_token } = serde_json::from_slice(&text).map_err(|_| wrong())?;
         header(&format!("Bearer {}", token.or(access_token).ok_or_else(wrong)?))
     }
@@ -252,10 +252,10 @@ impl Registry {
         let mut bytes = Vec::new();
         while let Some(piece) = answer.chunk().await.map_err(|error| self.unreachable(error))? {
             if (bytes.len() + piece.len()) as u64 > most {
-                return Err(Error::too_much(format!(
-                    "the reply of {} is too large: expected at most {most} bytes",
-                    self.host
-                )));
+                return Err(Error::limit(
+                    LimitReason::TooLarge,
+                    format!("the reply of {} is too large: expected at most {most} bytes", self.host),
+                ));
             }
             bytes.extend_from_slice(&piece);
         }
@@ -273,26 +273,30 @@ impl Registry {
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => self.not_allowed(&why),
             StatusCode::NOT_FOUND => Error::new(ErrorCode::ImageNotFound, format!("{host} does not have it: {why}"))
-                .hint("check its name and tag"),
-            StatusCode::TOO_MANY_REQUESTS => Error::too_much(format!("{host} received too many requests: {why}"))
-                .hint(format!("wait, or log in: {}", self.log_in())),
+                .advise("check its name and tag"),
+            StatusCode::TOO_MANY_REQUESTS => {
+                let message = format!("{host} received too many requests: {why}");
+                let steps = [NextStep::advice("wait"), self.log_in()];
+                Error::limit(LimitReason::TooManyRequests, message).suggest(NextStep::either(steps))
+            }
             status if status.is_server_error() => {
                 Error::new(ErrorCode::NotAvailable, format!("{host} is not available now: {why}"))
-                    .hint("try again later")
+                    .advise("try again later")
             }
-            _ => Error::unsound(format!("{host} refused the request: {why}")),
+            _ => unsound(format!("{host} refused the request: {why}")),
         }
     }
 
     fn not_allowed(&self, why: &str) -> Error {
         let host = &self.host;
         let message = format!("{host} denies access: {why}");
-        Error::new(ErrorCode::PermissionDenied, message).hint(format!("check its name, or log in: {}", self.log_in()))
+        let steps = [NextStep::advice("check its name"), self.log_in()];
+        Error::new(ErrorCode::PermissionDenied, message).suggest(NextStep::either(steps))
     }
 
-    /// The command that a user types to log in.
-    fn log_in(&self) -> String {
-        if self.host == HUB { "docker login".to_owned() } else { format!("docker login {}", self.host) }
+    /// The suggestion to log in.
+    fn log_in(&self) -> NextStep {
+        NextStep::LogIn { program: "docker".into(), registry: (self.host != HUB).then(|| self.host.clone()) }
     }
 
     /// Creates the error for a registry that cannot be reached.
@@ -309,12 +313,12 @@ impl Registry {
         why.dedup();
         let why = shown(why.join(": ").as_bytes());
         let host = &self.host;
-        let hint = if self.plain || !why.contains("InvalidMessage") && !why.to_lowercase().contains("certificate") {
-            "check the network and try again; downloaded parts are kept".to_owned()
+        let step = if self.plain || !why.contains("InvalidMessage") && !why.to_lowercase().contains("certificate") {
+            NextStep::advice("check the network and try again; downloaded parts are kept")
         } else {
-            format!("if you trust the network: kennel config set --user images.insecure '[\"{host}\"]'")
+            NextStep::AllowInsecureRegistry { registry: host.clone() }
         };
-        Error::new(code, format!("request to {host} failed: {why}")).hint(hint)
+        Error::new(code, format!("request to {host} failed: {why}")).suggest(step)
     }
 }
 
@@ -372,7 +376,7 @@ fn client(insecure: bool, options: &PullOptions) -> Result<Client> {
     builder.build().map_err(|error| {
         let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
         Error::new(ErrorCode::NotAvailable, format!("set up HTTPS connections: {why}"))
-            .hint("install CA certificates: apt-get install ca-certificates")
+            .suggest(NextStep::run_on_host_to("install CA certificates", "apt-get install ca-certificates"))
     })
 }
 
@@ -383,7 +387,7 @@ fn basic_header(user: &str, secret: &str) -> Result<HeaderValue> {
 
 fn header(text: &str) -> Result<HeaderValue> {
     let mut value = HeaderValue::from_str(text)
-        .map_err(|_| Error::unsound("log in to the registry: the credentials are not a valid HTTP header"))?;
+        .map_err(|_| unsound("log in to the registry: the credentials are not a valid HTTP header"))?;
     value.set_sensitive(true);
     Ok(value)
 }

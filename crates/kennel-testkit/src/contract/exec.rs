@@ -8,7 +8,7 @@ use kennel_types::{ErrorCode, ExecSpec, Support};
 use std::time::{Duration, Instant};
 
 /// Arguments reach the program unchanged, because no shell interprets them.
-pub async fn arguments_are_passed_as_they_are(stage: &Stage) {
+pub async fn arguments_are_passed_unchanged(stage: &Stage) {
     let sandbox = stage.running().await;
     let output = run(&sandbox, &ExecSpec::argv(["echo", "a b", "$HOME", "*", "é;\\"])).await;
     assert_eq!(output.stdout_text(), "a b $HOME * é;\\\n");
@@ -17,7 +17,7 @@ pub async fn arguments_are_passed_as_they_are(stage: &Stage) {
 }
 
 /// A shell runs the string. Both of its streams and its exit code are returned.
-pub async fn a_string_is_run_by_a_shell(stage: &Stage) {
+pub async fn string_is_run_by_a_shell(stage: &Stage) {
     let sandbox = stage.running().await;
     let output = sh(&sandbox, "echo one; echo two >&2; exit 3").await;
     assert_eq!(output.stdout_text(), "one\n");
@@ -26,7 +26,7 @@ pub async fn a_string_is_run_by_a_shell(stage: &Stage) {
 }
 
 /// The exit code of a command is returned unchanged.
-pub async fn exit_codes_come_back(stage: &Stage) {
+pub async fn exit_codes_are_returned(stage: &Stage) {
     let sandbox = stage.running().await;
     assert_eq!(run(&sandbox, &ExecSpec::argv(["true"])).await.status.code, Some(0));
     assert_eq!(run(&sandbox, &ExecSpec::argv(["false"])).await.status.code, Some(1));
@@ -71,7 +71,7 @@ pub async fn the_working_directory_is_set(stage: &Stage) {
 }
 
 /// A signal ends a command, and its exit status contains the signal.
-pub async fn signals_end_it(stage: &Stage) {
+pub async fn signal_ends_a_command(stage: &Stage) {
     let sandbox = stage.running().await;
     for (signal, shell_code) in [(15, 143), (9, 137), (2, 130)] {
         let mut exec = sandbox.exec(&ExecSpec::argv(["sleep", "1000"])).await.unwrap();
@@ -94,7 +94,7 @@ pub async fn output_is_binary_and_separate(stage: &Stage) {
 }
 
 /// A command without standard input reads the end of file at once.
-pub async fn without_standard_input_it_reads_the_end(stage: &Stage) {
+pub async fn command_without_stdin_reads_end_of_file(stage: &Stage) {
     let sandbox = stage.running().await;
     let output = tokio::time::timeout(SOON, run(&sandbox, &ExecSpec::argv(["cat"]))).await.expect("it ends");
     assert_eq!((output.stdout.len(), output.status.code), (0, Some(0)));
@@ -118,7 +118,7 @@ pub async fn unread_input_is_no_error(stage: &Stage) {
 }
 
 /// A missing program is an error if it is given as argv. In a shell, the exit code is 127.
-pub async fn a_missing_program_is_127(stage: &Stage) {
+pub async fn missing_program_exits_with_127(stage: &Stage) {
     let sandbox = stage.running().await;
     for program in ["no-such-program", "/no/such/program"] {
         let error = sandbox.exec(&ExecSpec::argv([program])).await.err().expect("it is not there");
@@ -129,7 +129,7 @@ pub async fn a_missing_program_is_127(stage: &Stage) {
 }
 
 /// A file without the execute permission cannot be run, and a directory cannot be run.
-pub async fn a_program_that_cannot_run_is_126(stage: &Stage) {
+pub async fn program_that_cannot_run_exits_with_126(stage: &Stage) {
     let sandbox = stage.running().await;
     let path = at(&sandbox, "plain-file");
     files(&sandbox).await.write(&path, b"#!/bin/sh\n", WriteOptions::default()).await.unwrap();
@@ -140,13 +140,13 @@ pub async fn a_program_that_cannot_run_is_126(stage: &Stage) {
 }
 
 /// A command without a program is refused.
-pub async fn an_empty_command_is_refused(stage: &Stage) {
+pub async fn empty_command_is_refused(stage: &Stage) {
     let sandbox = stage.running().await;
     assert_eq!(code(sandbox.exec(&ExecSpec::argv::<String>([])).await), ErrorCode::InvalidConfig);
 }
 
 /// After a timeout, the output so far is returned, and the result states the timeout.
-pub async fn a_timeout_keeps_what_was_printed(stage: &Stage) {
+pub async fn timeout_keeps_output(stage: &Stage) {
     // Long enough for a shell to start and print on a busy machine.
     const TIME: Duration = Duration::from_secs(2);
     let sandbox = stage.running().await;
@@ -164,7 +164,7 @@ pub async fn a_timeout_keeps_what_was_printed(stage: &Stage) {
 }
 
 /// Two hundred commands run at the same time, and each gets its own output.
-pub async fn two_hundred_at_once(stage: &Stage) {
+pub async fn two_hundred_commands_at_once(stage: &Stage) {
     let sandbox = stage.running().await;
     let echoes = (0..200).map(async |number| {
         let output = run(&sandbox, &ExecSpec::argv(["echo".to_owned(), number.to_string()])).await;
@@ -175,7 +175,7 @@ pub async fn two_hundred_at_once(stage: &Stage) {
 }
 
 /// A reader that does not read blocks only its own stream.
-pub async fn an_unread_stream_stops_no_other(stage: &Stage) {
+pub async fn unread_stream_blocks_no_other(stage: &Stage) {
     let sandbox = stage.running().await;
     let spec = ExecSpec { stdin: true, ..ExecSpec::argv(["cat"]) };
     let mut unread = sandbox.exec(&spec).await.unwrap();
@@ -307,7 +307,7 @@ pub async fn home_and_path_are_set(stage: &Stage) {
 }
 
 /// Statistics count the processes and the memory of a sandbox.
-pub async fn use_is_counted(stage: &Stage) {
+pub async fn processes_and_memory_are_counted(stage: &Stage) {
     let sandbox = stage.running().await;
     let mut exec = sandbox.exec(&ExecSpec::shell("echo up; sleep 1000")).await.unwrap();
     read_until(&mut exec, |seen| seen.ends_with(b"up\n")).await;
@@ -319,7 +319,7 @@ pub async fn use_is_counted(stage: &Stage) {
 }
 
 /// Bytes written to disk are counted, also after the process that wrote them has ended.
-pub async fn writes_are_counted(stage: &Stage) {
+pub async fn disk_writes_are_counted(stage: &Stage) {
     const SIZE: u64 = 1 << 20;
     if !stage.has_processes().await {
         return;

@@ -11,7 +11,7 @@ use tokio::io::AsyncReadExt;
 const PLAIN: WriteOptions = WriteOptions { mode: None, parents: true };
 
 /// A file of 64 MiB is written and read back unchanged.
-pub async fn large_ones_come_back_whole(stage: &Stage) {
+pub async fn large_files_are_read_back_unchanged(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
     let bytes: Vec<u8> = (0u32..16 << 20).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
@@ -26,7 +26,7 @@ pub async fn large_ones_come_back_whole(stage: &Stage) {
 }
 
 /// A read starts at the requested offset and returns at most the requested length.
-pub async fn a_part_is_read(stage: &Stage) {
+pub async fn part_of_a_file_is_read(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
     let path = at(&sandbox, "digits");
@@ -44,7 +44,7 @@ pub async fn a_part_is_read(stage: &Stage) {
 }
 
 /// A file name may contain any bytes that the filesystem allows.
-pub async fn any_name_will_do(stage: &Stage) {
+pub async fn any_file_name_is_accepted(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
     let long = vec![b'l'; 255];
@@ -82,7 +82,7 @@ pub async fn any_name_will_do(stage: &Stage) {
 }
 
 /// A reader sees either the whole old content or the whole new content of a file that is replaced.
-pub async fn a_reader_never_sees_half(stage: &Stage) {
+pub async fn replacing_a_file_is_atomic(stage: &Stage) {
     let sandbox = stage.running().await;
     let path = at(&sandbox, "flips");
     let (old, new) = (vec![b'o'; 700_000], vec![b'n'; 900_000]);
@@ -111,7 +111,7 @@ pub async fn a_reader_never_sees_half(stage: &Stage) {
 }
 
 /// An aborted write keeps the old file, and leaves no other file.
-pub async fn an_aborted_write_leaves_nothing(stage: &Stage) {
+pub async fn aborted_write_leaves_no_file(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
     let (dir, path) = (at(&sandbox, "aborted"), at(&sandbox, "aborted/file"));
@@ -141,7 +141,7 @@ impl tokio::io::AsyncRead for Pending {
 }
 
 /// A write creates missing parent directories only on request.
-pub async fn missing_parents_are_made(stage: &Stage) {
+pub async fn missing_parents_are_created(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
     let path = at(&sandbox, "a/b/c/file");
@@ -170,7 +170,7 @@ pub async fn permission_bits_are_kept(stage: &Stage) {
 }
 
 /// `stat` and `list` return type, size and time, and report symlinks as symlinks.
-pub async fn stat_and_list_tell_the_truth(stage: &Stage) {
+pub async fn stat_and_list_report_metadata(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
     let dir = at(&sandbox, "truth");
@@ -205,7 +205,7 @@ pub async fn stat_and_list_tell_the_truth(stage: &Stage) {
 }
 
 /// `mkdir` creates one directory, or on request all missing parents.
-pub async fn directories_are_made(stage: &Stage) {
+pub async fn directories_are_created(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
     let deep = at(&sandbox, "x/y/z");
@@ -331,7 +331,7 @@ pub async fn symlinks_and_permissions_as_another_user(stage: &Stage) {
 }
 
 /// Files and directories are moved. An existing target is replaced only on request.
-pub async fn things_are_moved(stage: &Stage) {
+pub async fn files_are_moved(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
     let path = |name: &str| at(&sandbox, name);
@@ -349,7 +349,7 @@ pub async fn things_are_moved(stage: &Stage) {
 }
 
 /// Files are removed. A directory that is not empty is removed only on request.
-pub async fn things_are_removed(stage: &Stage) {
+pub async fn files_are_removed(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
     let path = |name: &str| at(&sandbox, name);
@@ -384,7 +384,7 @@ async fn sees(watch: &mut FileWatch, kinds: &[WatchKind], path: &str) {
 }
 
 /// A watch reports created, changed and removed files, on request also in subdirectories.
-pub async fn changes_are_seen(stage: &Stage) {
+pub async fn changes_are_reported(stage: &Stage) {
     use WatchKind::{Created, Modified, Removed};
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
@@ -417,7 +417,7 @@ pub async fn changes_are_seen(stage: &Stage) {
 }
 
 /// A file request has the permissions of its user, and new files belong to that user.
-pub async fn users_see_what_they_may(stage: &Stage) {
+pub async fn file_requests_have_the_rights_of_their_user(stage: &Stage) {
     let sandbox = stage.running().await;
     let theirs = sandbox.files(Some("65534:65534")).await.unwrap();
     if stage.mode().users == Support::Refused {
@@ -445,7 +445,7 @@ pub async fn users_see_what_they_may(stage: &Stage) {
 }
 
 /// Every file request for a missing path fails with "not found".
-pub async fn what_is_not_there_is_not_found(stage: &Stage) {
+pub async fn missing_path_is_not_found(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
     let path = at(&sandbox, "absent");

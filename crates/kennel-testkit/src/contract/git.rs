@@ -143,7 +143,7 @@ pub async fn hooks_cannot_be_changed(stage: &Stage) {
 }
 
 /// On request, the settings of a repository cannot be changed inside either.
-pub async fn settings_can_be_protected(stage: &Stage) {
+pub async fn git_settings_can_be_protected(stage: &Stage) {
     if !protects(stage).await {
         return;
     }
@@ -195,7 +195,7 @@ pub async fn symlinks_in_a_repository_are_refused(stage: &Stage) {
 
 /// A repository without a hooks directory gets an empty, protected one. A repository that is created inside is
 /// protected from the next start on.
-pub async fn what_is_missing_cannot_be_put_there(stage: &Stage) {
+pub async fn missing_hooks_directory_cannot_be_created(stage: &Stage) {
     if !protects(stage).await {
         return;
     }
@@ -214,7 +214,7 @@ pub async fn what_is_missing_cannot_be_put_there(stage: &Stage) {
 }
 
 /// A work tree whose `.git` is a file cannot be pointed to another git directory.
-pub async fn a_file_that_leads_to_a_repository_stays(stage: &Stage) {
+pub async fn git_file_cannot_be_redirected(stage: &Stage) {
     const ACTS: [&str; 4] = ["echo x > .git", "chmod 600 .git", "mv .git .x", "rm .git"];
     if !protects(stage).await {
         return;
@@ -236,7 +236,7 @@ pub async fn a_file_that_leads_to_a_repository_stays(stage: &Stage) {
 }
 
 /// A workspace that is a subdirectory of a repository does not show the rest of it.
-pub async fn a_part_of_a_repository_is_a_workspace(stage: &Stage) {
+pub async fn repository_subdirectory_is_a_workspace(stage: &Stage) {
     if !protects(stage).await {
         return;
     }
@@ -253,7 +253,7 @@ pub async fn a_part_of_a_repository_is_a_workspace(stage: &Stage) {
 
 /// Repositories in every writable mount are protected, also bare ones. A requested mount within a repository is not
 /// changed.
-pub async fn repositories_in_other_mounts(stage: &Stage) {
+pub async fn repositories_in_other_mounts_are_protected(stage: &Stage) {
     if !protects(stage).await {
         return;
     }

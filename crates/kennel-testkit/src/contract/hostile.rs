@@ -5,21 +5,21 @@ use crate::{Stage, host, within};
 use futures_util::StreamExt;
 use kennel_core::{Dialed, Keeper, RemoveOptions, Sandbox};
 use kennel_proto::{Body, Decoder, Frame, GENERATION, Hello, Request, Spawn, caps, encode};
-use kennel_types::{ErrorCode, ExecSpec, Layer, SandboxSpec, Support};
+use kennel_types::{ErrorCode, ExecSpec, IsolationLayer, SandboxSpec, Support};
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Processes inside can find the keeper's socket, but the keeper closes their connections.
-pub async fn the_inside_cannot_talk_to_its_keeper(stage: &Stage) {
+pub async fn processes_inside_cannot_connect_to_the_keeper(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }
     let sandbox = stage.running().await;
     let Some(socket) = stage.socket_inside() else {
         // The socket has no path inside, and it is not in the sandbox's network namespace.
-        if stage.mode().layers.contains(&Layer::NetNamespace) {
+        if stage.mode().layers.contains(&IsolationLayer::NetNamespace) {
             assert_eq!(ok(&sandbox, "grep -c '/' /proc/net/unix || true").await, "0");
         }
         return;
@@ -40,14 +40,14 @@ pub async fn the_inside_cannot_talk_to_its_keeper(stage: &Stage) {
 }
 
 /// A keeper that requires a token accepts no connection without it or with another token.
-pub async fn a_secret_is_wanted_where_there_is_one(stage: &Stage) {
+pub async fn connection_without_the_token_is_refused(stage: &Stage) {
     let sandbox = stage.running().await;
     let provider = stage.provider();
     let dialed = provider.dial(sandbox.id()).await.unwrap();
     let Some(secret) = dialed.token else {
         // Without a token, a layer of isolation must keep processes inside out.
         let walls = &stage.mode().layers;
-        assert!(walls.contains(&Layer::PidNamespace) || stage.mode().processes == Support::Refused);
+        assert!(walls.contains(&IsolationLayer::PidNamespace) || stage.mode().processes == Support::Refused);
         return;
     };
     assert!(secret.len() >= 16, "a secret of {} bytes", secret.len());
@@ -61,7 +61,7 @@ pub async fn a_secret_is_wanted_where_there_is_one(stage: &Stage) {
 }
 
 /// A keeper closes a connection that violates the protocol, and continues to serve the others.
-pub async fn garbage_ends_its_own_connection_only(stage: &Stage) {
+pub async fn malformed_frames_end_only_their_connection(stage: &Stage) {
     let sandbox = stage.running().await;
     assert_eq!(ok(&sandbox, "echo before").await, "before");
     let frame = |stream: u32, body: Body| {
@@ -145,7 +145,7 @@ async fn is_refused(stage: &Stage, sandbox: &Sandbox, swap: &str) {
 }
 
 /// A socket that was replaced by a symlink to another socket, by a file or by nothing is refused.
-pub async fn a_swapped_socket_is_refused(stage: &Stage) {
+pub async fn replaced_socket_is_refused(stage: &Stage) {
     // If no files of the sandbox are on this machine, the socket is not either.
     if !stage.has_processes().await || stage.mode().workspace == Support::Refused {
         return;
@@ -177,11 +177,11 @@ pub async fn a_swapped_socket_is_refused(stage: &Stage) {
 }
 
 /// If root inside can access the socket and replaces it, for example by another listener, the connection is refused.
-pub async fn a_socket_swapped_from_inside_is_refused(stage: &Stage) {
+pub async fn socket_replaced_from_inside_is_refused(stage: &Stage) {
     let Some(socket) = stage.socket_inside() else {
         // In this case the socket must not be visible inside.
         let sandbox = stage.running().await;
-        if stage.mode().layers.contains(&Layer::MountNamespace) {
+        if stage.mode().layers.contains(&IsolationLayer::MountNamespace) {
             let state = stage.home().state();
             assert_eq!(sh(&sandbox, &format!("find {} -type s", state.display())).await.stdout_text(), "");
         }
@@ -202,8 +202,8 @@ pub async fn a_socket_swapped_from_inside_is_refused(stage: &Stage) {
 }
 
 /// The keeper survives when root inside kills every process that it can see.
-pub async fn the_keeper_outlives_a_massacre(stage: &Stage) {
-    if !stage.mode().layers.contains(&Layer::PidNamespace) {
+pub async fn keeper_survives_kill_of_all_processes(stage: &Stage) {
+    if !stage.mode().layers.contains(&IsolationLayer::PidNamespace) {
         // Without a pid namespace it would see the host's processes, so it kills only its own process group.
         if stage.has_processes().await {
             let sandbox = stage.running().await;

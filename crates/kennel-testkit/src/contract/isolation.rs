@@ -3,7 +3,7 @@
 use crate::inside::{code, files, ok, run, sh};
 use crate::{Stage, host, programs};
 use kennel_core::WriteOptions;
-use kennel_types::{Backing, ErrorCode, ExecSpec, Layer, SandboxSpec, Support};
+use kennel_types::{Backing, ErrorCode, ExecSpec, IsolationLayer, SandboxSpec, Support};
 
 /// Whether the sandbox is isolated. If not, it must not report any layer.
 async fn has_walls(stage: &Stage) -> bool {
@@ -16,7 +16,7 @@ async fn has_walls(stage: &Stage) -> bool {
 }
 
 /// The kernel reports every layer of the mode, as seen from inside.
-pub async fn every_layer_of_the_row_is_there(stage: &Stage) {
+pub async fn every_layer_of_the_mode_is_enforced(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }
@@ -29,23 +29,23 @@ pub async fn every_layer_of_the_row_is_there(stage: &Stage) {
     let enforcement = sandbox.inspect().await.unwrap().enforcement;
     for layer in enforcement.layers {
         let namespace = match layer {
-            Layer::MountNamespace => "mnt",
-            Layer::PidNamespace => "pid",
-            Layer::IpcNamespace => "ipc",
-            Layer::UtsNamespace => "uts",
-            Layer::NetNamespace => "net",
-            Layer::UserNamespace => "user",
-            Layer::CgroupNamespace => "cgroup",
-            Layer::NoNewPrivileges => {
+            IsolationLayer::MountNamespace => "mnt",
+            IsolationLayer::PidNamespace => "pid",
+            IsolationLayer::IpcNamespace => "ipc",
+            IsolationLayer::UtsNamespace => "uts",
+            IsolationLayer::NetNamespace => "net",
+            IsolationLayer::UserNamespace => "user",
+            IsolationLayer::CgroupNamespace => "cgroup",
+            IsolationLayer::NoNewPrivileges => {
                 assert_eq!(field("NoNewPrivs"), "1");
                 continue;
             }
-            Layer::Seccomp => {
+            IsolationLayer::Seccomp => {
                 assert_eq!(field("Seccomp"), "2");
                 continue;
             }
             // The first two have their own cases. Nothing in /proc shows the third.
-            Layer::ReducedCapabilities | Layer::NetworkFilter | Layer::Landlock => continue,
+            IsolationLayer::ReducedCapabilities | IsolationLayer::NetworkFilter | IsolationLayer::Landlock => continue,
         };
         let outside = std::fs::read_link(format!("/proc/self/ns/{namespace}")).unwrap();
         let inside = ok(&sandbox, &format!("readlink /proc/self/ns/{namespace}")).await;
@@ -55,9 +55,9 @@ pub async fn every_layer_of_the_row_is_there(stage: &Stage) {
 }
 
 /// Neither a command nor any program that it executes has a dangerous capability.
-pub async fn capabilities_are_few(stage: &Stage) {
-    if !stage.mode().layers.contains(&Layer::ReducedCapabilities) {
-        return assert!(!has_walls(stage).await || stage.mode().layers.contains(&Layer::UserNamespace));
+pub async fn no_dangerous_capabilities(stage: &Stage) {
+    if !stage.mode().layers.contains(&IsolationLayer::ReducedCapabilities) {
+        return assert!(!has_walls(stage).await || stage.mode().layers.contains(&IsolationLayer::UserNamespace));
     }
     // NET_ADMIN, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, SYS_BOOT, SYS_TIME, MAC_ADMIN, SYSLOG, BPF.
     const DANGEROUS: [u32; 10] = [12, 16, 17, 19, 21, 22, 25, 33, 34, 39];
@@ -75,7 +75,7 @@ pub async fn capabilities_are_few(stage: &Stage) {
 }
 
 /// A sandbox sees only its own processes, and cannot signal those of the host.
-pub async fn its_processes_are_its_own(stage: &Stage) {
+pub async fn only_own_processes_are_visible(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }
@@ -88,7 +88,7 @@ pub async fn its_processes_are_its_own(stage: &Stage) {
 }
 
 /// A sandbox has its own host name.
-pub async fn the_host_name_is_its_own(stage: &Stage) {
+pub async fn host_name_is_separate(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }
@@ -114,7 +114,7 @@ pub async fn no_descriptor_is_inherited(stage: &Stage) {
 }
 
 /// Changes to the root filesystem inside do not change the host's files.
-pub async fn the_hosts_files_stay_as_they_are(stage: &Stage) {
+pub async fn host_files_are_not_changed(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }
@@ -219,7 +219,7 @@ pub async fn system_calls_are_filtered(stage: &Stage) {
     let outside = std::process::Command::new(&program).args(&calls).output().unwrap();
     let outside = String::from_utf8(outside.stdout).unwrap();
     assert_eq!(outside.lines().filter(|line| *line != NO_SUCH_CALL).count(), calls.len(), "{outside}");
-    if !stage.mode().layers.contains(&Layer::Seccomp) || !stage.has_processes().await {
+    if !stage.mode().layers.contains(&IsolationLayer::Seccomp) || !stage.has_processes().await {
         return;
     }
     let sandbox = stage.running().await;
@@ -237,7 +237,7 @@ pub async fn system_calls_are_filtered(stage: &Stage) {
 }
 
 /// A sandbox reaches neither the state directory nor the files and processes of another sandbox.
-pub async fn no_other_sandbox_is_in_reach(stage: &Stage) {
+pub async fn other_sandboxes_cannot_be_reached(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }
@@ -257,7 +257,7 @@ pub async fn no_other_sandbox_is_in_reach(stage: &Stage) {
 }
 
 /// Sandboxes can be created inside only on request, because this exposes more of the kernel.
-pub async fn sandboxes_inside_are_asked_for(stage: &Stage) {
+pub async fn nested_sandboxes_need_the_nesting_option(stage: &Stage) {
     let spec = SandboxSpec { nesting: true, workspace: None, workdir: Some("/".into()), ..stage.spec() };
     if stage.mode().nesting == Support::Refused {
         return stage.refuses(&spec).await;
@@ -279,6 +279,6 @@ pub async fn sandboxes_inside_are_asked_for(stage: &Stage) {
         let inside = format!("unshare -r -m sh -c '{script}'");
         assert!(!sh(&sandbox, &inside).await.status.success(), "{script}");
     }
-    let layers = |sandbox: Vec<Layer>| sandbox.contains(&Layer::Landlock);
+    let layers = |sandbox: Vec<IsolationLayer>| sandbox.contains(&IsolationLayer::Landlock);
     assert!(!layers(sandbox.inspect().await.unwrap().enforcement.layers), "it stands in their way");
 }

@@ -4,21 +4,21 @@ use crate::inside::{SOON, at, code, files, ok};
 use crate::{Stage, eventually};
 use futures_util::StreamExt;
 use kennel_core::{LogOptions, RemoveOptions, Sandbox, WriteOptions};
-use kennel_types::{ErrorCode, Event, EventKind, ExecSpec, SandboxId, SandboxSpec, Status, Support};
+use kennel_types::{EndCause, ErrorCode, EventKind, ExecSpec, SandboxId, SandboxSpec, Status, Support};
 use std::time::Duration;
 
 const GRACE: Duration = Duration::from_secs(2);
 const FORCE: RemoveOptions = RemoveOptions { volumes: false, force: true };
 
 /// The provider is available. A missing engine is a failure, not a skip.
-pub async fn it_is_available(stage: &Stage) {
+pub async fn provider_is_available(stage: &Stage) {
     let availability = stage.provider().probe().await;
     assert!(availability.available, "{availability:?}");
     assert!(!availability.detail.is_empty());
 }
 
 /// A sandbox passes through its states in order, and `get` reports each.
-pub async fn starts_runs_stops_and_goes(stage: &Stage) {
+pub async fn sandbox_is_created_started_stopped_and_removed(stage: &Stage) {
     let sandbox = stage.create(&stage.spec()).await;
     assert_eq!(sandbox.info().status, Status::Created);
     assert_eq!(sandbox.inspect().await.unwrap().status, Status::Created);
@@ -38,7 +38,7 @@ pub async fn starts_runs_stops_and_goes(stage: &Stage) {
 }
 
 /// A sandbox is found by id and by name. Without a name, the id is the name.
-pub async fn found_by_id_and_by_name(stage: &Stage) {
+pub async fn sandbox_is_found_by_id_and_by_name(stage: &Stage) {
     let named = stage.create(&SandboxSpec { name: Some(stage.name("by-name")), ..stage.spec() }).await;
     let unnamed = stage.create(&stage.spec()).await;
     let provider = stage.provider();
@@ -48,7 +48,7 @@ pub async fn found_by_id_and_by_name(stage: &Stage) {
 }
 
 /// All sandboxes are listed once, whatever their state.
-pub async fn all_are_listed(stage: &Stage) {
+pub async fn all_sandboxes_are_listed(stage: &Stage) {
     assert_eq!(stage.provider().list().await.unwrap(), []);
     let created = stage.create(&stage.spec()).await;
     let running = stage.running().await;
@@ -61,7 +61,7 @@ pub async fn all_are_listed(stage: &Stage) {
 }
 
 /// If several sandboxes request a name at the same time, exactly one gets it. The name is free again after its removal.
-pub async fn one_name_is_given_once(stage: &Stage) {
+pub async fn name_is_given_to_one_sandbox_only(stage: &Stage) {
     let spec = SandboxSpec { name: Some(stage.name("only-one")), ..stage.spec() };
     let attempts = futures_util::future::join_all((0..4).map(|_| stage.try_create(&spec))).await;
     let (made, refused): (Vec<_>, Vec<_>) = attempts.into_iter().partition(Result::is_ok);
@@ -75,7 +75,7 @@ pub async fn one_name_is_given_once(stage: &Stage) {
 }
 
 /// A renamed sandbox keeps running. Every process finds it only by its new name.
-pub async fn it_gets_another_name(stage: &Stage) {
+pub async fn renamed_sandbox_is_found_by_its_new_name_only(stage: &Stage) {
     let (old, new) = (stage.name("old"), stage.name("new"));
     let sandbox = stage.started(&SandboxSpec { name: Some(old.clone()), ..stage.spec() }).await;
     sandbox.rename(&new).await.unwrap();
@@ -99,12 +99,12 @@ pub async fn it_gets_another_name(stage: &Stage) {
     assert_eq!(provider.get(&new).await.unwrap().status, Status::Running);
     // A tied sandbox cannot be renamed, because it belongs to a command.
     let tied = stage.create(&SandboxSpec { tied: true, ..stage.spec() }).await;
-    assert_eq!(code(tied.rename(&stage.name("mine")).await), ErrorCode::InvalidConfig);
+    assert_eq!(code(tied.rename(&stage.name("mine")).await), ErrorCode::Conflict);
     tied.remove(FORCE).await.unwrap();
 }
 
 /// A paused sandbox runs nothing and loses nothing. It can be resumed, stopped and removed.
-pub async fn it_stands_still_and_goes_on(stage: &Stage) {
+pub async fn paused_sandbox_runs_nothing_and_resumes(stage: &Stage) {
     let sandbox = stage.running().await;
     if stage.mode().pause == Support::Refused {
         assert_eq!(code(sandbox.pause().await), ErrorCode::Unsupported);
@@ -120,7 +120,7 @@ pub async fn it_stands_still_and_goes_on(stage: &Stage) {
     assert_eq!(sandbox.inspect().await.unwrap().status, Status::Paused);
     sandbox.hang_up().await;
     assert_eq!(code(sandbox.exec(&ExecSpec::argv(["true"])).await), ErrorCode::Stopped);
-    assert_eq!(code(sandbox.remove(RemoveOptions::default()).await), ErrorCode::InvalidConfig);
+    assert_eq!(code(sandbox.remove(RemoveOptions::default()).await), ErrorCode::Conflict);
     for _ in 0..2 {
         sandbox.unpause().await.unwrap();
     }
@@ -130,7 +130,7 @@ pub async fn it_stands_still_and_goes_on(stage: &Stage) {
     // A tied sandbox cannot be paused: whoever waits for its command would wait forever.
     let tied = stage.create(&SandboxSpec { tied: true, ..stage.spec() }).await;
     tied.start().await.unwrap();
-    assert_eq!(code(tied.pause().await), ErrorCode::InvalidConfig);
+    assert_eq!(code(tied.pause().await), ErrorCode::Conflict);
     tied.remove(FORCE).await.unwrap();
     // A paused sandbox can be stopped, and removed by force.
     sandbox.pause().await.unwrap();
@@ -144,7 +144,7 @@ pub async fn it_stands_still_and_goes_on(stage: &Stage) {
 }
 
 /// A name that is not valid in paths and labels is refused.
-pub async fn a_bad_name_is_refused(stage: &Stage) {
+pub async fn invalid_name_is_refused(stage: &Stage) {
     for name in ["", "../x", "a/b", "UPPER", "new\nline", "-dash"] {
         let spec = SandboxSpec { name: Some(name.into()), ..stage.spec() };
         assert_eq!(code(stage.try_create(&spec).await), ErrorCode::InvalidConfig, "{name:?}");
@@ -152,7 +152,7 @@ pub async fn a_bad_name_is_refused(stage: &Stage) {
 }
 
 /// Every call for an unknown sandbox fails with "not found".
-pub async fn an_unknown_one_is_not_found(stage: &Stage) {
+pub async fn unknown_sandbox_is_not_found(stage: &Stage) {
     let provider = stage.provider();
     let id = SandboxId::new("no-such-sandbox").unwrap();
     assert_eq!(code(provider.get(id.as_str()).await), ErrorCode::NotFound);
@@ -164,7 +164,7 @@ pub async fn an_unknown_one_is_not_found(stage: &Stage) {
 }
 
 /// Commands for a sandbox that does not run fail with "stopped", before its start and after its stop.
-pub async fn one_that_does_not_run_says_stopped(stage: &Stage) {
+pub async fn commands_fail_unless_the_sandbox_runs(stage: &Stage) {
     let sandbox = stage.create(&stage.spec()).await;
     let echo = ExecSpec::argv(["echo"]);
     assert_eq!(code(sandbox.exec(&echo).await), ErrorCode::Stopped);
@@ -176,7 +176,7 @@ pub async fn one_that_does_not_run_says_stopped(stage: &Stage) {
 }
 
 /// Starting a running sandbox and stopping a stopped one are no errors.
-pub async fn starting_and_stopping_again_is_no_error(stage: &Stage) {
+pub async fn starting_and_stopping_twice_succeeds(stage: &Stage) {
     let sandbox = stage.create(&stage.spec()).await;
     sandbox.stop(GRACE).await.unwrap();
     sandbox.start().await.unwrap();
@@ -206,7 +206,7 @@ pub async fn files_survive_a_stop(stage: &Stage) {
 }
 
 /// A later process finds the sandbox, uses it and removes it.
-pub async fn found_by_a_later_process(stage: &Stage) {
+pub async fn sandbox_is_found_by_a_later_process(stage: &Stage) {
     let sandbox = stage.started(&SandboxSpec { name: Some(stage.name("lasting")), ..stage.spec() }).await;
     let later = stage.reopen();
     assert_eq!(later.list().await.unwrap().len(), 1);
@@ -223,7 +223,7 @@ pub async fn found_by_a_later_process(stage: &Stage) {
 }
 
 /// A running sandbox is removed only by force. Otherwise it keeps running.
-pub async fn a_running_one_is_removed_by_force_only(stage: &Stage) {
+pub async fn running_sandbox_is_removed_by_force_only(stage: &Stage) {
     let sandbox = stage.running().await;
     let error = sandbox.remove(RemoveOptions::default()).await.expect_err("it runs");
     assert_ne!(error.code(), ErrorCode::Internal, "{error}");
@@ -234,7 +234,7 @@ pub async fn a_running_one_is_removed_by_force_only(stage: &Stage) {
 }
 
 /// Stopping a sandbox ends its commands, and their readers are told.
-pub async fn stopping_ends_its_commands(stage: &Stage) {
+pub async fn stopping_ends_commands(stage: &Stage) {
     let sandbox = stage.running().await;
     let mut sleep = ExecSpec::argv(["sleep", "1000"]);
     let mark = stage.mark(&mut sleep, "stopped");
@@ -251,7 +251,7 @@ pub async fn stopping_ends_its_commands(stage: &Stage) {
 }
 
 /// The events of a sandbox are reported in order.
-pub async fn its_life_is_told(stage: &Stage) {
+pub async fn events_are_reported_in_order(stage: &Stage) {
     let mut events = stage.provider().watch().await.unwrap();
     // One step at a time: a provider without a daemon sees only states that last a moment.
     let mut next = async || {
@@ -259,22 +259,70 @@ pub async fn its_life_is_told(stage: &Stage) {
         event.expect("the stream goes on").unwrap()
     };
     let sandbox = stage.create(&stage.spec()).await;
-    let told = |kind| Event { sandbox: sandbox.id().clone(), kind };
-    assert_eq!(next().await, told(EventKind::Created));
+    let id = sandbox.id();
+    let mut expect = async |kind: EventKind| {
+        let event = next().await;
+        assert_eq!((event.sandbox.as_ref(), event.kind), (Some(id), kind));
+        assert_eq!(event.provider, stage.provider().name());
+        assert!(event.time_ms > 1_600_000_000_000, "{}", event.time_ms);
+        event
+    };
+    expect(EventKind::Created).await;
     sandbox.start().await.unwrap();
-    assert_eq!(next().await, told(EventKind::Started));
+    expect(EventKind::Started).await;
+    if stage.mode().pause == Support::Given {
+        sandbox.pause().await.unwrap();
+        expect(EventKind::Paused).await;
+        sandbox.unpause().await.unwrap();
+        expect(EventKind::Resumed).await;
+    }
+    let name = stage.name("renamed");
+    sandbox.rename(&name).await.unwrap();
+    assert_eq!(expect(EventKind::Renamed).await.name, Some(name));
     sandbox.stop(GRACE).await.unwrap();
-    assert_eq!(next().await, told(EventKind::Stopped));
+    assert_eq!(expect(EventKind::Stopped).await.cause, Some(EndCause::Requested));
+    assert_eq!(sandbox.inspect().await.unwrap().end_cause, Some(EndCause::Requested));
     sandbox.start().await.unwrap();
-    assert_eq!(next().await, told(EventKind::Started));
+    expect(EventKind::Started).await;
+    assert_eq!(sandbox.inspect().await.unwrap().end_cause, None);
     // If it is removed while it runs, a stop is reported first.
     sandbox.remove(FORCE).await.unwrap();
-    assert_eq!(next().await, told(EventKind::Stopped));
-    assert_eq!(next().await, told(EventKind::Removed));
+    expect(EventKind::Stopped).await;
+    expect(EventKind::Removed).await;
+    if stage.mode().keeper == Support::Refused {
+        return;
+    }
+    let spec = SandboxSpec { command: Some(["sh", "-c", "exit 7"].map(Into::into).to_vec()), ..stage.spec() };
+    let sandbox = stage.create(&spec).await;
+    sandbox.start().await.unwrap();
+    let ended = loop {
+        let event = next().await;
+        if (event.sandbox.as_ref(), event.kind) == (Some(sandbox.id()), EventKind::Stopped) {
+            break event;
+        }
+    };
+    assert_eq!((ended.exit_code, ended.cause), (Some(7), Some(EndCause::Exited)));
+    assert_eq!(sandbox.inspect().await.unwrap().end_cause, Some(EndCause::Exited));
+}
+
+/// The caller chooses the id, and no two sandboxes have the same.
+pub async fn caller_chooses_the_id(stage: &Stage) {
+    let id = kennel_core::new_id().unwrap();
+    let info = stage.provider().create(&id, &stage.spec()).await.unwrap();
+    assert_eq!(info.id, id);
+    for provider in [stage.provider(), stage.reopen()] {
+        assert_eq!(provider.get(id.as_str()).await.unwrap().id, id);
+        let error = provider.create(&id, &stage.spec()).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::AlreadyExists, "{error}");
+    }
+    assert_eq!(stage.provider().get(id.as_str()).await.unwrap().id, id, "the failed attempts changed nothing");
+    stage.provider().remove(&id, FORCE).await.unwrap();
+    stage.provider().create(&id, &stage.spec()).await.unwrap();
+    stage.provider().remove(&id, FORCE).await.unwrap();
 }
 
 /// `get` returns the requested labels and settings, also to a later process.
-pub async fn labels_and_settings_come_back(stage: &Stage) {
+pub async fn labels_and_settings_are_returned(stage: &Stage) {
     let mut spec = stage.spec();
     spec.labels.insert("colour".into(), "green".into());
     spec.project = Some("/home/someone/project".into());
@@ -304,7 +352,7 @@ pub async fn labels_and_settings_come_back(stage: &Stage) {
 }
 
 /// Labels with the prefix of Kennel's own are refused.
-pub async fn labels_of_kennels_own_are_refused(stage: &Stage) {
+pub async fn reserved_labels_are_refused(stage: &Stage) {
     for name in ["", "kennel", "kennel.session", "kennel.anything"] {
         let labels = [(name.to_owned(), "x".to_owned())].into();
         let refused = stage.try_create(&SandboxSpec { labels, ..stage.spec() }).await;
@@ -314,7 +362,7 @@ pub async fn labels_of_kennels_own_are_refused(stage: &Stage) {
 }
 
 /// Several sandboxes are created, used and removed at the same time.
-pub async fn many_at_once(stage: &Stage) {
+pub async fn many_sandboxes_at_once(stage: &Stage) {
     let spec = stage.spec();
     let lives = (0..4).map(async |number| {
         let sandbox = stage.started(&spec).await;
@@ -326,7 +374,7 @@ pub async fn many_at_once(stage: &Stage) {
 }
 
 /// A sandbox with an idle timeout stops when it is not used, but not while a command runs.
-pub async fn an_idle_one_stops_by_itself(stage: &Stage) {
+pub async fn idle_sandbox_stops(stage: &Stage) {
     let sandbox = stage.started(&SandboxSpec { idle_seconds: Some(1), ..stage.spec() }).await;
     let mut exec = sandbox.exec(&ExecSpec::shell("sleep 2; echo done")).await.unwrap();
     let (printed, status) = crate::inside::read_to_end(&mut exec).await;
@@ -337,7 +385,7 @@ pub async fn an_idle_one_stops_by_itself(stage: &Stage) {
 }
 
 /// With auto-remove, a sandbox is removed when it ends, however it ends, and not before.
-pub async fn an_ended_one_is_removed_if_asked(stage: &Stage) {
+pub async fn ended_sandbox_is_auto_removed(stage: &Stage) {
     let gone = async |sandbox: &Sandbox| {
         eventually("it is gone", async || {
             sandbox.inspect().await.is_err_and(|error| error.code() == ErrorCode::NotFound)

@@ -22,7 +22,7 @@ async fn are_given(stage: &Stage, limits: Limits) -> bool {
 }
 
 /// A command that exceeds the memory limit is killed, and its status says so. Nothing else is killed.
-pub async fn memory_is_held(stage: &Stage) {
+pub async fn memory_limit_is_enforced(stage: &Stage) {
     if !are_given(stage, MEMORY).await {
         return;
     }
@@ -42,7 +42,7 @@ pub async fn memory_is_held(stage: &Stage) {
 }
 
 /// At the process limit, the next fork fails, and existing processes continue.
-pub async fn processes_are_held(stage: &Stage) {
+pub async fn process_limit_is_enforced(stage: &Stage) {
     if !are_given(stage, PROCESSES).await {
         return;
     }
@@ -58,7 +58,7 @@ pub async fn processes_are_held(stage: &Stage) {
 }
 
 /// The CPU limit is set in the cgroup of a command's processes.
-pub async fn cpu_is_held(stage: &Stage) {
+pub async fn cpu_limit_is_enforced(stage: &Stage) {
     if !are_given(stage, CPU).await {
         return;
     }
@@ -74,7 +74,7 @@ pub async fn cpu_is_held(stage: &Stage) {
 }
 
 /// `inspect` reports the enforced limits.
-pub async fn they_are_reported(stage: &Stage) {
+pub async fn limits_are_reported(stage: &Stage) {
     let limits = Limits { memory: Some(ByteSize(128 << 20)), millicpus: Some(1500), pids: Some(100), disk: None };
     if !are_given(stage, limits).await {
         return;
@@ -88,7 +88,7 @@ pub async fn they_are_reported(stage: &Stage) {
 }
 
 /// Writes beyond the disk limit fail inside. The sandbox keeps working.
-pub async fn the_disk_is_held(stage: &Stage) {
+pub async fn disk_limit_is_enforced(stage: &Stage) {
     let spec = limited(stage, Limits { disk: Some(ByteSize(16 << 20)), ..Limits::default() });
     if stage.mode().disk == Support::Refused {
         return stage.refuses(&spec).await;

@@ -23,7 +23,7 @@ async fn ended(sandbox: &Sandbox) {
 }
 
 /// The log keeps both streams apart, and `get` returns the exit code, also to a later process.
-pub async fn streams_are_kept_apart_and_the_code_is_told(stage: &Stage) {
+pub async fn log_separates_streams_and_exit_code_is_returned(stage: &Stage) {
     let sandbox = with_main(stage, "echo out; echo err >&2; exit 7").await;
     ended(&sandbox).await;
     assert_eq!(sandbox.inspect().await.unwrap().exit_code, Some(7));
@@ -34,7 +34,7 @@ pub async fn streams_are_kept_apart_and_the_code_is_told(stage: &Stage) {
 }
 
 /// The log returns at most the requested number of last lines.
-pub async fn the_last_lines(stage: &Stage) {
+pub async fn last_lines_are_returned(stage: &Stage) {
     let sandbox = with_main(stage, "echo 1; echo 2; echo 3; echo 4; echo 5").await;
     ended(&sandbox).await;
     for (lines, expected) in [(0, ""), (1, "5\n"), (2, "4\n5\n"), (5, "1\n2\n3\n4\n5\n"), (50, "1\n2\n3\n4\n5\n")] {
@@ -44,7 +44,7 @@ pub async fn the_last_lines(stage: &Stage) {
 }
 
 /// A followed log returns existing lines, then new lines, and ends with the sandbox.
-pub async fn followed_to_the_end(stage: &Stage) {
+pub async fn followed_log_ends_with_the_sandbox(stage: &Stage) {
     let real = stage.mode().processes == Support::Given;
     let script =
         if real { "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two" } else { "echo one; sleep 1000" };
@@ -64,7 +64,7 @@ pub async fn followed_to_the_end(stage: &Stage) {
 }
 
 /// Without a main process, the log is empty. The output of commands is not logged.
-pub async fn empty_without_a_main_process(stage: &Stage) {
+pub async fn log_is_empty_without_a_main_process(stage: &Stage) {
     let sandbox = stage.running().await;
     ok(&sandbox, "echo not for the log").await;
     assert_eq!(log(&sandbox, ALL).await, (String::new(), String::new()));
@@ -72,7 +72,7 @@ pub async fn empty_without_a_main_process(stage: &Stage) {
 }
 
 /// A client can attach to the main process like to any other command.
-pub async fn the_main_process_can_be_attached(stage: &Stage) {
+pub async fn main_process_can_be_attached(stage: &Stage) {
     let sandbox = with_main(stage, "echo hello; sleep 1000").await;
     let main = sandbox.main_process().await.unwrap().expect("there is one");
     let mut exec = sandbox.attach(main, Position::default(), None).await.unwrap();
@@ -94,7 +94,7 @@ pub async fn the_main_process_can_be_attached(stage: &Stage) {
 }
 
 /// A start fails if the program of the main process is missing. It succeeds if the main process ends quickly by itself.
-pub async fn a_missing_main_process_is_told(stage: &Stage) {
+pub async fn start_fails_if_the_main_program_is_missing(stage: &Stage) {
     let with = |words: &[&str]| {
         let command = Some(words.iter().map(|word| (*word).to_owned()).collect());
         SandboxSpec { command, ..stage.spec() }

@@ -65,7 +65,7 @@ pub async fn kennels_own_directories_are_masked(stage: &Stage) {
 }
 
 /// A directory of Kennel's that does not exist yet cannot be created inside.
-pub async fn a_missing_directory_of_kennels_cannot_be_made(stage: &Stage) {
+pub async fn missing_kennel_directory_cannot_be_created(stage: &Stage) {
     let (spec, top, settings) = mounting(stage);
     if stage.mode().mounts == Support::Refused {
         return stage.refuses(&spec).await;
@@ -80,7 +80,7 @@ pub async fn a_missing_directory_of_kennels_cannot_be_made(stage: &Stage) {
 }
 
 /// A mount of one of Kennel's own directories, or of a path in one, is refused.
-pub async fn a_mount_of_kennels_own_is_refused(stage: &Stage) {
+pub async fn mount_of_kennel_directory_is_refused(stage: &Stage) {
     let (spec, _, settings) = mounting(stage);
     if stage.mode().mounts == Support::Refused {
         return stage.refuses(&spec).await;
@@ -130,7 +130,7 @@ impl Drop for Listening {
 
 /// Sockets of container engines are masked. They are recognised by their replies or by the program that listens. Other
 /// sockets can be used.
-pub async fn engines_sockets_are_masked(stage: &Stage) {
+pub async fn engine_sockets_are_masked(stage: &Stage) {
     let top = stage.home().path().join("sockets");
     fs::create_dir_all(top.join("run")).unwrap();
     let (docker, engine, app) = (top.join("run/docker.sock"), top.join("engine.sock"), top.join("app.sock"));

@@ -8,7 +8,7 @@ use crate::inside::{at, files, ok, run, sh};
 use crate::programs::{self, CALLS};
 use crate::tester::NOBODYS_IDS;
 use kennel_core::{Sandbox, WriteOptions};
-use kennel_types::{ExecSpec, Layer, Mount, SandboxSpec, Support};
+use kennel_types::{ExecSpec, IsolationLayer, Mount, SandboxSpec, Support};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -21,7 +21,7 @@ const UNKNOWN: &str = "error 38";
 
 /// Whether the provider filters system calls. If not, modes are not changed either.
 async fn has_walls(stage: &Stage) -> bool {
-    stage.has_processes().await && stage.mode().layers.contains(&Layer::Seccomp)
+    stage.has_processes().await && stage.mode().layers.contains(&IsolationLayer::Seccomp)
 }
 
 /// Compiles the program, and returns its path on the host.
@@ -169,7 +169,7 @@ pub async fn no_file_becomes_set_id_in_a_mount(stage: &Stage) {
 }
 
 /// A file that the keeper writes on request gets no set-id bits.
-pub async fn no_file_that_is_written_becomes_set_id(stage: &Stage) {
+pub async fn files_written_by_the_keeper_are_not_set_id(stage: &Stage) {
     if stage.mode().layers.is_empty() {
         return;
     }
@@ -191,7 +191,7 @@ pub async fn no_file_that_is_written_becomes_set_id(stage: &Stage) {
 }
 
 /// The keeper carries out the calls of a background process, also after its command has ended.
-pub async fn what_outlives_its_command_sets_modes(stage: &Stage) {
+pub async fn background_processes_can_change_modes(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }
@@ -204,7 +204,7 @@ pub async fn what_outlives_its_command_sets_modes(stage: &Stage) {
 }
 
 /// Many mode changes at the same time, some of killed processes, block no other command.
-pub async fn many_modes_at_once_stop_nobody(stage: &Stage) {
+pub async fn many_mode_changes_block_no_other_command(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }
@@ -225,7 +225,7 @@ pub async fn many_modes_at_once_stop_nobody(stage: &Stage) {
 
 /// A process that has restricted itself with Landlock does not reach more files through the keeper: calls with set-id
 /// bits are refused.
-pub async fn a_fence_inside_is_not_climbed(stage: &Stage) {
+pub async fn landlock_rules_inside_are_not_bypassed(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }
@@ -243,7 +243,7 @@ pub async fn a_fence_inside_is_not_climbed(stage: &Stage) {
 }
 
 /// A command can change its own limits and scheduling, but not those of the keeper.
-pub async fn the_keeper_is_not_meddled_with(stage: &Stage) {
+pub async fn commands_cannot_change_limits_of_process_1(stage: &Stage) {
     if !has_walls(stage).await {
         return;
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Changes in the workspace are visible on both sides at once. Without mounts, the workspace is the host's directory
 /// itself.
-pub async fn the_workspace_is_shared(stage: &Stage) {
+pub async fn workspace_is_shared(stage: &Stage) {
     let workspace = stage.home().workspace();
     std::fs::write(workspace.join("from-outside"), "out").unwrap();
     if stage.mode().workspace == Support::Refused {
@@ -35,7 +35,7 @@ pub async fn the_workspace_is_shared(stage: &Stage) {
 
 /// A read-only root filesystem is either enforced or refused. Options that only images and engines have are refused by
 /// other modes.
-pub async fn a_read_only_root_is_not_written(stage: &Stage) {
+pub async fn read_only_root_cannot_be_written(stage: &Stage) {
     let spec = SandboxSpec { read_only: true, ..stage.spec() };
     if stage.mode().backing != Backing::Image {
         stage.refuses(&SandboxSpec { runtime: Some("other".into()), ..stage.spec() }).await;
@@ -65,7 +65,7 @@ fn mounting(stage: &Stage, target: &str, read_only: bool) -> (SandboxSpec, std::
 }
 
 /// A directory can be mounted at a path that does not exist yet. A single file can be mounted, too.
-pub async fn a_directory_is_mounted(stage: &Stage) {
+pub async fn directories_and_files_are_mounted(stage: &Stage) {
     let (mut spec, host) = mounting(stage, "/made/for/it", false);
     if stage.mode().mounts == Support::Refused {
         return stage.refuses(&spec).await;
@@ -81,7 +81,7 @@ pub async fn a_directory_is_mounted(stage: &Stage) {
 }
 
 /// A read-only mount can be written neither by a command nor by a file request, not even by root.
-pub async fn a_read_only_mount_is_not_written(stage: &Stage) {
+pub async fn read_only_mount_cannot_be_written(stage: &Stage) {
     let (spec, host) = mounting(stage, "/fixed", true);
     if stage.mode().mounts == Support::Refused {
         return stage.refuses(&spec).await;
@@ -100,7 +100,7 @@ pub async fn a_read_only_mount_is_not_written(stage: &Stage) {
 
 /// Processes inside can replace a directory in the workspace that is also mounted elsewhere by a symlink. The next
 /// start does not follow it.
-pub async fn a_start_follows_no_symlink_to_a_mount(stage: &Stage) {
+pub async fn start_follows_no_symlink_at_a_mount_source(stage: &Stage) {
     let (mut spec, _) = mounting(stage, "/mounted", false);
     if stage.mode().mounts == Support::Refused {
         return stage.refuses(&spec).await;
@@ -126,7 +126,7 @@ pub async fn a_start_follows_no_symlink_to_a_mount(stage: &Stage) {
 }
 
 /// A mount whose host path is missing is an error, and the path is not created.
-pub async fn a_missing_source_is_an_error(stage: &Stage) {
+pub async fn missing_mount_source_is_an_error(stage: &Stage) {
     let (mut spec, host) = mounting(stage, "/fixed", false);
     spec.mounts[0].host = host.join("absent");
     if stage.mode().mounts == Support::Refused {
@@ -141,7 +141,7 @@ pub async fn a_missing_source_is_an_error(stage: &Stage) {
 }
 
 /// Files in the workspace belong to the requested owner, whichever user created them inside.
-pub async fn files_belong_to_the_owner(stage: &Stage) {
+pub async fn workspace_files_belong_to_the_requested_owner(stage: &Stage) {
     let root = rustix::process::geteuid().is_root();
     let own = std::fs::metadata(stage.home().workspace()).unwrap();
     // Only root can change the owner of files.
@@ -169,7 +169,7 @@ pub async fn files_belong_to_the_owner(stage: &Stage) {
 }
 
 /// A mount within another mount is visible, also in the workspace, whose other files stay visible.
-pub async fn one_is_seen_within_another(stage: &Stage) {
+pub async fn nested_mounts_are_visible(stage: &Stage) {
     let (mut spec, host) = mounting(stage, "/workspace/deep/within", false);
     if stage.mode().mounts == Support::Refused {
         return stage.refuses(&spec).await;

@@ -4,7 +4,7 @@ use crate::inside::{self, SOON, ok};
 use crate::programs::{self, REACH};
 use crate::{Stage, net, within};
 use kennel_core::{Sandbox, WriteOptions};
-use kennel_types::{ErrorCode, Layer, NetworkMode, SandboxSpec, Support};
+use kennel_types::{ErrorCode, IsolationLayer, NetworkMode, SandboxSpec, Support};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn own_namespace() -> String {
 }
 
 /// With network `none`, loopback is up and there is no route.
-pub async fn none_is_loopback_only(stage: &Stage) {
+pub async fn network_none_has_only_loopback(stage: &Stage) {
     let Some(sandbox) = with(stage, NetworkMode::None).await else { return };
     assert_ne!(ok(&sandbox, "readlink /proc/self/ns/net").await, own_namespace());
     assert_eq!(interfaces(&sandbox).await, ["lo"]);
@@ -45,15 +45,18 @@ pub async fn none_is_loopback_only(stage: &Stage) {
 }
 
 /// With network `host`, a sandbox is in the network namespace of the host.
-pub async fn host_is_the_hosts(stage: &Stage) {
+pub async fn network_host_is_the_hosts_namespace(stage: &Stage) {
     let Some(sandbox) = with(stage, NetworkMode::Host).await else { return };
     assert_eq!(ok(&sandbox, "readlink /proc/self/ns/net").await, own_namespace());
     let layers = sandbox.inspect().await.unwrap().enforcement.layers;
-    assert!(!layers.contains(&Layer::NetNamespace) && !layers.contains(&Layer::NetworkFilter), "{layers:?}");
+    assert!(
+        !layers.contains(&IsolationLayer::NetNamespace) && !layers.contains(&IsolationLayer::NetworkFilter),
+        "{layers:?}"
+    );
 }
 
 /// With network `bridge`, a sandbox has its own network namespace with a default route.
-pub async fn bridge_is_its_own_with_a_way_out(stage: &Stage) {
+pub async fn network_bridge_has_its_own_namespace_and_a_route(stage: &Stage) {
     let Some(sandbox) = with(stage, NetworkMode::Bridge).await else { return };
     assert_ne!(ok(&sandbox, "readlink /proc/self/ns/net").await, own_namespace());
     assert!(interfaces(&sandbox).await.len() >= 2);
@@ -67,8 +70,8 @@ pub async fn bridge_is_its_own_with_a_way_out(stage: &Stage) {
 pub async fn bridge_reaches_neither_the_host_nor_sandboxes(stage: &Stage) {
     let Some(sandbox) = with(stage, NetworkMode::Bridge).await else { return };
     let layers = sandbox.inspect().await.unwrap().enforcement.layers;
-    let holds = stage.mode().layers.contains(&Layer::NetworkFilter);
-    assert_eq!(layers.contains(&Layer::NetworkFilter), holds, "{layers:?}");
+    let holds = stage.mode().layers.contains(&IsolationLayer::NetworkFilter);
+    assert_eq!(layers.contains(&IsolationLayer::NetworkFilter), holds, "{layers:?}");
     if !holds {
         return;
     }

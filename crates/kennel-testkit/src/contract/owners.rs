@@ -13,7 +13,7 @@ const OWNERS: [(u32, u32); 3] = [(12_345, 12_346), (23_456, 23_457), (34_567, 34
 const STRANGER: (u32, u32) = (45_678, 45_679);
 
 /// Files that root or another user inside creates in a mount have the owners that the mode states.
-pub async fn what_is_made_in_a_mount_has_the_owners_of_the_row(stage: &Stage) {
+pub async fn files_created_in_mounts_have_the_owners_of_the_mode(stage: &Stage) {
     let workspace = stage.home().workspace();
     let other = stage.home().path().join("mount");
     std::fs::create_dir(&other).unwrap();

@@ -8,7 +8,7 @@ use kennel_types::{Backing, ErrorCode};
 const PLAIN: WriteOptions = WriteOptions { mode: None, parents: false };
 
 /// A path with more `..` than parent directories stays inside.
-pub async fn dots_stay_inside(stage: &Stage) {
+pub async fn dot_dot_stays_inside(stage: &Stage) {
     let sandbox = stage.running().await;
     let files = files(&sandbox).await;
     let up = "/..".repeat(20);
@@ -34,7 +34,7 @@ pub async fn dots_stay_inside(stage: &Stage) {
 }
 
 /// Absolute symlinks are resolved inside, also if they were created outside, in the shared workspace.
-pub async fn absolute_links_lead_inside(stage: &Stage) {
+pub async fn absolute_symlinks_resolve_inside(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }
@@ -63,7 +63,7 @@ pub async fn absolute_links_lead_inside(stage: &Stage) {
 }
 
 /// A symlink loop is an error, and the call does not hang.
-pub async fn loops_are_an_error(stage: &Stage) {
+pub async fn symlink_loops_are_an_error(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }
@@ -79,7 +79,7 @@ pub async fn loops_are_an_error(stage: &Stage) {
 }
 
 /// FIFOs and devices are neither read nor written, and no call waits for the other end of a FIFO.
-pub async fn pipes_and_devices_are_refused(stage: &Stage) {
+pub async fn fifos_and_devices_are_refused(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }
@@ -118,7 +118,7 @@ pub async fn magic_links_are_refused(stage: &Stage) {
 }
 
 /// Removal removes a symlink, but not its target.
-pub async fn removal_follows_no_link(stage: &Stage) {
+pub async fn removal_follows_no_symlink(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }

@@ -4,7 +4,7 @@
 use crate::inside::{SOON, ok, read_to_end, read_until, run};
 use crate::{Stage, eventually, host};
 use kennel_core::{Sandbox, WriteOptions};
-use kennel_types::{ErrorCode, ExecSpec, Layer};
+use kennel_types::{ErrorCode, ExecSpec, IsolationLayer};
 use std::time::Duration;
 
 async fn gone(mark: &str) {
@@ -33,7 +33,7 @@ pub async fn a_timeout_ends_the_whole_tree(stage: &Stage) {
 }
 
 /// A background process, as of `nohup server &`, survives its command, and does not delay the end of the command.
-pub async fn a_background_process_lives_on(stage: &Stage) {
+pub async fn background_process_survives_its_command(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }
@@ -89,7 +89,7 @@ pub async fn a_tied_command_dies_with_its_connection(stage: &Stage) {
 }
 
 /// A detached command keeps running when its connection is cut.
-pub async fn a_detached_command_lives_on(stage: &Stage) {
+pub async fn detached_command_survives_its_connection(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }
@@ -143,7 +143,7 @@ pub async fn orphans_are_reaped(stage: &Stage) {
     }
     let sandbox = stage.running().await;
     run(&sandbox, &ExecSpec::shell("i=0; while [ $i -lt 20 ]; do (sleep 0.05 &); i=$((i+1)); done")).await;
-    if !stage.mode().layers.contains(&Layer::PidNamespace) {
+    if !stage.mode().layers.contains(&IsolationLayer::PidNamespace) {
         // Without a pid namespace only the host shows them, and a zombie has no mark there.
         eventually("the orphans end", async || host::processes(&stage.home().mark()).len() < 20).await;
         return;
@@ -153,7 +153,7 @@ pub async fn orphans_are_reaped(stage: &Stage) {
 }
 
 /// A signal also reaches the children that a shell waits for, because they are in its process group.
-pub async fn a_signal_reaches_the_group(stage: &Stage) {
+pub async fn signal_reaches_the_process_group(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }

@@ -6,7 +6,7 @@ use kennel_core::{ExecEvent, Position};
 use kennel_types::{ErrorCode, ExecSpec, Support};
 
 /// After a new attach, input and output continue at the position where they were. Every provider has this command.
-pub async fn it_goes_on_where_it_was(stage: &Stage) {
+pub async fn attach_continues_at_the_old_position(stage: &Stage) {
     let sandbox = stage.running().await;
     let wire = stage.wire();
     let wired = stage.again(wire.clone(), &sandbox).await;
@@ -85,7 +85,7 @@ pub async fn no_byte_is_lost_over_cut_connections(stage: &Stage) {
 
 /// A detached command without a reader does not wait. Its oldest output is overwritten, and the number of lost bytes is
 /// reported.
-pub async fn what_was_overwritten_is_counted(stage: &Stage) {
+pub async fn overwritten_output_is_counted(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }
@@ -116,7 +116,7 @@ pub async fn what_was_overwritten_is_counted(stage: &Stage) {
 
 /// A command continues when its reader disconnects without having read anything, also if the command was waiting for
 /// it.
-pub async fn a_reader_that_leaves_in_the_middle_stops_nothing(stage: &Stage) {
+pub async fn disconnected_reader_does_not_stop_the_command(stage: &Stage) {
     if !stage.has_processes().await {
         return;
     }
@@ -136,7 +136,7 @@ pub async fn a_reader_that_leaves_in_the_middle_stops_nothing(stage: &Stage) {
 }
 
 /// The result of a detached command is kept until someone reads it.
-pub async fn the_end_is_kept(stage: &Stage) {
+pub async fn exit_status_is_kept_until_read(stage: &Stage) {
     let sandbox = stage.running().await;
     let spec = ExecSpec { detached: true, ..ExecSpec::shell("echo out; echo err >&2; exit 9") };
     let exec = sandbox.exec(&spec).await.unwrap();
@@ -151,7 +151,7 @@ pub async fn the_end_is_kept(stage: &Stage) {
 }
 
 /// A second reader replaces the first, which is told so. The command continues.
-pub async fn the_newest_reader_wins(stage: &Stage) {
+pub async fn second_reader_replaces_the_first(stage: &Stage) {
     let sandbox = stage.running().await;
     let spec = ExecSpec { stdin: true, detached: true, ..ExecSpec::argv(["cat"]) };
     let mut first = sandbox.exec(&spec).await.unwrap();
@@ -166,7 +166,7 @@ pub async fn the_newest_reader_wins(stage: &Stage) {
 }
 
 /// Attaching to an unknown command fails with "not found".
-pub async fn an_unknown_command_is_not_found(stage: &Stage) {
+pub async fn unknown_command_is_not_found(stage: &Stage) {
     let sandbox = stage.running().await;
     assert_eq!(code(sandbox.attach(1_000_000, Position::default(), None).await), ErrorCode::NotFound);
     assert!(stage.mode().processes == Support::Refused || sandbox.main_process().await.unwrap().is_none());

@@ -24,7 +24,7 @@ fn shell() -> ExecSpec {
 }
 
 /// With a terminal, all three standard streams are a terminal of the requested size. Otherwise none is.
-pub async fn it_is_a_terminal_of_its_size(stage: &Stage) {
+pub async fn terminal_has_the_requested_size(stage: &Stage) {
     if !has_terminals(stage).await {
         return;
     }
@@ -38,7 +38,7 @@ pub async fn it_is_a_terminal_of_its_size(stage: &Stage) {
 }
 
 /// A program on a resized terminal gets SIGWINCH, and reads the new size.
-pub async fn a_new_size_is_seen(stage: &Stage) {
+pub async fn terminal_resize_is_seen(stage: &Stage) {
     if !has_terminals(stage).await {
         return;
     }
@@ -101,7 +101,7 @@ pub async fn control_z_stops_and_control_d_ends(stage: &Stage) {
 }
 
 /// A login shell starts, whatever shell the sandbox has.
-pub async fn a_login_shell_is_found(stage: &Stage) {
+pub async fn login_shell_starts(stage: &Stage) {
     if !has_terminals(stage).await {
         return;
     }
@@ -122,7 +122,7 @@ pub async fn a_login_shell_is_found(stage: &Stage) {
 }
 
 /// After a cut connection, a client attaches to the same shell again, and sees its output of the meantime.
-pub async fn a_dropped_terminal_is_found_again(stage: &Stage) {
+pub async fn terminal_is_reattached_after_a_cut_connection(stage: &Stage) {
     if !has_terminals(stage).await {
         return;
     }

@@ -10,7 +10,7 @@ fn tied(stage: &Stage) -> SandboxSpec {
 }
 
 /// A tied sandbox and all its processes end soon after the connection of its owner is cut.
-pub async fn it_goes_with_its_owner(stage: &Stage) {
+pub async fn tied_sandbox_ends_with_its_owner(stage: &Stage) {
     let wire = stage.wire();
     let sandbox = kennel_core::Sandbox::create(wire.clone(), &tied(stage)).await.unwrap();
     stage.note(sandbox.id());
@@ -32,7 +32,7 @@ pub async fn it_goes_with_its_owner(stage: &Stage) {
 }
 
 /// A tied sandbox ends with its last command. Start, connection and command follow without a wait, as in `kennel run`.
-pub async fn it_goes_with_its_last_command(stage: &Stage) {
+pub async fn tied_sandbox_ends_with_its_last_command(stage: &Stage) {
     let sandbox = stage.create(&tied(stage)).await;
     let line = sandbox.launch().await.unwrap();
     let script = match stage.mode().processes {
@@ -51,7 +51,7 @@ pub async fn it_goes_with_its_last_command(stage: &Stage) {
 }
 
 /// A tied sandbox ends if its creator disconnects before the handshake with the keeper.
-pub async fn it_goes_when_it_is_left_while_it_starts(stage: &Stage) {
+pub async fn tied_sandbox_ends_if_its_owner_leaves_during_start(stage: &Stage) {
     let sandbox = stage.create(&tied(stage)).await;
     drop(sandbox.launch().await.unwrap());
     sandbox.hang_up().await;
@@ -63,7 +63,7 @@ pub async fn it_goes_when_it_is_left_while_it_starts(stage: &Stage) {
 }
 
 /// A tied sandbox keeps running when the connection of another client closes.
-pub async fn it_stays_for_others(stage: &Stage) {
+pub async fn tied_sandbox_survives_other_connections(stage: &Stage) {
     let sandbox = stage.started(&tied(stage)).await;
     assert_eq!(ok(&sandbox, "echo mine").await, "mine");
     let later = stage.again(stage.reopen(), &sandbox).await;

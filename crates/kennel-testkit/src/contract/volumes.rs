@@ -10,7 +10,7 @@ fn named(stage: &Stage, word: &str) -> SandboxSpec {
 }
 
 /// A later sandbox of the same name gets the same data volume, and no other sandbox does.
-pub async fn its_own_is_found_again(stage: &Stage) {
+pub async fn data_volume_is_found_by_the_sandbox_name(stage: &Stage) {
     let spec = named(stage, "own");
     if stage.mode().volumes == Support::Refused {
         return stage.refuses(&spec).await;
@@ -31,7 +31,7 @@ pub async fn its_own_is_found_again(stage: &Stage) {
 }
 
 /// A data volume without a sandbox name is refused, because no later sandbox could find it.
-pub async fn one_that_nobody_would_find_is_refused(stage: &Stage) {
+pub async fn data_volume_without_a_sandbox_name_is_refused(stage: &Stage) {
     let spec = SandboxSpec { name: None, data: true, tied: true, ..stage.spec() };
     if stage.mode().volumes == Support::Refused {
         return stage.refuses(&spec).await;

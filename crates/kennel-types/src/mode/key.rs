@@ -4,13 +4,13 @@
 //! Decisions here match every variant, so a new kind of machine, root filesystem or id map does not compile until each
 //! decision about it has been made.
 
-use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
 /// The conditions under which a mode applies. Each row of the mode table has its own key. Most combinations have no row:
 /// such sandboxes do not exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ModeKey {
     /// The provider.
@@ -28,7 +28,8 @@ pub struct ModeKey {
 }
 
 /// A provider.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ProviderKind {
     /// Linux namespaces.
@@ -60,7 +61,8 @@ impl ProviderKind {
 }
 
 /// The user who creates sandboxes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RunsAs {
     /// Root of the machine.
@@ -72,7 +74,8 @@ pub enum RunsAs {
 }
 
 /// The machine that sandboxes run on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Machine {
     /// This machine.
@@ -84,7 +87,8 @@ pub enum Machine {
 }
 
 /// The source of a root filesystem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RootSource {
     /// The host's root filesystem.
@@ -96,7 +100,8 @@ pub enum RootSource {
 }
 
 /// How ids inside are mapped to ids outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum IdScheme {
     /// The default of the provider. Native maps a range of ids. An engine of root maps nothing. A rootless engine maps

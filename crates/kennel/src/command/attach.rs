@@ -1,8 +1,9 @@
-//! `kennel attach`: this terminal on a command that runs already.
+//! `kennel attach`: attaches this terminal to a running command.
 
 use crate::completion::sandboxes;
-use crate::drive::{Ending, Sink, Wiring, drive};
-use crate::life::Watch;
+use crate::interact::{Ending, Interaction, Sink, interact};
+use crate::lifecycle::Deadline;
+use crate::next_step::Hint;
 use crate::providers::Providers;
 use crate::{environment, input, report, terminal};
 use kennel_core::{Error, Exec, Position, Result, Sandbox, printable};
@@ -26,7 +27,7 @@ pub(crate) struct Attach {
     /// Id or name of the sandbox
     #[arg(add = sandboxes())]
     id: String,
-    /// Number of the process, as printed by `kennel exec --detach`
+    /// Number of the command, as printed by `kennel exec --detach`
     #[arg(long, value_name = "N")]
     process: Option<u64>,
 }
@@ -48,20 +49,20 @@ impl Attach {
     }
 
     async fn attach(&self, providers: &Providers) -> Result<Ending> {
-        let mut watch = Watch::begin(None)?;
-        let (sandbox, exec) = watch.unless_ended(self.connect(providers)).await?;
+        let mut deadline = Deadline::begin(None)?;
+        let (sandbox, exec) = deadline.unless_ended(self.connect(providers)).await?;
         let typed = input::kind();
-        let raw = exec.is_tty() && typed == input::Kind::Terminal;
-        let wiring = Wiring { input: typed != input::Kind::Nothing, raw, visiting: true, until: None };
-        let mut signals = if raw { watch.signals.and_window()? } else { watch.signals };
-        drive(&sandbox, exec, wiring, &mut Sink::Pass, &mut signals).await
+        let raw = exec.is_tty() && typed == input::StdinKind::Terminal;
+        let interaction = Interaction { input: typed != input::StdinKind::Nothing, raw, visiting: true, until: None };
+        let mut signals = if raw { deadline.signals.and_window()? } else { deadline.signals };
+        interact(&sandbox, exec, interaction, &mut Sink::Pass, &mut signals).await
     }
 
     async fn connect(&self, providers: &Providers) -> Result<(Sandbox, Exec)> {
         let sandbox = providers.find(&self.id).await?;
         let exec = match self.choose(&sandbox).await? {
             Some(process) => {
-                // What someone else has read before is not ours to miss.
+                // Output that an earlier client has read does not count as lost.
                 let exec = sandbox.attach(process, Position::default(), Some(terminal::size())).await?;
                 redraw(&exec);
                 exec
@@ -71,7 +72,7 @@ impl Attach {
         Ok((sandbox, exec))
     }
 
-    /// Which process is meant; none if there is nothing to attach to yet.
+    /// Returns the process to attach to, or `None` if a new shell is needed.
     async fn choose(&self, sandbox: &Sandbox) -> Result<Option<u64>> {
         if self.process.is_some() {
             return Ok(self.process);
@@ -96,9 +97,9 @@ impl Attach {
         }
     }
 
-    /// A new shell that stays when the user leaves.
+    /// Starts a new shell that keeps running when the user detaches.
     async fn shell(&self, sandbox: &Sandbox) -> Result<Exec> {
-        if input::kind() != input::Kind::Terminal {
+        if input::kind() != input::StdinKind::Terminal {
             let message =
                 format!("attach to {}: it has no command to attach to, and standard input is not a terminal", self.id);
             return Err(
@@ -114,7 +115,7 @@ impl Attach {
     }
 }
 
-/// A program on a terminal draws itself anew when the size changes, so it is changed and changed back.
+/// Makes a full-screen program redraw itself: changes the size of its terminal, and changes it back.
 fn redraw(exec: &Exec) {
     if exec.is_tty() {
         let size = terminal::size();

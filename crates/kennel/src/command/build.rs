@@ -1,6 +1,6 @@
 //! `kennel build`.
 
-use crate::life::Watch;
+use crate::lifecycle::Deadline;
 use crate::options::label;
 use crate::output::{print, print_json};
 use crate::providers::Providers;
@@ -61,7 +61,7 @@ impl Build {
             Ok(provider) if self.json => print_json(&serde_json::json!({ "image": self.tag, "provider": provider })),
             Ok(_) => print(&printable(&self.tag)),
             Err(error) if self.json => {
-                print_json(&serde_json::json!({ "error": JsonError::of(&error) }));
+                print_json(&serde_json::json!({ "error": JsonError::from_error(&error) }));
                 report::exit_status(&error)
             }
             Err(error) => report::failed(&error),
@@ -69,9 +69,9 @@ impl Build {
     }
 
     async fn built(&self, providers: &Providers) -> Result<&'static str> {
-        let mut watch = Watch::begin(None)?;
+        let mut deadline = Deadline::begin(None)?;
         let settings = Settings::in_force()?;
-        let provider = watch.unless_ended(providers.for_builds(&settings)).await?;
+        let provider = deadline.unless_ended(providers.for_builds(&settings)).await?;
         let build = ImageBuild {
             context: self.context.clone(),
             file: self.file.clone(),
@@ -81,7 +81,7 @@ impl Build {
             no_cache: self.no_cache,
             pull: self.pull,
         };
-        watch.unless_ended(provider.build_image(&build, &|line| report::progress(&line))).await?;
+        deadline.unless_ended(provider.build_image(&build, &|line| report::progress(&line))).await?;
         Ok(provider.name())
     }
 }

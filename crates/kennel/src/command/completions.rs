@@ -1,4 +1,4 @@
-//! `kennel completions` and `kennel man`: what a shell and a manual need to know of the command line.
+//! `kennel completions` and `kennel man`.
 
 use crate::cli::Cli;
 use crate::completion;

@@ -1,13 +1,14 @@
-//! `kennel config`: what is set, where, and whether it makes sense.
+//! `kennel config`: shows, changes and checks settings.
 
+use crate::directories::Directories;
+use crate::next_step::Hint;
 use crate::options::existing;
 use crate::output::{print, print_json};
-use crate::places::Places;
 use crate::report;
 use crate::settings::trust::{Trust, describe};
 use crate::settings::{Around, RealPaths, warn, wrong};
 use comfy_table::{Table, presets};
-use kennel_config::{Layer, Place, Tree};
+use kennel_config::{SearchPath, SettingsLayer, Tree};
 use kennel_core::{Error, Result, printable, printable_path};
 use kennel_types::ErrorCode;
 use std::path::{Path, PathBuf};
@@ -109,7 +110,7 @@ impl Config {
 
 fn show(key: Option<&str>, json: bool) -> Result<u8> {
     let loaded = Around::look()?.load_all()?;
-    // A key that does not exist is an error here too.
+    // An unknown key is an error.
     let wanted = key.map(|key| loaded.layered.explain(key)).transpose().map_err(|error| wrong(&error))?;
     let keys: Option<Vec<String>> = wanted.map(|found| found.iter().map(|(key, _)| key.to_string()).collect());
     let counts = |name: &String| keys.as_ref().is_none_or(|keys| keys.contains(name));
@@ -141,7 +142,7 @@ fn show(key: Option<&str>, json: bool) -> Result<u8> {
     Ok(print(&table.trim_fmt()))
 }
 
-/// A value for a person: text without quotes.
+/// Returns a value for display: a string without quotes.
 fn shown(value: &serde_json::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
 }
@@ -163,8 +164,8 @@ fn get(key: &str, json: bool) -> Result<u8> {
 
 fn set(key: &str, value: &str, user: bool, file: Option<&PathBuf>) -> Result<u8> {
     let around = Around::look()?;
-    let place = match (file, user) {
-        (Some(file), _) => Place::named(&named(file)?),
+    let search_path = match (file, user) {
+        (Some(file), _) => SearchPath::named(&named(file)?),
         (None, true) => {
             let dir = around.user.clone().ok_or_else(|| {
                 Error::new(
@@ -172,17 +173,17 @@ fn set(key: &str, value: &str, user: bool, file: Option<&PathBuf>) -> Result<u8>
                     "cannot find the directory of the user's settings: HOME is not set",
                 )
             })?;
-            chosen(&around, Layer::User).unwrap_or_else(|| Place::of_user(&dir.join("config.toml")))
+            chosen(&around, SettingsLayer::User).unwrap_or_else(|| SearchPath::of_user(&dir.join("config.toml")))
         }
-        (None, false) => {
-            chosen(&around, Layer::Project).unwrap_or_else(|| Place::named(&around.here.join("kennel.toml")))
-        }
+        (None, false) => chosen(&around, SettingsLayer::Project)
+            .unwrap_or_else(|| SearchPath::named(&around.here.join("kennel.toml"))),
     };
-    kennel_config::set(&place, key, value).map_err(|error| wrong(&error))?;
-    Ok(print(&printable_path(&place.path)))
+    kennel_config::set(&search_path, key, value).map_err(|error| wrong(&error))?;
+    Ok(print(&printable_path(&search_path.path)))
 }
 
-/// A file that the user named. A relative path is not followed out of the current directory: see [`existing`].
+/// Returns the path of a file that the user named. A relative path must not lead out of the current directory: see
+/// [`existing`].
 fn named(file: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(file).map_err(|error| Error::io("find the file", error))?;
     let there = |dir: &&Path| !dir.as_os_str().is_empty() && dir.symlink_metadata().is_ok();
@@ -191,22 +192,24 @@ fn named(file: &Path) -> Result<PathBuf> {
     Ok(existing(dir, "--file")?.join(below))
 }
 
-/// The file of ours that is there, in a layer.
-fn chosen(around: &Around, layer: Layer) -> Option<Place> {
-    let ours = |place: &Place| place.layer == layer && place.exists && place.owner == kennel_config::Owner::Kennel;
-    around.places().into_iter().find(ours)
+/// Returns the existing settings file of a layer, if there is one.
+fn chosen(around: &Around, layer: SettingsLayer) -> Option<SearchPath> {
+    let ours = |search_path: &SearchPath| {
+        search_path.layer == layer && search_path.exists && search_path.owner == kennel_config::Owner::Kennel
+    };
+    around.search_paths().into_iter().find(ours)
 }
 
 fn paths(json: bool) -> Result<u8> {
-    let places = Around::look()?.places();
+    let search_paths = Around::look()?.search_paths();
     if json {
-        let rows: Vec<_> = places
+        let rows: Vec<_> = search_paths
             .iter()
             .map(|it| serde_json::json!({ "path": it.path, "layer": it.layer.to_string(), "exists": it.exists }))
             .collect();
         return Ok(print_json(&rows));
     }
-    let lines: Vec<String> = places
+    let lines: Vec<String> = search_paths
         .iter()
         .map(|it| {
             format!("{} {:<8} {}", if it.exists { "+" } else { "-" }, it.layer.to_string(), printable_path(&it.path))
@@ -217,17 +220,19 @@ fn paths(json: bool) -> Result<u8> {
 
 fn trust(revoke: bool) -> Result<u8> {
     let around = Around::look()?;
-    let trust = Trust::new(Places::find()?.trusted());
+    let trust = Trust::new(Directories::find()?.trusted());
     if revoke {
-        // Whatever is in them by now, or if they are gone.
-        for place in around.places().into_iter().filter(|place| place.layer == Layer::Project) {
-            trust.revoke(&place.path)?;
+        // Trust is revoked even if a file has changed or does not exist any more.
+        for search_path in
+            around.search_paths().into_iter().filter(|search_path| search_path.layer == SettingsLayer::Project)
+        {
+            trust.revoke(&search_path.path)?;
         }
         return Ok(0);
     }
     let loaded = around.load()?;
     let paths = RealPaths::default();
-    let grants = loaded.layered.grants(&|path| paths.of(path).ok());
+    let grants = loaded.layered.grants(&|path| paths.resolve(path).ok());
     if grants.is_empty() {
         report::note("the project's files request no additional access: there is nothing to trust");
         return Ok(0);
@@ -240,21 +245,26 @@ fn trust(revoke: bool) -> Result<u8> {
 fn validate(files: &[PathBuf]) -> Result<u8> {
     let around = Around::look()?;
     let absolute = |file: &PathBuf| std::path::absolute(file).map_err(|error| Error::io("find the file", error));
-    let places: Vec<Place> = if files.is_empty() {
-        around.places().into_iter().filter(|place| place.exists).collect()
+    let search_paths: Vec<SearchPath> = if files.is_empty() {
+        around.search_paths().into_iter().filter(|search_path| search_path.exists).collect()
     } else {
-        let known = around.places();
+        let known = around.search_paths();
         let found = |path: PathBuf| {
-            known.iter().find(|place| place.path == path).cloned().unwrap_or_else(|| Place::named(&path))
+            known
+                .iter()
+                .find(|search_path| search_path.path == path)
+                .cloned()
+                .unwrap_or_else(|| SearchPath::named(&path))
         };
         files.iter().map(|file| absolute(file).map(found)).collect::<Result<_>>()?
     };
-    if places.is_empty() {
+    if search_paths.is_empty() {
         report::note("there are no settings files to check");
         return Ok(0);
     }
-    let warnings = kennel_config::validate(&places, &around.environment).map_err(|error| wrong(&error))?;
+    let warnings = kennel_config::validate(&search_paths, &around.environment).map_err(|error| wrong(&error))?;
     warn(&warnings);
-    let lines: Vec<String> = places.iter().map(|place| format!("{}: ok", printable_path(&place.path))).collect();
+    let lines: Vec<String> =
+        search_paths.iter().map(|search_path| format!("{}: ok", printable_path(&search_path.path))).collect();
     Ok(print(&lines.join("\n")))
 }

@@ -1,18 +1,19 @@
 //! `kennel cp`.
 
-mod place;
+mod endpoint;
 mod progress;
 
 use crate::completion::places;
 use crate::input;
+use crate::next_step::Hint;
 use crate::output::{BROKEN_PIPE, Stdout};
 use crate::providers::Providers;
 use crate::report;
 use crate::signals::Signals;
+use endpoint::CopyEndpoint;
 use kennel_core::copy::{Copier, Counts, PipeReader};
 use kennel_core::{Error, Result};
 use kennel_types::ErrorCode;
-use place::Place;
 use progress::Shown;
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -70,8 +71,8 @@ impl Cp {
     }
 
     async fn copy(&self, providers: &Providers) -> Result<u8> {
-        match (Place::read(&self.source), Place::read(&self.target)) {
-            (Place::Inside { id, path }, to @ (Place::Host(_) | Place::Stream)) => {
+        match (CopyEndpoint::read(&self.source), CopyEndpoint::read(&self.target)) {
+            (CopyEndpoint::Inside { id, path }, to @ (CopyEndpoint::Host(_) | CopyEndpoint::Stream)) => {
                 let mut copier = self.copier(providers, &id).await?;
                 let mut stdout = Stdout::default();
                 let done = match to.file() {
@@ -88,7 +89,7 @@ impl Cp {
                 }
                 done.and_then(|()| all_copied(copier.counts()))
             }
-            (from @ (Place::Host(_) | Place::Stream), Place::Inside { id, path }) => {
+            (from @ (CopyEndpoint::Host(_) | CopyEndpoint::Stream), CopyEndpoint::Inside { id, path }) => {
                 let mut copier = self.copier(providers, &id).await?;
                 let target = self.target.display().to_string();
                 match from.file() {
@@ -138,7 +139,7 @@ fn refuse_terminal() -> Result<()> {
 }
 
 fn archive_on_stdin(target: &str) -> Result<PipeReader> {
-    if input::kind() != input::Kind::Terminal {
+    if input::kind() != input::StdinKind::Terminal {
         return Ok(input::open());
     }
     let message = "standard input is a terminal, not an archive";

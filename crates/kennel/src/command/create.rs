@@ -1,6 +1,6 @@
 //! `kennel create`.
 
-use crate::life::{Watch, create, remove, say_ports};
+use crate::lifecycle::{Deadline, create, remove, say_ports};
 use crate::options::{Patience, SandboxOptions};
 use crate::output::{print, print_json};
 use crate::progress::{pull, while_waiting};
@@ -20,7 +20,7 @@ Examples:
   kennel create --image debian --memory 1G --network none
   kennel create --start --image agent --image-command --data --cache npm:/root/.npm";
 
-/// Create a sandbox that stays
+/// Create a sandbox that stays until it is removed
 ///
 /// Prints the name of the sandbox, or its id if it has no name. The command becomes the main process: it starts
 /// with the sandbox, and the sandbox stops when it ends. Without a command, the sandbox waits for `kennel exec`.
@@ -55,7 +55,7 @@ impl Create {
             Ok(status) => status,
             Err(error) => {
                 if self.json {
-                    print_json(&serde_json::json!({ "error": JsonError::of(&error) }));
+                    print_json(&serde_json::json!({ "error": JsonError::from_error(&error) }));
                     return report::exit_status(&error);
                 }
                 report::failed(&error)
@@ -64,10 +64,10 @@ impl Create {
     }
 
     async fn made(&self, providers: &Providers) -> Result<u8> {
-        let mut watch = Watch::begin(None)?;
+        let mut deadline = Deadline::begin(None)?;
         let mut settings = Settings::in_force()?;
         let image = self.sandbox.image(&settings).map(ToOwned::to_owned);
-        let provider = watch.unless_ended(providers.for_new(&mut settings, image.as_deref())).await?;
+        let provider = deadline.unless_ended(providers.for_new(&mut settings, image.as_deref())).await?;
         let mut spec = self.sandbox.spec(&settings, provider.mode())?;
         if !self.command.is_empty() {
             spec.command = Some(self.command.clone());
@@ -77,32 +77,32 @@ impl Create {
         }
         let set = settings.sandbox.image_command && spec.image.is_some() && spec.command.is_none();
         spec.image_main = self.image_command || set;
-        // What is built in is for `run`: what is made to stay does not go unless someone says so.
+        // The built-in default is for `run`. A sandbox of `create` is removed only if this is set explicitly.
         let set = settings.said("sandbox.autoRemove", settings.sandbox.auto_remove);
         spec.auto_remove = self.rm || set.unwrap_or(false);
         if let Some(Patience(limit)) = self.idle_timeout {
             spec.idle_seconds = limit.map(|limit| limit.as_secs().max(1));
         }
         if let Some(image) = &spec.image {
-            watch.unless_ended(pull(&*provider, image, self.sandbox.pull(&settings))).await?;
+            deadline.unless_ended(pull(&*provider, image, self.sandbox.pull(&settings))).await?;
         }
-        let sandbox = create(provider, &spec, &mut watch).await?;
+        let sandbox = create(provider, &spec, &mut deadline).await?;
         if self.start {
-            self.start(&sandbox, &mut watch).await?;
+            self.start(&sandbox, &mut deadline).await?;
             say_ports(&sandbox, &spec).await?;
         }
         if !self.json {
             return Ok(print(&printable(&sandbox.info().name)));
         }
         match sandbox.inspect().await {
-            // Its main process has ended already.
+            // Its main process has already ended, so the sandbox was removed.
             Err(error) if error.code() == ErrorCode::NotFound && spec.auto_remove => Ok(print_json(sandbox.info())),
             info => Ok(print_json(&info?)),
         }
     }
 
-    async fn start(&self, sandbox: &Sandbox, watch: &mut Watch) -> Result<()> {
-        let started = while_waiting("starting the sandbox", watch.unless_ended(sandbox.start())).await;
+    async fn start(&self, sandbox: &Sandbox, deadline: &mut Deadline) -> Result<()> {
+        let started = while_waiting("starting the sandbox", deadline.unless_ended(sandbox.start())).await;
         if started.is_err()
             && let Err(error) = remove(sandbox).await
         {

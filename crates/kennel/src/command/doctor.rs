@@ -1,4 +1,4 @@
-//! `kennel doctor`: what works here, what does not, and what to type about it; with `--fix`, doing so.
+//! `kennel doctor`: checks what works on this machine, and shows or (with `--fix`) runs the commands that fix the rest.
 
 mod engine;
 mod fix;
@@ -8,6 +8,7 @@ mod network;
 mod repair;
 mod text;
 
+use crate::next_step::words;
 use crate::output::{print, print_json};
 use crate::providers::{ProviderName, Providers};
 use crate::report;
@@ -15,7 +16,7 @@ use fix::{Fix, Lack, Step};
 use host::Host;
 use kennel_core::{Provider, RemoveOptions, Result, Sandbox};
 use kennel_types::{Availability, Backing, ExecSpec, Mode, SandboxSpec};
-use machine::{Check, State};
+use machine::{Check, CheckResult};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,7 +31,7 @@ Examples:
 /// Check what works on this machine
 ///
 /// Checks every provider and, where possible, creates a sandbox and runs a command in it. With --provider, checks
-/// only that provider and what it needs from this machine. Exits with 0 if at least one provider that isolates works,
+/// only that provider and what it needs from this machine. Exits with 0 if at least one provider with isolation works,
 /// or the one that --provider names.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -55,7 +56,7 @@ impl Doctor {
         }
         let host = Host::here();
         let diagnosis = diagnose(&names, &host).await;
-        let printed = if self.json { print_json(&diagnosis) } else { print(&text::of(&diagnosis)) };
+        let printed = if self.json { print_json(&diagnosis) } else { print(&text::diagnosis_text(&diagnosis)) };
         if fix::steps(&diagnosis.lacks(), &host).iter().any(|step| matches!(step, Step::Run(_))) {
             report::note("kennel doctor --fix fixes what is missing, after asking");
         }
@@ -63,12 +64,12 @@ impl Doctor {
     }
 }
 
-/// Shows how it stands, gets what is missing after asking, and shows how it stands then. `unasked` is what to type if
-/// there is nobody to ask.
+/// Shows the diagnosis, fixes what is missing after asking the user, and shows the new diagnosis. `unasked` is the
+/// command to suggest if the user cannot be asked.
 pub(super) async fn get_what_is_missing(names: &[ProviderName], yes: bool, unasked: &str) -> u8 {
     let host = Host::here();
     let before = diagnose(names, &host).await;
-    let printed = print(&text::of(&before));
+    let printed = print(&text::diagnosis_text(&before));
     if printed != 0 {
         return printed;
     }
@@ -76,7 +77,7 @@ pub(super) async fn get_what_is_missing(names: &[ProviderName], yes: bool, unask
         Ok(false) => before.status(),
         Ok(true) => {
             let after = diagnose(names, &host).await;
-            let printed = print(&format!("\n{}", text::of(&after)));
+            let printed = print(&format!("\n{}", text::diagnosis_text(&after)));
             if printed == 0 { after.status() } else { printed }
         }
         Err(error) => report::failed(&error),
@@ -87,23 +88,23 @@ pub(super) async fn get_what_is_missing(names: &[ProviderName], yes: bool, unask
 struct Diagnosis {
     healthy: bool,
     providers: Vec<Finding>,
-    /// What native sandboxes are made of; nothing if it was not asked for.
+    /// The checks of what native sandboxes need; empty if another provider was named.
     machine: Vec<Check>,
 }
 
-/// What there is to say of a provider.
+/// The result of examining a provider.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Finding {
     provider: &'static str,
     available: bool,
-    /// The version of what is underneath, or what is missing.
+    /// The version of the backend, or what is missing.
     detail: String,
-    /// What to type.
+    /// The command that makes the provider available.
     fix: Option<Fix>,
-    /// Milliseconds that a sandbox took from nothing to removed, where one was tried.
+    /// How long it took to create, use and remove a sandbox, in milliseconds; `None` if this was not tried.
     tried_ms: Option<f64>,
-    /// What it enforces here, or would.
+    /// The mode that sandboxes of this provider have, or would have.
     mode: &'static Mode,
     #[serde(skip)]
     lacks: Vec<Lack>,
@@ -114,13 +115,13 @@ impl Diagnosis {
         u8::from(!self.healthy)
     }
 
-    /// What there is to get. Where one provider works, nobody is talked into a second.
+    /// Returns what is missing. If one provider works, nothing is suggested for the others.
     fn lacks(&self) -> Vec<Lack> {
-        // One engine is enough: Podman is for those who name it.
+        // One engine is enough. Podman is suggested only if the user names it.
         let wanted = |found: &&Finding| !self.healthy && (self.providers.len() == 1 || found.provider != "podman");
         let of_providers = self.providers.iter().filter(wanted).flat_map(|found| &found.lacks);
         let of_machine =
-            self.machine.iter().filter(|check| check.state == State::Missing).flat_map(|check| &check.lacks);
+            self.machine.iter().filter(|check| check.state == CheckResult::Missing).flat_map(|check| &check.lacks);
         of_providers.chain(of_machine).cloned().collect()
     }
 }
@@ -136,7 +137,7 @@ async fn diagnose(names: &[ProviderName], host: &Host) -> Diagnosis {
     Diagnosis { healthy, providers: findings, machine }
 }
 
-/// Asks a provider, and tries it if it says that it works.
+/// Probes a provider, and creates a sandbox if it is available.
 async fn examine(name: ProviderName, host: &Host) -> Finding {
     let (mode, seen, tried_ms) = match name.make() {
         Ok(provider) => {
@@ -144,22 +145,22 @@ async fn examine(name: ProviderName, host: &Host) -> Finding {
             (provider.mode(), seen, tried_ms)
         }
         Err(error) => {
-            let fix = error.next_step().map(ToOwned::to_owned);
-            (name.mode(), Availability { available: false, detail: error.to_string(), fix }, None)
+            let next_step = error.next_step().cloned();
+            (name.mode(), Availability { available: false, detail: error.to_string(), next_step }, None)
         }
     };
-    let Availability { available, detail, fix } = seen;
+    let Availability { available, detail, next_step } = seen;
     let engine = matches!(name, ProviderName::Podman | ProviderName::Docker);
     let mut lacks = if engine && !available { engine::lacks(name) } else { Vec::new() };
     if lacks.is_empty() {
-        lacks.extend(fix.map(Lack::Other));
+        lacks.extend(next_step.as_ref().map(words).map(Lack::Other));
     }
-    Finding { provider: name.as_str(), available, detail, fix: Fix::of(&lacks, host), tried_ms, mode, lacks }
+    Finding { provider: name.as_str(), available, detail, fix: Fix::for_lacks(&lacks, host), tried_ms, mode, lacks }
 }
 
 async fn examine_made(provider: &Arc<dyn Provider>) -> (Availability, Option<f64>) {
     let seen = provider.probe().await;
-    // What needs an image cannot be tried without one.
+    // A provider that needs an image is not tried.
     if !seen.available || provider.mode().backing == Backing::Image {
         return (seen, None);
     }
@@ -168,13 +169,13 @@ async fn examine_made(provider: &Arc<dyn Provider>) -> (Availability, Option<f64
         Ok(()) => (seen, Some((began.elapsed().as_secs_f64() * 1e4).round() / 10.0)),
         Err(error) => {
             let detail = format!("{}; but creating a sandbox failed: {error}", seen.detail);
-            let fix = error.next_step().map(ToOwned::to_owned).or(seen.fix);
-            (Availability { available: false, detail, fix }, None)
+            let next_step = error.next_step().cloned().or(seen.next_step);
+            (Availability { available: false, detail, next_step }, None)
         }
     }
 }
 
-/// A sandbox made, used and removed.
+/// Creates a sandbox, runs a command in it, and removes it.
 async fn attempt(provider: Arc<dyn Provider>) -> Result<()> {
     let spec = SandboxSpec { tied: true, ..SandboxSpec::default() };
     let sandbox = Sandbox::create(provider, &spec).await?;

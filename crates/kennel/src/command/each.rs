@@ -1,4 +1,4 @@
-//! The same thing done to several sandboxes: one that fails does not keep the others from their turn.
+//! Applies an action to several sandboxes. A failure for one does not stop the others.
 
 use crate::completion::sandboxes;
 use crate::output::{print, print_json};
@@ -22,7 +22,7 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    /// Does it to each of them.
+    /// Applies the action to each sandbox, and returns the exit status.
     pub(super) async fn each(&self, providers: &Providers, action: impl AsyncFn(&Sandbox) -> Result<()>) -> u8 {
         each(&self.ids, self.json, async |name| {
             let sandbox = providers.find(name).await?;
@@ -41,7 +41,8 @@ struct Done<'a> {
     error: Option<JsonError>,
 }
 
-/// Does it to each, prints the id of each it was done to, and answers the exit status of the first that failed.
+/// Applies the action to each sandbox, and prints the ids for which it succeeded. Returns the exit status of the first
+/// failure.
 pub(super) async fn each(asked: &[String], json: bool, action: impl AsyncFn(&str) -> Result<SandboxId>) -> u8 {
     let mut status = 0;
     let mut all = Vec::new();
@@ -53,7 +54,7 @@ pub(super) async fn each(asked: &[String], json: bool, action: impl AsyncFn(&str
             status = report::exit_status(error);
         }
         if json {
-            let error = result.as_ref().err().map(JsonError::of);
+            let error = result.as_ref().err().map(JsonError::from_error);
             all.push(Done { asked: name, sandbox_id: result.ok(), error });
             continue;
         }

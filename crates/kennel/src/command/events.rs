@@ -5,10 +5,8 @@ use crate::providers::Providers;
 use crate::report;
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
-use kennel_core::{Error, Result};
-use kennel_types::{EventKind, SandboxId};
-use serde::Serialize;
-use std::time::{SystemTime, UNIX_EPOCH};
+use kennel_core::{Error, Result, printable};
+use kennel_types::Event;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,22 +15,14 @@ Examples:
 
 /// Show events of sandboxes as they happen
 ///
-/// Prints one line per event until interrupted. `missed` means that earlier events were lost: list the sandboxes again.
+/// Prints one line per event until interrupted: created, started, paused, resumed, renamed, stopped, removed. For
+/// `stopped`, the line says why. `missed` means that earlier events were lost: list the sandboxes again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Events {
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Line<'a> {
-    time_ms: u64,
-    provider: &'a str,
-    sandbox_id: &'a SandboxId,
-    event: EventKind,
 }
 
 impl Events {
@@ -43,23 +33,12 @@ impl Events {
     async fn show(&self, providers: &Providers) -> Result<u8> {
         let mut streams = Vec::new();
         for provider in providers.all_that_answer().await? {
-            let name = provider.name();
-            streams.push(provider.watch().await?.map(move |event| event.map(|event| (name, event))));
+            streams.push(provider.watch().await?);
         }
         let mut events = select_all(streams);
         while let Some(event) = events.next().await {
-            let (provider, event) = event?;
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let line =
-                Line { time_ms: now.as_millis() as u64, provider, sandbox_id: &event.sandbox, event: event.kind };
-            let text =
-                serde_json::to_value(&line).map_err(|error| Error::io("write JSON", std::io::Error::other(error)))?;
-            let printed = if self.json {
-                print_json_line(&text)
-            } else {
-                let kind = text["event"].as_str().unwrap_or_default().to_owned();
-                print(&format!("{}  {:<8} {provider:<8} {}", clock(now.as_secs()), kind, event.sandbox))
-            };
+            let event = event?;
+            let printed = if self.json { print_json_line(&event) } else { print(&line(&event)) };
             if printed != 0 {
                 return Ok(printed);
             }
@@ -68,7 +47,20 @@ impl Events {
     }
 }
 
-/// The time of day, in UTC: what people compare lines by.
+/// Returns an event as a line of text.
+fn line(event: &Event) -> String {
+    let sandbox = event.sandbox.as_ref().map(ToString::to_string).unwrap_or_default();
+    let mut more = Vec::new();
+    more.extend(event.name.as_ref().map(|name| format!("new name {}", printable(name))));
+    more.extend(event.cause.map(|cause| cause.words().to_owned()));
+    more.extend(event.exit_code.map(|code| format!("exit code {code}")));
+    let more = if more.is_empty() { String::new() } else { format!("  ({})", more.join(", ")) };
+    let time = clock(event.time_ms / 1000);
+    let line = format!("{time}  {:<8} {:<8} {sandbox}{more}", event.kind.name(), event.provider);
+    line.trim_end().to_owned()
+}
+
+/// Returns the time of day, in UTC.
 fn clock(seconds: u64) -> String {
     let day = seconds % 86400;
     format!("{:02}:{:02}:{:02}", day / 3600, day / 60 % 60, day % 60)
@@ -76,6 +68,28 @@ fn clock(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use kennel_types::{EndCause, EventKind, SandboxId};
+
+    #[test]
+    fn a_line_says_what_happened_and_why() {
+        let event = Event {
+            time_ms: 1000,
+            provider: "native".into(),
+            sandbox: SandboxId::new("box").ok(),
+            kind: EventKind::Stopped,
+            name: None,
+            cause: Some(EndCause::Exited),
+            exit_code: Some(3),
+        };
+        assert_eq!(line(&event), "00:00:01  stopped  native   box  (its main process ended, exit code 3)");
+        let renamed =
+            Event { kind: EventKind::Renamed, name: Some("x".into()), cause: None, exit_code: None, ..event.clone() };
+        assert_eq!(line(&renamed), "00:00:01  renamed  native   box  (new name x)");
+        let missed = Event { kind: EventKind::Missed, sandbox: None, name: None, ..renamed };
+        assert_eq!(line(&missed), "00:00:01  missed   native");
+    }
+
     #[test]
     fn the_time_of_day() {
         assert_eq!(super::clock(86400 * 3 + 3600 * 23 + 59 * 60 + 7), "23:59:07");

@@ -1,13 +1,14 @@
-//! `kennel exec`: a command in a sandbox that runs already.
+//! `kennel exec`: runs a command in a running sandbox.
 
 use crate::completion::sandboxes;
-use crate::drive::{Ending, KEEPER_GRACE, drive};
-use crate::life::Watch;
+use crate::interact::{Ending, KEEPER_GRACE, interact};
+use crate::lifecycle::Deadline;
+use crate::next_step::Hint;
 use crate::options::{EnvironmentOptions, Patience, ProgramOptions};
 use crate::output::{print, print_json};
 use crate::providers::Providers;
 use crate::report;
-use crate::result::{Phase, Record};
+use crate::result::{CommandReport, Phase};
 use crate::settings::Settings;
 use kennel_core::{Error, Result, Sandbox};
 use kennel_types::{ErrorCode, ExecSpec};
@@ -34,7 +35,7 @@ pub(crate) struct Exec {
     id: String,
     #[command(flatten)]
     program: ProgramOptions,
-    /// Leave the command running, and print the number of its process
+    /// Leave the command running, and print its number for `kennel attach --process`
     #[arg(short, long, conflicts_with = "interactive")]
     detach: bool,
     /// Working directory [default: that of the sandbox]
@@ -55,7 +56,7 @@ pub(crate) struct Exec {
 
 impl Exec {
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        let mut record = Record::begin(self.json);
+        let mut record = CommandReport::begin(self.json);
         if self.detach {
             return match self.detached(providers, &mut record).await {
                 Ok(status) => status,
@@ -67,9 +68,9 @@ impl Exec {
         record.conclude(outcome, Ok(()))
     }
 
-    async fn outcome(&self, providers: &Providers, record: &mut Record) -> Result<Ending> {
-        let mut watch = Watch::begin(None)?;
-        let (sandbox, mut spec) = watch.unless_ended(self.connect(providers, record)).await?;
+    async fn outcome(&self, providers: &Providers, record: &mut CommandReport) -> Result<Ending> {
+        let mut deadline = Deadline::begin(None)?;
+        let (sandbox, mut spec) = deadline.unless_ended(self.connect(providers, record)).await?;
         let program = self.program.program(None)?;
         if self.json && program.tty {
             return Err(Error::new(ErrorCode::InvalidConfig, "--json needs a command, whose output it collects")
@@ -79,20 +80,20 @@ impl Exec {
         spec.env.extend(own.env);
         let spec = ExecSpec { command: own.command, stdin: own.stdin, tty: own.tty, ..spec };
         record.look_at(sandbox.info().workspace.as_deref(), true);
-        let exec = watch.unless_ended(sandbox.exec(&spec)).await.map_err(|error| self.explain(error))?;
-        let mut signals = watch.signals;
-        let mut wiring = program.wiring;
-        wiring.until = spec.timeout.and_then(|limit| Instant::now().checked_add(limit + KEEPER_GRACE));
-        if wiring.raw {
+        let exec = deadline.unless_ended(sandbox.exec(&spec)).await.map_err(|error| self.explain(error))?;
+        let mut signals = deadline.signals;
+        let mut interaction = program.interaction;
+        interaction.until = spec.timeout.and_then(|limit| Instant::now().checked_add(limit + KEEPER_GRACE));
+        if interaction.raw {
             signals = signals.and_window()?;
         }
-        let ending = drive(&sandbox, exec, wiring, &mut record.sink, &mut signals).await;
+        let ending = interact(&sandbox, exec, interaction, &mut record.sink, &mut signals).await;
         record.ended(Phase::Exec);
         ending
     }
 
-    /// Starts the command and leaves it.
-    async fn detached(&self, providers: &Providers, record: &mut Record) -> Result<u8> {
+    /// Starts the command and leaves it running.
+    async fn detached(&self, providers: &Providers, record: &mut CommandReport) -> Result<u8> {
         if self.program.is_empty() {
             return Err(Error::new(ErrorCode::InvalidConfig, "--detach needs a command to leave running")
                 .hint(format!("kennel exec -d {} -- COMMAND", self.id)));
@@ -100,7 +101,7 @@ impl Exec {
         let (sandbox, mut spec) = self.connect(providers, record).await?;
         let own = self.program.program(None)?.spec();
         spec.env.extend(own.env);
-        // On a terminal, whoever attaches later types into it.
+        // A command on a terminal gets input from clients that attach later.
         let stdin = own.tty.is_some();
         let spec = ExecSpec { command: own.command, tty: own.tty, stdin, detached: true, ..spec };
         let exec = sandbox.exec(&spec).await.map_err(|error| self.explain(error))?;
@@ -118,10 +119,10 @@ impl Exec {
         })
     }
 
-    /// The sandbox, its keeper on the line, and all of the command but what to run.
-    async fn connect(&self, providers: &Providers, record: &mut Record) -> Result<(Sandbox, ExecSpec)> {
+    /// Finds the sandbox and connects to its keeper. Returns a specification of the command without the program.
+    async fn connect(&self, providers: &Providers, record: &mut CommandReport) -> Result<(Sandbox, ExecSpec)> {
         let env = self.env.read()?;
-        // What is left running is nobody's to wait for.
+        // The setting does not apply to a detached command.
         let set = if self.timeout.is_none() && !self.detach { Settings::command_timeout()? } else { None };
         let sandbox = providers.find(&self.id).await?;
         record.provider = Some(sandbox.provider().name());

@@ -1,13 +1,14 @@
-//! `kennel explain`: the table of modes, for a provider or for a feature.
+//! `kennel explain`: shows the mode table, for a provider or for a feature.
 
 mod syscalls;
 
+use crate::next_step::{Hint, hint, words};
 use crate::output::{print, print_json};
 use crate::providers::ProviderName;
 use crate::report;
 use comfy_table::{Table, presets};
 use kennel_core::{Error, printable};
-use kennel_types::{Availability, Backing, ErrorCode, Layer, MODES, Mode, NetworkMode, Support};
+use kennel_types::{Availability, Backing, ErrorCode, IsolationLayer, MODES, Mode, NetworkMode, Support};
 use serde::Serialize;
 use syscalls::Syscalls;
 
@@ -36,19 +37,35 @@ pub(crate) struct Explain {
     json: bool,
 }
 
-/// Something that a mode gives or refuses.
+/// A feature that a mode supports or refuses.
 struct Feature {
     name: String,
     what: &'static str,
     given: Box<dyn Fn(&Mode) -> bool>,
 }
 
-/// A row of the table, and whether it can be had on this machine.
+/// A mode, and whether its provider is available on this machine.
 #[derive(Serialize)]
 struct Here {
     #[serde(flatten)]
     mode: &'static Mode,
-    here: Availability,
+    here: Found,
+}
+
+/// Whether a provider is available on this machine, as text.
+#[derive(Clone, Serialize)]
+struct Found {
+    available: bool,
+    /// The version of the backend, or what is missing.
+    detail: String,
+    /// The command that makes the provider available.
+    fix: Option<String>,
+}
+
+impl From<Availability> for Found {
+    fn from(Availability { available, detail, next_step }: Availability) -> Self {
+        Self { available, detail, fix: next_step.as_ref().map(words) }
+    }
 }
 
 impl Explain {
@@ -56,13 +73,12 @@ impl Explain {
         let mut rows = Vec::new();
         for name in ProviderName::ALL {
             let (here, can_be) = match name.make() {
-                Ok(provider) => (provider.probe().await, provider.modes()),
+                Ok(provider) => (Found::from(provider.probe().await), provider.modes()),
                 Err(error) => {
-                    let (detail, fix) = (error.to_string(), error.next_step().map(ToOwned::to_owned));
-                    (Availability { available: false, detail, fix }, vec![name.mode()])
+                    (Found { available: false, detail: error.to_string(), fix: hint(&error) }, vec![name.mode()])
                 }
             };
-            // An engine is what it is; what it could be is told of who asks for it.
+            // For an engine, only its current mode is shown, unless the user names the engine.
             let is_engine = matches!(name, ProviderName::Podman | ProviderName::Docker);
             let asked = is_engine && self.subject.as_deref() == Some(name.as_str());
             let wanted = |mode: &&Mode| {
@@ -85,7 +101,7 @@ impl Explain {
             let message = format!("unknown provider or feature {subject:?}: the features are {}", known.join(", "));
             return report::failed(&Error::new(ErrorCode::InvalidConfig, message).hint("kennel explain"));
         }
-        let syscalls = (wanted == Layer::Seccomp.name()).then(Syscalls::new);
+        let syscalls = (wanted == IsolationLayer::Seccomp.name()).then(Syscalls::new);
         if self.json {
             let given: Vec<_> = rows
                 .iter()
@@ -106,7 +122,7 @@ impl Explain {
 }
 
 fn features() -> Vec<Feature> {
-    let layers = Layer::ALL.iter().map(|layer| {
+    let layers = IsolationLayer::ALL.iter().map(|layer| {
         let layer = *layer;
         Feature {
             name: layer.name().into(),
@@ -179,8 +195,8 @@ fn matrix(features: &[Feature], rows: &[Here]) -> String {
     text
 }
 
-/// Why it cannot be had here, and what to do about it.
-fn why(here: &Availability) -> String {
+/// Returns why a provider is not available, and what to do about it.
+fn why(here: &Found) -> String {
     let fix = here.fix.as_ref().map(|fix| format!("\n  try: {}", printable(fix)));
     format!("{}{}", printable(&here.detail), fix.unwrap_or_default())
 }
@@ -220,4 +236,17 @@ fn describe(Here { mode, here }: &Here) -> String {
         line(if at == 0 { "isolation" } else { "" }, &format!("{:<20} {}", layer.name(), layer.meaning()));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_feature_of_a_suggestion_can_be_explained() {
+        let known: Vec<String> = features().into_iter().map(|feature| feature.name).collect();
+        for feature in kennel_types::Feature::ALL {
+            assert!(known.iter().any(|name| name == feature.name()), "{feature:?}");
+        }
+    }
 }

@@ -3,40 +3,56 @@
 use crate::output::{print, print_json};
 use crate::providers::Providers;
 use crate::report;
-use kennel_core::printable;
+use kennel_core::{Sweep, printable};
+use kennel_types::Leftover;
+use serde::Serialize;
 
 const EXAMPLES: &str = "\
 Examples:
   kennel gc
+  kennel gc --dry-run             only print what would be removed
   kennel --provider native gc     only of one provider
   kennel image prune --all        remove images that no sandbox uses";
 
 /// Remove what killed programs left behind
 ///
-/// Removes and prints what is left of a sandbox whose creator or guard process was killed: directories, cgroups and old
-/// programs. Sandboxes are not removed, whether they run or not: see `kennel rm`. Listing sandboxes already removes most
-/// leftovers, so there is rarely anything to do.
+/// Removes and prints what is left of a sandbox whose creator was killed: directories and cgroups, and also helper
+/// programs of earlier versions. Sandboxes are not removed, whether they run or not: see `kennel rm`. Creating a sandbox also removes
+/// leftovers now and then, so there is rarely anything to do.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Gc {
+    /// Print what would be removed, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
 }
 
+/// A leftover and the provider that found it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Found {
+    pub(crate) provider: &'static str,
+    #[serde(flatten)]
+    pub(crate) what: Leftover,
+}
+
 impl Gc {
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        let removed = match providers.sweep().await {
-            Ok(removed) => removed,
+        let action = if self.dry_run { Sweep::Report } else { Sweep::Remove };
+        let found = match providers.sweep(action).await {
+            Ok(found) => found,
             Err(error) => return report::failed(&error),
         };
         if self.json {
-            return print_json(&removed);
+            return print_json(&found);
         }
-        if removed.is_empty() {
-            report::note("there was nothing to remove");
+        if found.is_empty() {
+            report::note(if self.dry_run { "there is nothing to remove" } else { "there was nothing to remove" });
             return 0;
         }
-        print(&removed.iter().map(|what| printable(what)).collect::<Vec<_>>().join("\n"))
+        let line = |found: &Found| format!("{}: {}", found.provider, printable(&found.what.to_string()));
+        print(&found.iter().map(line).collect::<Vec<_>>().join("\n"))
     }
 }

@@ -1,14 +1,14 @@
-//! `kennel image`: images that Kennel keeps by itself.
+//! `kennel image`: manages the images in Kennel's own store.
 
 mod get;
 mod ls;
 mod remove;
 
+use crate::directories::Directories;
 use crate::environment;
-use crate::places::Places;
 use crate::signals::Signals;
 use kennel_config::ImagesSection;
-use kennel_core::{Error, Result};
+use kennel_core::Result;
 use kennel_image::{Credentials, Digest, ImageConfig, Limits, PullOptions, Reference, Store};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -61,22 +61,22 @@ impl Image {
         };
         tokio::select! {
             status = work => status,
-            // What has come so far is continued another time; what was unpacked is cleared away by then.
+            // The next pull continues the download. Layers that were not unpacked completely are removed later.
             signal = signals.end() => (128 + signal) as u8,
         }
     }
 }
 
 fn store() -> Result<Store> {
-    Store::open(Places::find()?.images()).map_err(of)
+    Store::open(Directories::find()?.images())
 }
 
-/// Who we are to registries.
+/// Returns the logins for registries.
 pub(crate) fn logins() -> Credentials {
     Credentials { files: environment::login_files(), programs: environment::program_dirs() }
 }
 
-/// What is asked for when an image is pulled, by the settings in force.
+/// Returns the options for pulling an image, according to the settings.
 pub(crate) fn pull_options(settings: ImagesSection) -> PullOptions {
     let usual = Limits::default();
     PullOptions {
@@ -89,24 +89,14 @@ pub(crate) fn pull_options(settings: ImagesSection) -> PullOptions {
     }
 }
 
-/// The layers that sandboxes are made of: each is noted in its sandbox's directory.
+/// Returns the layers that sandboxes use. They are recorded in the directories of the sandboxes.
 fn in_use() -> kennel_image::Result<std::collections::HashSet<Digest>> {
-    // Without a place for them there are none.
-    let Ok(places) = Places::find() else { return Ok(std::collections::HashSet::new()) };
-    kennel_image::noted_below(&places.provider_state("native"))
+    // Without a state directory there are no sandboxes.
+    let Ok(directories) = Directories::find() else { return Ok(std::collections::HashSet::new()) };
+    kennel_image::noted_below(&directories.provider_state("native"))
 }
 
-/// The same error, as the rest of the program knows it.
-pub(crate) fn of(error: kennel_image::Error) -> Error {
-    let same = Error::new(error.code(), error.to_string());
-    let same = match error.next_step() {
-        Some(hint) => same.hint(hint),
-        None => same,
-    };
-    same.caused_by(error)
-}
-
-/// An image, as a program reads it.
+/// An image in JSON output.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ImageJson {
@@ -114,7 +104,7 @@ struct ImageJson {
     id: Digest,
     manifest: Option<Digest>,
     size: u64,
-    /// Seconds since 1970.
+    /// When the image was created, in seconds since 1970.
     created: Option<i64>,
     layers: Vec<PathBuf>,
     config: ImageConfig,

@@ -44,7 +44,7 @@ impl Inspect {
                 Err(error) => {
                     status = if status == 0 { report::exit_status(&error) } else { status };
                     if self.json {
-                        found.push(Row::Failed { asked: name, error: JsonError::of(&error) });
+                        found.push(Row::Failed { asked: name, error: JsonError::from_error(&error) });
                     } else {
                         report::error(&error);
                     }

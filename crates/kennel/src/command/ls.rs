@@ -47,7 +47,7 @@ pub(crate) struct Ls {
     watch: bool,
 }
 
-/// What can be told of a sandbox in a line.
+/// A column of the table of sandboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Column {
     Id,
@@ -63,8 +63,8 @@ enum Column {
 }
 
 impl Column {
-    /// Nothing, where there is nothing to tell.
-    fn of(self, sandbox: &SandboxInfo) -> String {
+    /// Returns the text in this column for a sandbox. It may be empty.
+    fn cell(self, sandbox: &SandboxInfo) -> String {
         match self {
             Self::Id => sandbox.id.to_string(),
             Self::Name => printable(&sandbox.name),
@@ -82,7 +82,7 @@ impl Column {
     }
 }
 
-/// Something that must be true of a sandbox.
+/// A condition that a listed sandbox must meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Filter {
     Status(String),
@@ -138,10 +138,10 @@ impl Ls {
         Ok(self.show(listing.found))
     }
 
-    /// The table anew, on a terminal in place of the one before, whenever something happens.
+    /// Prints the table again after each event. On a terminal, it replaces the previous table.
     async fn watch(&self, providers: &Providers) -> Result<u8> {
         const HOME_AND_CLEAR: &str = "\x1b[H\x1b[2J";
-        // First listen, then look: what happens in between is heard.
+        // Subscribe before listing, so that no event in between is missed.
         let mut streams = Vec::new();
         for provider in providers.all_that_answer().await? {
             streams.push(provider.watch().await?);
@@ -172,7 +172,7 @@ impl Ls {
             print_json(&found)
         } else if !self.format.is_empty() {
             let line = |sandbox: &SandboxInfo| {
-                let cells: Vec<String> = self.format.iter().map(|column| column.of(sandbox)).collect();
+                let cells: Vec<String> = self.format.iter().map(|column| column.cell(sandbox)).collect();
                 cells.join("\t") + "\n"
             };
             let text: String = found.iter().map(line).collect();
@@ -211,7 +211,7 @@ fn table(found: &[SandboxInfo]) -> String {
     table.trim_fmt()
 }
 
-/// A time for people.
+/// Returns how long ago something was, as text.
 pub(super) fn ago(time: Duration) -> String {
     let seconds = time.as_secs();
     let (count, unit) = match seconds {

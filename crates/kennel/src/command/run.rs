@@ -1,12 +1,13 @@
-//! `kennel run`: a sandbox for one command, made, used and removed.
+//! `kennel run`: creates a sandbox, runs one command in it, and removes it.
 
-use crate::drive::{Ending, KEEPER_GRACE, drive};
-use crate::life::{Watch, create, remove, say_ports};
+use crate::interact::{Ending, KEEPER_GRACE, interact};
+use crate::lifecycle::{Deadline, create, remove, say_ports};
+use crate::next_step::Hint;
 use crate::options::{Patience, ProgramOptions, SandboxOptions};
 use crate::progress::{pull, while_waiting};
 use crate::providers::Providers;
 use crate::report;
-use crate::result::{Phase, Record};
+use crate::result::{CommandReport, Phase};
 use crate::settings::Settings;
 use kennel_core::{Error, Keeper, Result, Sandbox};
 use kennel_types::{ErrorCode, ExecSpec, GitProtection, SandboxSpec, Support};
@@ -32,7 +33,7 @@ command cannot be run, 127 if it was not found, 128+N if signal N ended it.";
 ///
 /// Creates a sandbox, runs the command in it and removes the sandbox afterwards, even if this program is killed. The
 /// current directory is mounted at /workspace. Signals are passed on to the command; a second Ctrl-C within two seconds
-/// kills it. Without a command, runs the command of the image or, on a terminal, a shell, and uses the terminal as with -it.
+/// kills it. Without a command, runs the command of the image or, on a terminal, a shell. The shell runs as with -it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
@@ -55,16 +56,16 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Lets the provider begin.
+    /// Lets the provider start to prepare a sandbox.
     pub(crate) fn prepare(&self, providers: &mut Providers) {
         providers.prepare(self.sandbox.image.as_deref(), self.sandbox.network);
     }
 
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        let mut record = Record::begin(self.json);
+        let mut record = CommandReport::begin(self.json);
         let mut cleanup = Ok(());
-        // Held to the end: the walls of a tied sandbox are taken down when nobody is on the line any more, and that need
-        // not be while we still have something to do.
+        // The connection is held to the end. A tied sandbox is cleaned up when it closes, and this should not compete
+        // with work that is left to do here.
         let mut line = None;
         let outcome = self.outcome(providers, &mut record, &mut cleanup, &mut line).await;
         record.conclude(outcome, cleanup)
@@ -73,31 +74,31 @@ impl Run {
     async fn outcome(
         &self,
         providers: &Providers,
-        record: &mut Record,
+        record: &mut CommandReport,
         cleanup: &mut Result<()>,
         line: &mut Option<Keeper>,
     ) -> Result<Ending> {
         let mut settings = Settings::in_force()?;
-        let mut watch = Watch::begin(self.limit(&settings))?;
-        record.timeout = watch.limit;
+        let mut deadline = Deadline::begin(self.limit(&settings))?;
+        record.timeout = deadline.limit;
         let image = self.sandbox.image(&settings).map(ToOwned::to_owned);
-        let provider = watch.unless_ended(providers.for_new(&mut settings, image.as_deref())).await?;
+        let provider = deadline.unless_ended(providers.for_new(&mut settings, image.as_deref())).await?;
         record.provider = Some(provider.name());
         let mut spec = self.sandbox.spec(&settings, provider.mode())?;
-        // Whatever becomes of this process, the sandbox does not outlive it.
+        // A tied sandbox does not outlive this process, even if the process is killed.
         spec.tied = !self.keeps(&settings);
-        // The command that is set is what is run, not a main process beside it.
+        // The command from the settings is run below. It is not the main process.
         spec.command = None;
         if provider.mode().layers.is_empty() {
             report::note(&format!("the {} provider isolates nothing", provider.name()));
         }
         if let Some(image) = &spec.image {
-            watch.unless_ended(pull(&*provider, image, self.sandbox.pull(&settings))).await?;
+            deadline.unless_ended(pull(&*provider, image, self.sandbox.pull(&settings))).await?;
         }
-        let sandbox = create(provider, &spec, &mut watch).await?;
+        let sandbox = create(provider, &spec, &mut deadline).await?;
         record.sandbox = Some(sandbox.id().clone());
         record.ended(Phase::Create);
-        let outcome = self.inside(&sandbox, &spec, &settings, record, watch, line).await;
+        let outcome = self.inside(&sandbox, &spec, &settings, record, deadline, line).await;
         if !spec.tied && line.is_some() {
             report::note(&format!(
                 "sandbox {} keeps running; to remove it: kennel rm --force {0}",
@@ -110,14 +111,14 @@ impl Run {
         outcome
     }
 
-    /// Starts the sandbox and runs the command. Leaves the line to its keeper in `line` once there is one.
+    /// Starts the sandbox and runs the command. Stores the connection to the keeper in `line`.
     async fn inside(
         &self,
         sandbox: &Sandbox,
         asked: &SandboxSpec,
         settings: &Settings,
-        record: &mut Record,
-        mut watch: Watch,
+        record: &mut CommandReport,
+        mut deadline: Deadline,
         line: &mut Option<Keeper>,
     ) -> Result<Ending> {
         let own = settings.sandbox.command.as_deref().or(sandbox.info().image_command.as_deref());
@@ -126,41 +127,42 @@ impl Run {
             return Err(Error::new(ErrorCode::InvalidConfig, "--json needs a command, whose output it collects")
                 .hint("kennel run --json -- COMMAND"));
         }
-        let launched = while_waiting("starting the sandbox", watch.unless_ended(sandbox.launch())).await;
+        let launched = while_waiting("starting the sandbox", deadline.unless_ended(sandbox.launch())).await;
         let keeper = line.insert(launched?);
-        // While the walls are put up: the command has not been sent yet.
+        // This is done while the sandbox starts. The command has not been sent yet.
         record.look_at(asked.workspace.as_deref(), !protects_hooks(sandbox, asked));
-        let (left, command_limit) = (watch.left()?, self.command_limit(settings));
+        let (left, command_limit) = (deadline.left()?, self.command_limit(settings));
         let timeout = left.into_iter().chain(command_limit).min();
         if timeout == command_limit {
             record.timeout = timeout;
         }
         let spec = ExecSpec { timeout, last: !self.keeps(settings), ..program.spec() };
-        let exec = watch.unless_ended(sandbox.exec(&spec)).await;
-        // One that could not be started is not one that stays.
+        let exec = deadline.unless_ended(sandbox.exec(&spec)).await;
+        // A sandbox that could not be started is removed, even with `--keep`.
         if exec.is_err() && keeper.is_closed() {
             *line = None;
         }
         let exec = exec.map_err(|error| self.program.explain(error, "kennel run"))?;
         record.ended(Phase::Start);
         say_ports(sandbox, asked).await?;
-        let mut wiring = program.wiring;
-        wiring.until = timeout.and_then(|limit| Instant::now().checked_add(limit + KEEPER_GRACE));
-        let mut signals = watch.signals;
-        if wiring.raw {
+        let mut interaction = program.interaction;
+        interaction.until = timeout.and_then(|limit| Instant::now().checked_add(limit + KEEPER_GRACE));
+        let mut signals = deadline.signals;
+        if interaction.raw {
             signals = signals.and_window()?;
         }
-        let ending = drive(sandbox, exec, wiring, &mut record.sink, &mut signals).await;
+        let ending = interact(sandbox, exec, interaction, &mut record.sink, &mut signals).await;
         record.ended(Phase::Exec);
         ending
     }
 
-    /// Whether the sandbox stays.
+    /// Whether the sandbox is kept after the command.
     fn keeps(&self, settings: &Settings) -> bool {
         self.keep || !(self.rm || settings.sandbox.auto_remove)
     }
 
-    /// How long the command may take, if someone has said so. The flag is for everything, the command included.
+    /// Returns the time limit of the command from the settings. It does not apply with `--timeout`, which limits the
+    /// whole run.
     fn command_limit(&self, settings: &Settings) -> Option<Duration> {
         let set = settings.said("sandbox.commandTimeout", settings.sandbox.command_timeout.0);
         set.filter(|_| self.timeout.is_none())
@@ -170,14 +172,14 @@ impl Run {
         let set = settings.sandbox.timeout.0;
         match self.timeout {
             Some(Patience(limit)) => limit,
-            // Who sits at a terminal ends it when it is time; unless someone has said otherwise.
+            // On a terminal, there is no limit by default, because the user can end the command.
             None if self.program.wants_tty() => settings.said("sandbox.timeout", set),
             None => Some(set),
         }
     }
 }
 
-/// Whether git hooks of the workspace are read-only inside.
+/// Whether the git hooks of the workspace are read-only in the sandbox.
 fn protects_hooks(sandbox: &Sandbox, asked: &SandboxSpec) -> bool {
     asked.protect_git != GitProtection::None && sandbox.provider().mode().mounts == Support::Given
 }

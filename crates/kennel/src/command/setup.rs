@@ -1,6 +1,7 @@
-//! `kennel setup`: gets what one provider needs. The same as `kennel doctor --fix` with that provider.
+//! `kennel setup`: installs what one provider needs, like `kennel doctor --fix` with that provider.
 
 use super::doctor::get_what_is_missing;
+use crate::next_step::Hint;
 use crate::providers::{ProviderName, Providers};
 use crate::report;
 use crate::settings::Settings;

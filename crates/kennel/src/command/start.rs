@@ -2,7 +2,7 @@
 
 use super::each::each;
 use crate::completion::sandboxes;
-use crate::life::Watch;
+use crate::lifecycle::Deadline;
 use crate::providers::Providers;
 use crate::report;
 use kennel_types::{ErrorCode, Status};
@@ -28,12 +28,12 @@ pub(crate) struct Start {
 impl Start {
     pub(crate) async fn run(self, providers: &Providers) -> u8 {
         each(&self.ids, self.json, async |name| {
-            let mut watch = Watch::begin(None)?;
-            let sandbox = watch.unless_ended(providers.find(name)).await?;
-            match watch.unless_ended(sandbox.start()).await {
+            let mut deadline = Deadline::begin(None)?;
+            let sandbox = deadline.unless_ended(providers.find(name)).await?;
+            match deadline.unless_ended(sandbox.start()).await {
                 Ok(()) => Ok(sandbox.id().clone()),
                 Err(error) => {
-                    // Given up half way: half started is not started. One that ran before is left alone.
+                    // The start was interrupted, so the sandbox is stopped again, unless it was already running.
                     if error.code() == ErrorCode::Aborted
                         && sandbox.info().status != Status::Running
                         && let Err(cleanup) = sandbox.stop(Duration::ZERO).await

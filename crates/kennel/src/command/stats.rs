@@ -17,9 +17,9 @@ Examples:
   kennel stats --no-stream box
   kennel stats --json box | jq .memoryBytes";
 
-/// Between two looks. What a processor did is known only from the second on.
+/// The time between two measurements. CPU usage is the difference between two, so the first one does not show it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Between the two looks of `--no-stream`.
+/// The time between the two measurements of `--no-stream`.
 const FIRST_LOOKS: Duration = Duration::from_millis(250);
 
 /// Show the resource usage of sandboxes
@@ -40,20 +40,20 @@ pub(crate) struct Stats {
     json: bool,
 }
 
-/// What one sandbox uses at one moment.
+/// The resource usage of a sandbox at one moment.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
     sandbox_id: SandboxId,
     name: String,
     provider: String,
-    /// Of one processor; 200 is two of them.
+    /// CPU usage in percent of one CPU; 200 means two CPUs.
     cpu_percent: f64,
     #[serde(flatten)]
     stats: Use,
 }
 
-/// A sandbox that is watched, and what it had used when it was last looked at.
+/// A watched sandbox, with its last measurement.
 struct Watched {
     sandbox: Sandbox,
     before: Option<(Instant, u64)>,
@@ -87,7 +87,7 @@ impl Stats {
         }
     }
 
-    /// The table; on a terminal that is renewed, in place of the one before.
+    /// Returns the table as text. On a terminal, it replaces the previous table.
     fn screen(&self, rows: &[Row]) -> String {
         const HOME_AND_CLEAR: &str = "\x1b[H\x1b[2J";
         let renewed = !self.no_stream && std::io::stdout().is_terminal();
@@ -95,7 +95,7 @@ impl Stats {
     }
 }
 
-/// All that run now, with what is known of them from before.
+/// Updates the watched sandboxes to those that run now, and keeps their earlier measurements.
 async fn follow(providers: &Providers, watched: &mut Vec<Watched>) -> Result<()> {
     let running = providers.list().await?.found;
     let running = running.into_iter().filter(|info| info.status == Status::Running);
@@ -103,7 +103,7 @@ async fn follow(providers: &Providers, watched: &mut Vec<Watched>) -> Result<()>
     for info in running {
         match before.iter().position(|known| *known.sandbox.id() == info.id) {
             Some(at) => watched.push(before.swap_remove(at)),
-            // It may have ended since.
+            // The sandbox may have ended meanwhile.
             None => match providers.find(info.id.as_str()).await {
                 Ok(sandbox) => watched.push(Watched { sandbox, before: None }),
                 Err(error) if error.code() == ErrorCode::NotFound => {}
@@ -114,7 +114,7 @@ async fn follow(providers: &Providers, watched: &mut Vec<Watched>) -> Result<()>
     Ok(())
 }
 
-/// Looks at each. One that ends meanwhile is left out, unless it was named.
+/// Measures each sandbox. One that has ended meanwhile is left out, unless the user named it.
 async fn look(watched: &mut [Watched], named: bool) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for Watched { sandbox, before } in watched {

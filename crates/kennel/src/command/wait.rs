@@ -63,7 +63,7 @@ impl Wait {
         0
     }
 
-    /// Waits for all that can be found. What went wrong with one is in its place in the array.
+    /// Waits for all sandboxes, and prints a JSON array. The error for a sandbox is at its place in the array.
     async fn wait_json(&self, providers: &Providers) -> u8 {
         let mut sandboxes = Vec::new();
         for name in &self.ids {
@@ -82,7 +82,7 @@ impl Wait {
             {
                 status = report::exit_status(error);
             }
-            let error = ended.as_ref().err().map(JsonError::of);
+            let error = ended.as_ref().err().map(JsonError::from_error);
             all.push(Ended { asked, sandbox_id, exit_code: ended.ok().flatten(), error });
         }
         match print_json(&all) {
@@ -92,9 +92,10 @@ impl Wait {
     }
 }
 
-/// Waits for the end of one; answers its exit code. One that is removed when it ends has none that could be asked for.
+/// Waits until a sandbox ends, and returns the exit code of its main process. Returns `None` if it had no main process,
+/// or if it was removed when it ended.
 async fn end_of(sandbox: &Sandbox) -> Result<Option<i32>> {
-    // First listen, then look: what happens in between is heard.
+    // Subscribe before the first look, so that no event in between is missed.
     let mut events = sandbox.provider().watch().await?;
     loop {
         match sandbox.inspect().await {

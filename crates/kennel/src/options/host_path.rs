@@ -1,21 +1,21 @@
-//! Host paths as they are typed.
+//! Host paths on the command line.
 //!
-//! What runs in a sandbox can replace a directory of the workspace by a symlink. So a relative path, which is meant to be
-//! a place around here, must not lead out of the directory it starts from. An absolute path is taken as the user's word:
-//! symlinks in it are followed.
+//! Processes in a sandbox can replace a directory of the workspace by a symlink. So a relative path must not lead out
+//! of the directory it starts from. Symlinks in an absolute path are followed, because the user chose the whole path.
 
+use crate::next_step::Hint;
 use kennel_core::{Error, Result};
 use kennel_types::ErrorCode;
 use std::path::{Component, Path, PathBuf};
 
-/// The path without symlinks of one that must exist. A relative path stays beneath the current directory, or beneath the
-/// directory above it that its leading `..` name.
+/// Resolves the symlinks in a path, which must exist. A relative path must stay beneath the current directory, or
+/// beneath the parent directory that its leading `..` name.
 pub(crate) fn existing(path: &Path, option: &str) -> Result<PathBuf> {
     existing_in(path, option, None)
 }
 
-/// The path without symlinks of one that must exist, as [`existing`] has it; a relative one that starts in the workspace
-/// also stays beneath that. `workspace` has no symlinks.
+/// Resolves the symlinks in a path like [`existing`]. A relative path that starts in the workspace must also stay
+/// beneath it. `workspace` must not contain symlinks.
 pub(super) fn existing_in(path: &Path, option: &str, workspace: Option<&Path>) -> Result<PathBuf> {
     let real = path.canonicalize().map_err(|error| not_there(path, option, error))?;
     if path.is_absolute() {
@@ -40,9 +40,9 @@ pub(super) fn existing_in(path: &Path, option: &str, workspace: Option<&Path>) -
     Ok(real)
 }
 
-/// The error for a path that cannot be resolved.
+/// Returns the error for a path that cannot be resolved.
 pub(super) fn not_there(path: &Path, option: &str, error: std::io::Error) -> Error {
-    // What is no directory, or what programs make for themselves, is not made by hand.
+    // The hint suggests creating a directory only if a user would create it.
     let made_by_programs =
         ["/run", "/var/run", "/proc", "/sys", "/dev", "/etc"].iter().any(|dir| path.starts_with(dir));
     let hint = if path.extension().is_some() || made_by_programs {

@@ -1,6 +1,7 @@
-//! What to run inside, and how it is joined to this process.
+//! The command to run in a sandbox, and how it is connected to this process.
 
-use crate::drive::Wiring;
+use crate::interact::Interaction;
+use crate::next_step::Hint;
 use crate::{environment, input, terminal};
 use kennel_core::{Error, Result};
 use kennel_types::{Command, ErrorCode, ExecSpec};
@@ -22,16 +23,16 @@ pub(crate) struct ProgramOptions {
     argv: Vec<String>,
 }
 
-/// A command and its wiring.
+/// A command and how it is connected to the terminal.
 pub(crate) struct Program {
     pub(crate) command: Command,
-    /// On a terminal.
+    /// Whether the command runs on a terminal.
     pub(crate) tty: bool,
-    pub(crate) wiring: Wiring,
+    pub(crate) interaction: Interaction,
 }
 
 impl ProgramOptions {
-    /// Whether it will be on a terminal: if asked for, or if there is one here and nothing else is said.
+    /// Whether the command will run on a terminal: on request, or if no command is given and this process has one.
     pub(crate) fn wants_tty(&self) -> bool {
         self.tty || (self.is_empty() && terminal::is_here())
     }
@@ -41,7 +42,7 @@ impl ProgramOptions {
         self.shell.is_none() && self.argv.is_empty()
     }
 
-    /// What to run: as given, else the image's own command, else a shell where someone can type.
+    /// Returns the program to run: the given command, else the image's command, else a shell if there is a terminal.
     pub(crate) fn program(&self, image_command: Option<&[String]>) -> Result<Program> {
         let tty = self.wants_tty();
         let command = if let Some(script) = &self.shell {
@@ -58,15 +59,15 @@ impl ProgramOptions {
         };
         let kind = input::kind();
         let input = match kind {
-            input::Kind::Terminal => self.interactive || tty,
-            input::Kind::Content => true,
-            input::Kind::Nothing => false,
+            input::StdinKind::Terminal => self.interactive || tty,
+            input::StdinKind::Content => true,
+            input::StdinKind::Nothing => false,
         };
-        let raw = tty && kind == input::Kind::Terminal;
-        Ok(Program { command, tty, wiring: Wiring { input, raw, ..Wiring::default() } })
+        let raw = tty && kind == input::StdinKind::Terminal;
+        Ok(Program { command, tty, interaction: Interaction { input, raw, ..Interaction::default() } })
     }
 
-    /// A command that was not found may have been meant for the shell.
+    /// Adds a hint to the error for a command that was not found, if it was probably meant for a shell.
     pub(crate) fn explain(&self, error: Error, how: &str) -> Error {
         match self.argv.as_slice() {
             [one] if error.exit_status() == 127 && one.contains(char::is_whitespace) => {
@@ -78,10 +79,10 @@ impl ProgramOptions {
 }
 
 impl Program {
-    /// The library's word for it.
+    /// Converts the program to the library's specification.
     pub(crate) fn spec(&self) -> ExecSpec {
         let mut spec = ExecSpec::new(self.command.clone());
-        spec.stdin = self.wiring.input;
+        spec.stdin = self.interaction.input;
         if self.tty {
             spec.tty = Some(terminal::size());
             spec.env.extend(environment::term().map(|term| ("TERM".to_owned(), term)));

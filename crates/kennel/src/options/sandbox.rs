@@ -1,8 +1,9 @@
-//! What a new sandbox is asked to be.
+//! The options for a new sandbox.
 
 use super::host_path::{existing, not_there};
 use super::value::{EnvironmentOptions, label, mount};
 use crate::environment::{self, sudo_owner};
+use crate::next_step::Hint;
 use crate::settings::Settings;
 use kennel_config::{SandboxSection, Volume};
 use kennel_core::{Error, Result};
@@ -20,7 +21,7 @@ pub(crate) struct SandboxOptions {
     /// Name of the sandbox [default: its id]
     #[arg(long)]
     name: Option<String>,
-    /// Image to run; podman or docker runs it if native does not have it
+    /// Image to run; an engine runs it if Kennel's own image store does not have it
     #[arg(long)]
     pub(crate) image: Option<String>,
     /// When to pull the image: always, missing or never [default: missing]
@@ -67,7 +68,7 @@ pub(crate) struct SandboxOptions {
     /// Limit on the number of processes and threads
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pids: Option<u32>,
-    /// Limit on what is written to the sandbox's own files, for example 512m or 4G
+    /// Limit on the files that are written outside of mounts, for example 512m or 4G
     #[arg(long, value_name = "SIZE")]
     disk: Option<ByteSize>,
     /// Allow nested sandboxes, for example those of bubblewrap; exposes more of the kernel
@@ -91,17 +92,17 @@ pub(crate) struct SandboxOptions {
 }
 
 impl SandboxOptions {
-    /// The image, if there is to be one.
+    /// Returns the image from the options or the settings, if there is one.
     pub(crate) fn image<'a>(&'a self, settings: &'a Settings) -> Option<&'a str> {
         self.image.as_deref().or(settings.sandbox.image.as_deref())
     }
 
-    /// When that is pulled.
+    /// Returns when to pull the image.
     pub(crate) fn pull(&self, settings: &Settings) -> Pull {
         self.pull.unwrap_or(settings.sandbox.pull)
     }
 
-    /// The library's word for it, on a provider of this mode: what was typed, over what is set.
+    /// Converts options and settings to a specification for a provider with this mode. Options override settings.
     pub(crate) fn spec(&self, settings: &Settings, mode: &Mode) -> Result<SandboxSpec> {
         if self.profile.is_some() {
             return Err(Error::new(ErrorCode::Unsupported, "--profile: there are no profiles yet")
@@ -118,7 +119,7 @@ impl SandboxOptions {
             name: self.name.clone(),
             image_main: false,
             read_only: self.read_only || set.read_only,
-            // One without a name could never be found again.
+            // Without a name, the volume could never be found again.
             data: self.data || (set.data && self.name.is_some()),
             caches: self.caches(set, workspace.as_deref())?,
             runtime: self.runtime.clone().or_else(|| set.runtime.clone()),
@@ -149,7 +150,7 @@ impl SandboxOptions {
                 pids: self.pids.or(set.pids),
                 disk: self.disk.or(set.disk),
             },
-            // Where nothing is mounted, nothing is anyone else's.
+            // Without mounts, no file needs a particular owner.
             owner: sudo_owner().filter(|_| mode.mounts == Support::Given),
             tied: false,
             auto_remove: false,
@@ -158,7 +159,7 @@ impl SandboxOptions {
         })
     }
 
-    /// What is set and what was typed; of two for one port inside, the latter.
+    /// Returns the ports of the settings and the options. An option replaces a setting for the same port inside.
     fn ports(&self, set: &SandboxSection) -> Vec<Port> {
         let set =
             set.ports.iter().map(|port| Port { host: port.host, inside: port.container, protocol: Protocol::Tcp });
@@ -167,7 +168,7 @@ impl SandboxOptions {
         set.filter(|port| !typed(port)).chain(self.ports.iter().copied()).collect()
     }
 
-    /// What is set and what was typed; of two for one place, the latter.
+    /// Returns the mounts of the settings and the options. An option replaces a setting for the same target.
     fn mounts(&self, settings: &Settings, workspace: Option<&Path>) -> Result<Vec<Mount>> {
         let typed: Vec<Mount> = self.volumes.iter().map(|entry| mount(entry, workspace)).collect::<Result<_>>()?;
         let mut mounts = Vec::new();
@@ -181,7 +182,7 @@ impl SandboxOptions {
         Ok(mounts)
     }
 
-    /// What is set and what was typed; of two of one name, the latter.
+    /// Returns the caches of the settings and the options. An option replaces a setting with the same name.
     fn caches(&self, set: &SandboxSection, workspace: Option<&Path>) -> Result<Vec<Cache>> {
         let typed = self.caches.iter().map(|entry| cache(entry, &format!("--cache {entry}"), workspace));
         let typed = typed.collect::<Result<Vec<_>>>()?;
@@ -219,7 +220,7 @@ impl SandboxOptions {
         }
         let here = std::env::current_dir().map_err(|error| Error::io("find the current directory", error))?;
         if here == Path::new("/") {
-            // Nobody who types `kennel run` means to hand out the whole machine.
+            // This is probably a mistake: it would give the sandbox all files of the host.
             return Err(Error::new(
                 ErrorCode::InvalidConfig,
                 "the current directory is /, which would be the workspace",
@@ -230,13 +231,13 @@ impl SandboxOptions {
     }
 }
 
-/// The project of a workspace: the repository around it, or the workspace itself.
+/// Returns the project of a workspace: the git repository that contains it, or the workspace itself.
 fn project_of(workspace: &Path) -> String {
     let repository = workspace.ancestors().find(|dir| dir.join(".git").symlink_metadata().is_ok());
     repository.unwrap_or(workspace).display().to_string()
 }
 
-/// The programs of the home directory of whoever calls.
+/// Returns the toolchains in the home directory of the calling user, if sandboxes can use them.
 fn toolchains(set: &SandboxSection, shows_home: bool) -> Result<Option<Toolchains>> {
     let home = environment::home_of_caller().filter(|home| set.toolchains && shows_home && home.is_absolute());
     let Some(home) = home else { return Ok(None) };
@@ -250,7 +251,7 @@ fn toolchains(set: &SandboxSection, shows_home: bool) -> Result<Option<Toolchain
     Ok(Some(Toolchains { home, more: set.extra_toolchains.clone(), search: environment::program_dirs() }))
 }
 
-/// A shared volume, of the project whose directory is the workspace: another's is another one.
+/// Parses a cache volume (`NAME:TARGET`). Only sandboxes with a workspace in the same project share it.
 fn cache(entry: &str, said: &str, workspace: Option<&Path>) -> Result<Cache> {
     let bad = |why: &str| {
         Error::new(ErrorCode::InvalidConfig, format!("{said}: {why}"))

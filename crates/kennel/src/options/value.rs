@@ -1,7 +1,8 @@
-//! Single values as they are typed.
+//! Parses the values of options.
 
 use super::host_path::existing_in;
 use crate::environment::named;
+use crate::next_step::Hint;
 use kennel_core::{Error, Result, open_regular_file};
 use kennel_types::{ErrorCode, Mount, parse_duration};
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A time limit, or none: `30s`, `5m`, `none`.
+/// A time limit, for example `30s` or `5m`, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patience(pub(crate) Option<Duration>);
 
@@ -33,7 +34,7 @@ pub(crate) struct EnvironmentOptions {
 }
 
 impl EnvironmentOptions {
-    /// All of them: files in order, then what was typed.
+    /// Returns all variables. Those of later files override earlier ones, and `--env` overrides files.
     pub(crate) fn read(&self) -> Result<BTreeMap<String, String>> {
         let mut env = BTreeMap::new();
         for path in &self.env_files {
@@ -47,8 +48,9 @@ impl EnvironmentOptions {
     }
 }
 
-/// The variables that a file lists. A sandbox may have written the file, or put a symlink in its place: a relative path does not lead out
-/// of the current directory, nothing is waited for, no variable is taken from our own environment, and no line of it is in an error.
+/// Reads the variables in a file. A sandbox may have written the file, or replaced it by a symlink. So a relative path
+/// must not lead out of the current directory, opening a FIFO does not block, no variable is copied from this process's
+/// environment, and errors contain no text from the file.
 fn listed(path: &Path) -> Result<Vec<(String, String)>> {
     const LONGEST: u64 = 1 << 20;
     let shown = path.display();
@@ -84,7 +86,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(char::is_whitespace) && !name.contains('\0')
 }
 
-/// Reads `NAME=VALUE` and `NAME`, the latter taken from our own environment.
+/// Parses `NAME=VALUE`, or `NAME`, whose value is copied from this process's environment.
 fn variable(at: &str, entry: &str) -> Result<(String, String)> {
     let (name, value) = match entry.split_once('=') {
         Some((name, value)) => (name, value.to_owned()),
@@ -106,7 +108,7 @@ fn inherited(at: &str, name: &str) -> Result<String> {
         .map_err(|_| Error::new(ErrorCode::InvalidConfig, format!("{at} {name}: its value is not valid UTF-8")))
 }
 
-/// Reads `KEY=VALUE`.
+/// Parses a label, `KEY=VALUE`.
 pub(crate) fn label(entry: &str, option: &str) -> Result<(String, String)> {
     match entry.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -114,8 +116,8 @@ pub(crate) fn label(entry: &str, option: &str) -> Result<(String, String)> {
     }
 }
 
-/// Reads `HOST:TARGET[:ro]`. The host path must exist; a relative one counts from the current directory, and does not
-/// lead out of it or out of the workspace.
+/// Parses a mount, `HOST:TARGET[:ro]`. The host path must exist. A relative path starts at the current directory, and
+/// must not lead out of it or out of the workspace.
 pub(super) fn mount(entry: &str, workspace: Option<&Path>) -> Result<Mount> {
     let mut parts = entry.split(':');
     let (Some(host), Some(target), mode, None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {

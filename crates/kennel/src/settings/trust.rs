@@ -1,11 +1,13 @@
-//! Which projects' files may open up more than a sandbox has by itself.
+//! Trust in the settings files of projects. Only a trusted file may grant a sandbox more than it has by default.
 //!
-//! What runs in a sandbox can write to its workspace: to the settings in it, and to the paths that these name. So trust
-//! is for a file at its path, with its exact content, and for each thing it opens up together with where its paths led.
-//! Whatever differs from that needs trust again. Each trusted file has a record, named by the hash of its path.
+//! Processes in a sandbox can write to its workspace, and so to the settings in it and to the paths that these name.
+//! Therefore the user trusts a file at its path with its exact content, and each grant with its resolved paths. If
+//! anything of this changes, the user must trust the file again. Each trusted file has a record, whose name is the hash
+//! of the file's path.
 //!
-//! This module asks neither the terminal nor the environment: the caller passes in where records are kept.
+//! This module uses neither the terminal nor the environment. The caller provides the directory of the records.
 
+use crate::next_step::Hint;
 use kennel_config::{Grant, GrantedPath, Loaded};
 use kennel_core::{Error, Result, printable};
 use kennel_types::ErrorCode;
@@ -16,18 +18,18 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The records of what the user trusts.
+/// The trust records of the user.
 pub(crate) struct Trust {
     dir: PathBuf,
 }
 
-/// A file that the user trusts, as it was.
+/// The record of a trusted file: its content and grants at the time when the user trusted it.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Record {
-    /// Its path, for people; the record's name is what counts.
+struct TrustRecord {
+    /// The file's path, only for display. The name of the record identifies the file.
     file: String,
-    /// The hash of its content.
+    /// The hash of the file's content.
     content: String,
     grants: Vec<Granted>,
 }
@@ -38,18 +40,18 @@ struct Record {
 struct Granted {
     key: Vec<String>,
     what: String,
-    /// What the user's own file said at this key.
+    /// The value in the user's own file at this key, which the grant overrides.
     over: Option<serde_json::Value>,
     paths: Vec<GrantedPath>,
 }
 
 impl Trust {
-    /// The records in `dir`, which need not exist.
+    /// Uses the records in `dir`, which need not exist.
     pub(crate) fn new(dir: PathBuf) -> Self {
         Self { dir }
     }
 
-    /// Refuses what the project's files open up, unless the user has trusted exactly that.
+    /// Refuses the grants of the project's files, unless the user has trusted exactly these.
     pub(crate) fn check(&self, loaded: &Loaded, grants: &[Grant<'_>]) -> Result<()> {
         let mut records = BTreeMap::new();
         for file in files(grants) {
@@ -59,7 +61,7 @@ impl Trust {
         let refused = grants.iter().filter_map(|grant| {
             let record = grant.setting.origin.file().and_then(|file| records.get(file)?.as_ref());
             let Some(record) = record else { return Some(describe(grant)) };
-            let now = Granted::of(grant);
+            let now = Granted::from_grant(grant);
             let led_here = record.grants.iter().any(|granted| granted.key == now.key && granted.paths == now.paths);
             let since = if now.paths.is_empty() || led_here { "this was different" } else { "the path led elsewhere" };
             (!record.grants.contains(&now)).then(|| format!("{}; when the file was trusted {since}", describe(grant)))
@@ -74,14 +76,14 @@ impl Trust {
         Err(Error::of_lines(ErrorCode::PermissionDenied, lines).hint("read it, then: kennel config trust"))
     }
 
-    /// Trusts the project's files as they were read, with what they open up.
+    /// Records that the user trusts the project's files as they were read, with their grants.
     pub(crate) fn allow(&self, loaded: &Loaded, grants: &[Grant<'_>]) -> Result<()> {
         for file in files(grants) {
             let of_file = grants.iter().filter(|grant| grant.setting.origin.file() == Some(file));
-            let record = Record {
+            let record = TrustRecord {
                 file: file.to_string_lossy().into_owned(),
                 content: content(loaded, file),
-                grants: of_file.map(Granted::of).collect(),
+                grants: of_file.map(Granted::from_grant).collect(),
             };
             let path = self.record(file);
             let written = serde_json::to_vec_pretty(&record).map_err(std::io::Error::other);
@@ -92,7 +94,7 @@ impl Trust {
         Ok(())
     }
 
-    /// Trusts a file no longer, whatever is in it.
+    /// Revokes the trust in a file, whatever its content is now.
     pub(crate) fn revoke(&self, file: &Path) -> Result<()> {
         let record = self.record(file);
         match std::fs::remove_file(&record) {
@@ -103,8 +105,9 @@ impl Trust {
         }
     }
 
-    /// The record of a file. One that cannot be understood, as those of earlier versions, is none.
-    fn read(&self, file: &Path) -> Result<Option<Record>> {
+    /// Returns the record of a file. A record that cannot be parsed, for example of an earlier version, counts as
+    /// missing.
+    fn read(&self, file: &Path) -> Result<Option<TrustRecord>> {
         let record = self.record(file);
         match std::fs::read(&record) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
@@ -113,7 +116,7 @@ impl Trust {
         }
     }
 
-    /// Replaces a record in one step.
+    /// Replaces a record atomically.
     fn write(&self, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         std::fs::create_dir_all(&self.dir)?;
         let partial = self.dir.join(format!(".partial-{}", std::process::id()));
@@ -122,14 +125,14 @@ impl Trust {
         std::fs::rename(&partial, path)
     }
 
-    /// By the path as it was found: a symlink to a trusted file is not that file.
+    /// Returns the path of a file's record. Symlinks are not resolved: a symlink to a trusted file is not trusted.
     fn record(&self, file: &Path) -> PathBuf {
         self.dir.join(format!("{:x}.json", Sha256::digest(file.as_os_str().as_bytes())))
     }
 }
 
 impl Granted {
-    fn of(grant: &Grant<'_>) -> Self {
+    fn from_grant(grant: &Grant<'_>) -> Self {
         Self {
             key: grant.key.segments().to_vec(),
             what: grant.what.to_owned(),
@@ -139,7 +142,7 @@ impl Granted {
     }
 }
 
-/// A grant, for a person. A path that is not there is not named: its text may come from a variable.
+/// Describes a grant to the user. A path that does not exist is left out, because its text may come from a variable.
 pub(crate) fn describe(grant: &Grant<'_>) -> String {
     let shown = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
     let setting = grant.setting;
@@ -154,12 +157,12 @@ pub(crate) fn describe(grant: &Grant<'_>) -> String {
     printable(&format!("{at}: {key} = {value}: {what}{leads}{over}"))
 }
 
-/// The files that open something up.
+/// Returns the files that contain the grants.
 fn files<'a>(grants: &'a [Grant<'_>]) -> BTreeSet<&'a Path> {
     grants.iter().filter_map(|grant| grant.setting.origin.file()).collect()
 }
 
-/// The hash of what was read, not of what may be there by now.
+/// Returns the hash of a file's content as it was loaded. The file may have changed since.
 fn content(loaded: &Loaded, file: &Path) -> String {
     let text = loaded.texts.get(file).map(String::as_str).unwrap_or_default();
     format!("{:x}", Sha256::digest(text))

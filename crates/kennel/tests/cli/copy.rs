@@ -21,7 +21,7 @@ on_every_provider!(
     nothing_is_written_through_links,
     files_are_copied_as_another_user,
     symlinks_replace_files_and_symlinks,
-    what_is_swapped_during_a_copy_leads_nowhere,
+    symlinks_swapped_in_during_a_copy_are_not_followed,
 );
 
 /// A directory inside that is this test's own: on `local` the inside is the host.
@@ -163,7 +163,7 @@ fn nothing_is_written_through_links(kennel: &Kennel) {
 }
 
 /// A directory of the workspace that becomes a link out of it again and again, while files go through it both ways.
-fn what_is_swapped_during_a_copy_leads_nowhere(kennel: &Kennel) {
+fn symlinks_swapped_in_during_a_copy_are_not_followed(kennel: &Kennel) {
     if kennel.provider == "local" {
         return; // its inside is the host, and links lead where they lead there
     }

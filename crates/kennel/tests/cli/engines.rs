@@ -1,12 +1,15 @@
 //! Engines as they are found: by variables, by Docker's contexts, by a port; and called by what they are.
 
-use crate::support::{Finished, Kennel, finish};
+use crate::support::{Finished, finish};
 use kennel_testkit::front::Front;
 use kennel_testkit::podman::Service;
 use kennel_testkit::registry::Registry;
 use kennel_testkit::{Home, docker};
-use std::path::Path;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 
 /// The program in a home of its own, with this environment and nothing else.
 fn call(home: &Home, env: &[(&str, &str)], args: &[&str]) -> Finished {
@@ -268,54 +271,82 @@ fn an_engine_of_another_architecture_runs_plain_commands() {
     docker(&["rm", "--force", "far"]).ok();
 }
 
-/// How many connections were made, and the first lines of the requests on them.
-type Counted = std::sync::Arc<std::sync::Mutex<(usize, Vec<String>)>>;
+/// The first lines of the requests on each connection.
+type Requests = Arc<Mutex<Vec<Vec<String>>>>;
 
-/// A socket that passes everything on to an engine, and counts connections and requests.
-fn counting(kennel: &Kennel) -> (std::path::PathBuf, Counted) {
-    use std::io::{Read, Write};
-    use std::os::unix::net::{UnixListener, UnixStream};
-    let socket = kennel.home.path().join("counting.sock");
-    let (listener, engine) = (UnixListener::bind(&socket).unwrap(), docker::socket());
-    let counted = std::sync::Arc::<std::sync::Mutex<(usize, Vec<String>)>>::default();
-    let counts = counted.clone();
+/// Listens at a socket, forwards everything to an engine, and records the requests.
+fn recording(engine: PathBuf, socket: &Path) -> Requests {
+    let listener = UnixListener::bind(socket).unwrap();
+    let requests = Requests::default();
+    let recorded = requests.clone();
     std::thread::spawn(move || {
         for client in listener.incoming() {
             let (mut client, mut there) = (client.unwrap(), UnixStream::connect(&engine).unwrap());
-            counts.lock().unwrap().0 += 1;
+            let number = {
+                let mut connections = recorded.lock().unwrap();
+                connections.push(Vec::new());
+                connections.len() - 1
+            };
             let (mut back, mut here) = (there.try_clone().unwrap(), client.try_clone().unwrap());
             std::thread::spawn(move || std::io::copy(&mut back, &mut here));
-            let counts = counts.clone();
+            let recorded = recorded.clone();
             std::thread::spawn(move || {
                 let mut bytes = vec![0; 65536];
                 while let Ok(count @ 1..) = client.read(&mut bytes) {
                     let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
-                    let requests = text.lines().filter(|line| line.ends_with(" HTTP/1.1")).map(ToOwned::to_owned);
-                    counts.lock().unwrap().1.extend(requests);
+                    let lines = text.lines().filter_map(|line| line.strip_suffix(" HTTP/1.1")).map(ToOwned::to_owned);
+                    recorded.lock().unwrap()[number].extend(lines);
                     there.write_all(&bytes[..count]).unwrap();
                 }
                 let _ = there.shutdown(std::net::Shutdown::Write);
             });
         }
     });
-    (socket, counted)
+    requests
 }
 
-/// A command in a container that runs takes one connection, and only the requests that its checks need.
+/// Creates a sandbox, and runs a command in it through a proxy. Returns the requests on each connection, with `NAME` for
+/// the name of the sandbox.
+fn requests_of_exec(engine: PathBuf, variable: &str, options: &[&str], has_name: bool) -> Vec<Vec<String>> {
+    let home = Home::new();
+    let image = docker::image_on(&engine);
+    let (direct, socket) = (unix(&engine), home.path().join("recording.sock"));
+    // No other engine is contacted.
+    let nowhere = [("DOCKER_HOST", "unix:///nowhere"), ("CONTAINER_HOST", "unix:///nowhere")];
+    let env = |host: &str| [nowhere[0], nowhere[1], (variable, host)].map(|(key, value)| (key, value.to_owned()));
+    let on = |host: &str, args: &[&str]| {
+        let env = env(host);
+        call(&home, &env.each_ref().map(|(key, value)| (*key, value.as_str())), args)
+    };
+    let chosen = format!("few-{}", home.mark().to_lowercase());
+    let create = ["create", "--start", "--no-workspace", "--network", "none", "--image", &image];
+    let named: &[&str] = if has_name { &["--name", &chosen] } else { &[] };
+    let provider = if variable == "DOCKER_HOST" { "docker" } else { "podman" };
+    let name = on(&direct, &[&["--provider", provider], &create[..], named].concat()).ok();
+    assert_eq!(name == chosen, has_name, "{name}");
+    let requests = recording(engine, &socket);
+    assert_eq!(on(&unix(&socket), &[options, &["exec", &name, "--", "echo", "hi"]].concat()).ok(), "hi");
+    on(&direct, &["rm", "--force", &name]).ok();
+    let requests = requests.lock().unwrap();
+    requests.iter().map(|lines| lines.iter().map(|line| line.replace(&name, "NAME")).collect()).collect()
+}
+
+/// A command in a running container takes one connection and one request: the inspection that finds the container and
+/// its first process. Docker needs many times longer for its version information than for this.
 #[test]
-fn a_command_takes_few_requests() {
-    let kennel = Kennel::on("docker");
-    let name = format!("few-{}", kennel.home.mark().to_lowercase());
-    let named = kennel.kennel(&["create", "--start", "--name", &name]).ok();
-    let unnamed = kennel.sandbox();
-    let (socket, counted) = counting(&kennel);
-    for id in [&named, &unnamed] {
-        *counted.lock().unwrap() = (0, Vec::new());
-        let mut call = kennel.call(&["exec", id, "--", "echo", "hi"]);
-        call.env("DOCKER_HOST", format!("unix://{}", socket.display()));
-        assert_eq!(finish(call, None).ok(), "hi");
-        let (connections, requests) = counted.lock().unwrap().clone();
-        assert_eq!((connections, requests.len()), (1, 2), "{requests:#?}");
+fn a_command_on_docker_takes_one_request() {
+    for options in [&["--provider", "docker"][..], &[]] {
+        for has_name in [true, false] {
+            let requests = requests_of_exec(docker::socket(), "DOCKER_HOST", options, has_name);
+            assert_eq!(requests, [["GET /containers/kennel-NAME/json"]], "{options:?} {has_name}");
+        }
     }
-    kennel.kennel(&["rm", "--force", &named, &unnamed]).ok();
+}
+
+/// On Podman there is one more request: only its own API reports the capabilities.
+#[test]
+fn a_command_on_podman_takes_two_requests() {
+    let requests = requests_of_exec(Service::Root.socket(), "CONTAINER_HOST", &[], true);
+    let inspections = ["GET /containers/kennel-NAME/json", "GET /v4.0.0/libpod/containers/kennel-NAME/json"];
+    assert_eq!(requests, [inspections]);
 }

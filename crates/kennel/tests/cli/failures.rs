@@ -154,7 +154,7 @@ fn all(coloured: bool) -> String {
     shelf.put(&["--provider", "local", "run", "--", "./plain"]);
     shelf.put(&["--provider", "local", "run", "--", "echo one string"]);
     shelf.put(&["--provider", "local", "run"]);
-    shelf.put(&["--provider", "local", "run", "--timeout", "50ms", "--", "sleep", "100"]);
+    shelf.put(&["--provider", "local", "run", "--timeout", "1s", "--", "sleep", "100"]);
     shelf.put(&["--provider", "local", "run", "-w", "/nowhere", "--", "true"]);
     // What a provider does not give.
     shelf.put(&["--provider", "local", "run", "--memory", "64m", "--", "true"]);
@@ -221,12 +221,15 @@ fn failures_have_error_codes_in_json() {
     kennel.kennel(&["create", "--name", &name]).ok();
     shelf.code(&["--provider", "docker", "run", "--json", "--image", "debian", "--", "true"]);
     shelf.code(&["--provider", "local", "run", "--json", "--", "no-such-program"]);
-    shelf.code(&["--provider", "local", "run", "--json", "--timeout", "50ms", "--", "sleep", "100"]);
+    shelf.code(&["--provider", "local", "run", "--json", "--timeout", "1s", "--", "sleep", "100"]);
     shelf.code(&["exec", "--json", "nobody", "--", "true"]);
     shelf.code(&["exec", "--json", &name, "--", "true"]);
     shelf.code(&["--provider", "local", "run", "--json", "--name", &name, "--", "true"]);
     shelf.code(&["--provider", "local", "run", "--json", "-v", "plain", "--", "true"]);
     shelf.code(&["--provider", "local", "run", "--json", "--memory", "64m", "--", "true"]);
+    kennel.kennel(&["start", &name]).ok();
+    shelf.code(&["rm", "--json", &name]);
+    kennel.kennel(&["stop", &name]).ok();
     let huge = "x".repeat(120_000);
     let words: Vec<&str> =
         ["--provider", "local", "run", "--json", "--"].into_iter().chain([huge.as_str(); 10]).collect();
@@ -284,6 +287,8 @@ fn errors_are_json_with_the_option_json() {
         let rows = done.json();
         assert_eq!(rows.as_array().map(Vec::len), Some(2), "{verb}: {rows}");
         assert_eq!((&rows[0]["asked"], &rows[0]["error"]["code"]), (&"nobody".into(), &"not_found".into()), "{rows}");
+        let error = &rows[0]["error"];
+        assert_eq!((&error["hint"], &error["nextStep"]["step"]), (&"kennel ls --all".into(), &"list_sandboxes".into()));
         assert_eq!(rows[1][if verb == "inspect" { "id" } else { "sandboxId" }], id.as_str(), "{rows}");
     }
     // As before, without it.

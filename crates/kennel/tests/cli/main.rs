@@ -8,7 +8,7 @@ mod escapes;
 mod failures;
 mod git;
 mod images;
-mod life;
+mod lifecycle;
 mod run;
 mod settings;
 mod suite;

@@ -133,6 +133,7 @@ fn limits_are_given_or_refused(kennel: &Kennel) {
     let done = kennel.kennel(&["run", "--json", "--memory", "32m", "-c", "tail /dev/zero"]);
     assert_eq!((done.status, done.json()["oomKilled"].as_bool()), (137, Some(true)), "{done:?}");
     assert_eq!(done.json()["error"]["code"], "limit_exceeded");
+    assert_eq!(done.json()["error"]["reason"], "out_of_memory");
 }
 
 fn networks_are_given_or_refused(kennel: &Kennel) {

@@ -10,7 +10,7 @@ use globset::{Glob, GlobBuilder, GlobMatcher};
 use hyper::body::Bytes;
 use hyper::header::CONTENT_TYPE;
 use kennel_core::{Error, Fence, HostPath, ImageBuild, LastLink, Result, open_regular_file, printable};
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, Field, NextStep};
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use std::ffi::{OsStr, OsString};
@@ -84,7 +84,7 @@ fn hear(line: &[u8], step: &mut Option<String>, tell: &(dyn Fn(String) + Sync)) 
 fn failed(what: &str, step: Option<&str>, why: &str) -> Error {
     let step = step.map(|step| format!(" at step {step}")).unwrap_or_default();
     let message = format!("{what}: it failed{step}: {}", printable(why.trim()));
-    Error::new(ErrorCode::ExecFailed, message).hint("see the output of the build; each step runs in a new container")
+    Error::new(ErrorCode::ExecFailed, message).advise("see the output of the build; each step runs in a new container")
 }
 
 fn query(build: &ImageBuild, file: &str) -> String {
@@ -137,7 +137,8 @@ impl Context {
                 open_regular_file(path, &fences).map_err(|error| unreadable(path, error))?
             }
             None => first(&["Dockerfile", "Containerfile"].map(PathBuf::from), open)?.ok_or_else(|| {
-                invalid(format!("there is no Dockerfile or Containerfile in {shown}")).hint("name it with --file")
+                invalid(format!("there is no Dockerfile or Containerfile in {shown}"))
+                    .suggest(NextStep::set(Field::BuildFile))
             })?,
         };
         let real = real_path(&dockerfile).map_err(|error| Error::io("find the Dockerfile", error))?;

@@ -2,19 +2,23 @@
 //! sandbox that is weaker than requested is removed again.
 
 use crate::engine::status;
+use crate::engine_mode::{has_own_ids, is_rootless};
 use crate::info::Container;
 use crate::keeper::back_off;
 use crate::mounts::{Empty, mounts};
 use crate::plan::{Facts, Ids, Plan, Way, Workdir, plan};
-use crate::setup::{has_own_ids, is_rootless};
 use crate::{Docker, Seen, seccomp};
 use bollard::models::ImageConfig;
 use bollard::query_parameters::{
     ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
     UploadToContainerOptionsBuilder,
 };
-use kennel_core::{Error, Guard, Result, new_id, printable, require};
-use kennel_types::{ErrorCode, Layer, Limits, Mode, NetworkMode, Owner, SandboxId, SandboxInfo, SandboxSpec, Support};
+use kennel_core::{Error, Result, Sweep, printable};
+use kennel_provider::{Guard, require};
+use kennel_types::{
+    ErrorCode, Field, IsolationLayer, Limits, Mode, NetworkMode, NextStep, Owner, ProviderKind, SandboxId, SandboxInfo,
+    SandboxSpec, Support,
+};
 use rustix::fs::{Mode as FileMode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
@@ -24,20 +28,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The first API version with recursively read-only mounts.
 const DEEP_READ_ONLY: (usize, usize) = (1, 44);
 
-/// How often a request to Podman is repeated after a spurious failure, and the delay.
+/// How often a request to Podman is repeated after a spurious failure.
 const RETRIES: u32 = 3;
+/// The delay before a request to Podman is repeated.
 const STUMBLED: Duration = Duration::from_millis(50);
 
 impl Docker {
     /// Creates a sandbox, completely or not at all.
-    pub(crate) async fn make(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
-        if self.setup.get().is_none() && (spec.userns.is_none() || spec.image.is_none()) {
+    pub(crate) async fn make(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo> {
+        if self.engine_mode.get().is_none() && (spec.userns.is_none() || spec.image.is_none()) {
             // Otherwise the mode depends on the engine's info, fetched below.
             require(self.row(), spec)?;
         }
         let reference = image_reference(spec)?;
         self.engine.api().await?;
-        let (image, setup) = tokio::join!(self.image(reference), self.setup());
+        let (image, setup) = tokio::join!(self.image(reference), self.engine_mode());
         let setup = setup?;
         // Now the mode is known.
         let mode = setup.with_userns(spec.userns.as_deref())?;
@@ -47,20 +52,33 @@ impl Docker {
         setup.check()?;
         self.check_paths(spec)?;
         Self::check_owner(spec, mode)?;
-        if self.run_dirs.is_sweep_due() {
-            // Leftovers of other sandboxes do not prevent this one.
-            let _ = self.all().await;
-        }
-        let id = new_id()?;
-        let (run_dir, held) = self.run_dirs.make_and_hold(&id)?;
-        let made = self.make_container(spec, &id, network, &image, &run_dir, mode).await;
+        let (run_dir, held) = self.claim(id).await?;
+        let made = self.make_container(spec, id, network, &image, &run_dir, mode).await;
         if made.is_err() {
-            let _ = self.run_dirs.remove(&id);
+            let _ = self.run_dirs.remove(id);
         }
-        if let (true, Some(seen)) = (spec.tied, self.seen().get_mut(&id)) {
+        if let (true, Some(seen)) = (spec.tied, self.seen().get_mut(id)) {
             seen.held = Some(Arc::new(held));
         }
+        if self.run_dirs.is_sweep_due() {
+            // Leftovers of other sandboxes do not prevent this one.
+            let _ = self.sweep_leftovers(Sweep::Remove).await;
+        }
         made
+    }
+
+    /// Claims the id of a new sandbox: its run directory, and a lock on it.
+    async fn claim(&self, id: &SandboxId) -> Result<(PathBuf, std::fs::File)> {
+        let taken = || Error::new(ErrorCode::AlreadyExists, format!("there is already a sandbox {id}"));
+        if let Some(claimed) = self.run_dirs.claim(id)? {
+            return Ok(claimed);
+        }
+        // A process that was killed before it created the container leaves a directory without one.
+        if self.run_dirs.is_held(id) || self.by_id(id).await?.is_some() {
+            return Err(taken());
+        }
+        self.run_dirs.remove(id)?;
+        self.run_dirs.claim(id)?.ok_or_else(taken)
     }
 
     async fn make_container(
@@ -79,8 +97,8 @@ impl Docker {
             None => None,
         };
         let here = self.engine.dialer().is_here();
-        // A keeper with its own ids could not access its socket and its directory, because the user outside is not
-        // mapped inside.
+        // A keeper with its own ids could not access a directory of the host, because the host user is not mapped
+        // inside.
         let shown = here && !has_own_ids(mode);
         let program = if shown { self.keeper_program()? } else { None };
         let way = match (shown, mode.keeper) {
@@ -106,7 +124,7 @@ impl Docker {
             kind: self.engine.kind(),
             way,
             limits: mode.limits == Support::Given,
-            filter: network == NetworkMode::Bridge && mode.layers.contains(&Layer::NetworkFilter),
+            filter: network == NetworkMode::Bridge && mode.layers.contains(&IsolationLayer::NetworkFilter),
             ids: match (has_own_ids(mode), mode.workspace) {
                 (true, Support::Refused) => Ids::Apart,
                 (true, Support::Given) => Ids::Kept,
@@ -172,8 +190,8 @@ impl Docker {
         }
     }
 
-    /// Returns the path of the keeper program for a bind mount, or `None` if programs there cannot be executed: the
-    /// mount would inherit that.
+    /// Returns the path of the keeper program for a bind mount. Returns `None` if its filesystem is mounted `noexec`,
+    /// because a bind mount inherits that.
     fn keeper_program(&self) -> Result<Option<PathBuf>> {
         let what = |error| Error::io(format!("put the keeper's program into {}", self.program_dir.display()), error);
         let program = kennel_keeper_bin::KEEPER.install(&self.program_dir).map_err(what)?;
@@ -181,7 +199,7 @@ impl Docker {
         Ok(Some(program).filter(|_| !place.f_flag.contains(StatVfsMountFlags::NOEXEC)))
     }
 
-    /// Returns an empty directory or file that is mounted read-only as a mask.
+    /// Returns the path of an empty directory or file, which is mounted read-only as a mask. Creates it if needed.
     fn empty(&self, kind: Empty) -> Result<PathBuf> {
         let path = self.program_dir.join(match kind {
             Empty::Dir => "empty-dir",
@@ -201,37 +219,39 @@ impl Docker {
         Ok(path)
     }
 
-    /// An engine on another machine does not have the files of this one, and would mount its own files of the same
-    /// path.
+    /// Refuses a workspace if the engine is on another machine, where it would mount a directory of that machine.
     fn check_paths(&self, spec: &SandboxSpec) -> Result<()> {
         match &spec.workspace {
             Some(workspace) if !self.engine.dialer().is_here() => {
                 let what = format!("the workspace {}: the engine is on another machine", workspace.display());
                 Err(Error::unsupported(self.row().provider(), what)
-                    .hint("leave it out with --no-workspace, and copy what is needed: kennel cp"))
+                    .suggest(NextStep::CopyInstead { field: Field::Workspace }))
             }
             _ => Ok(()),
         }
     }
 
-    /// A user of a rootless engine cannot give files away.
+    /// Refuses an owner that a rootless engine cannot give to files, and the user namespace keep-id for root.
     fn check_owner(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
         match spec.owner {
             Some(owner) if is_rootless(mode) && owner != caller() => Err(Error::unsupported(
                 mode.provider(),
                 format!("files of user {}: the engine does not run as root", owner.uid),
             )
-            .hint("leave out sudo")),
+            .advise("leave out sudo")),
             None if is_rootless(mode) && has_own_ids(mode) && caller().uid == 0 => Err(Error::unsupported(
                 mode.provider(),
                 "the user namespace keep-id for root: the engine belongs to another user",
             )
-            .hint("leave out --userns, or call it as the user who runs the engine")),
+            .suggest(NextStep::either([
+                NextStep::LeaveOut { field: Field::Userns },
+                NextStep::advice("call it as the user who runs the engine"),
+            ]))),
             _ => Ok(()),
         }
     }
 
-    /// Creates the working directory with the owner of the commands' user.
+    /// Creates the working directory, owned by the user that commands run as.
     async fn make_workdir(&self, engine_id: &str, workdir: &Workdir) -> Result<()> {
         let what = "create the working directory";
         let name = workdir.path.trim_matches('/');
@@ -258,7 +278,8 @@ impl Docker {
         }
     }
 
-    /// Unpacks an archive in a directory of a container. With a read-only root filesystem, it must be in a volume.
+    /// Unpacks an archive in a directory of a container. If the root filesystem is read-only, the directory must be in
+    /// a volume.
     pub(crate) async fn put(
         &self,
         engine_id: &str,
@@ -274,13 +295,16 @@ impl Docker {
     }
 
     fn no_image(&self, reference: &str) -> Error {
-        Error::new(ErrorCode::ImageNotFound, format!("there is no image {reference} on this engine")).hint(format!(
-            "{} pull {reference}; or, to build it: kennel build --tag {reference} DIR",
-            self.engine.kind().word()
-        ))
+        let steps = [
+            NextStep::run_on_host(format!("{} pull {reference}", self.engine.kind().word())),
+            NextStep::BuildImage { image: reference.to_owned() },
+        ];
+        Error::new(ErrorCode::ImageNotFound, format!("there is no image {reference} on this engine"))
+            .suggest(NextStep::either(steps))
     }
 
-    /// Engines ignore limits that their kernel does not support, at most with a warning. Kennel does not.
+    /// Checks that the container is as strict as requested. Engines ignore limits that their kernel does not support,
+    /// at most with a warning. Kennel refuses them.
     fn check_made(&self, spec: &SandboxSpec, mode: &Mode, container: &Container, warnings: &[String]) -> Result<()> {
         let enforced = &container.info.enforcement;
         let mut missing: Vec<String> = mode
@@ -304,55 +328,57 @@ impl Docker {
         let missing = format!("{} on this engine", missing.join(", "));
         let error = Error::unsupported(mode.provider(), missing);
         let said: Vec<String> = warnings.iter().map(|warning| printable(warning)).collect();
-        let engine = self.engine.kind().title();
-        Err(if said.is_empty() { error } else { error.hint(format!("{engine} says: {}", said.join("; "))) })
+        if said.is_empty() {
+            return Err(error);
+        }
+        let engine = self.engine.kind().title().to_owned();
+        Err(error.suggest(NextStep::EngineSays { engine, text: said.join("; ") }))
     }
 }
 
-/// If no user outside is mapped inside, files of this machine would belong to nobody. If the next sandbox has other
-/// ids, so would the files in volumes.
+/// Refuses host files and volumes if their files would belong to nobody inside. This is the case for host files if no
+/// host user is mapped into the sandbox, and for volumes if each sandbox has different ids.
 fn check_shared(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
     if !has_own_ids(mode) || mode.workspace == Support::Given {
         return Ok(());
     }
     let (with, or) = match mode.volumes {
-        Support::Refused => ("with --userns auto", ""),
-        Support::Given => ("on an engine that remaps ids", "; or use --provider native"),
+        Support::Refused => ("with the user namespace auto", None),
+        Support::Given => ("on an engine that remaps ids", Some(NextStep::use_provider([ProviderKind::Native]))),
     };
-    let copy = "copy what is needed: kennel cp";
-    let refuse = |what: String, hint: String| {
+    let refuse = |what: String, field| {
         let what = format!("{what} {with}: its files would belong to nobody");
-        Err(Error::unsupported(mode.provider(), what).hint(format!("{hint}{or}")))
+        let steps: Vec<NextStep> = std::iter::once(NextStep::CopyInstead { field }).chain(or.clone()).collect();
+        Err(Error::unsupported(mode.provider(), what).suggest(NextStep::either(steps)))
     };
     if let Some(workspace) = &spec.workspace {
-        let hint = format!("leave it out with --no-workspace, and {copy}");
-        return refuse(format!("the workspace {}", workspace.display()), hint);
+        return refuse(format!("the workspace {}", workspace.display()), Field::Workspace);
     }
     if let Some(mount) = spec.mounts.first() {
-        return refuse(format!("a mount at {}", mount.target), copy.into());
+        return refuse(format!("a mount at {}", mount.target), Field::Mounts);
     }
     if mode.volumes == Support::Refused && (spec.data || !spec.caches.is_empty()) {
-        return refuse("a volume".into(), copy.into());
+        return refuse("a volume".into(), Field::Volumes);
     }
     Ok(())
 }
 
-/// Whether Podman reports that the user has no ids. It also does so sometimes for concurrent requests.
+/// Whether Podman reports that the user has no subordinate ids. Concurrent requests sometimes fail like this, too.
 fn stumbled(error: &bollard::errors::Error) -> bool {
     status(error) == Some(500) && error.to_string().contains("requires additional UIDs")
 }
 
-/// Adds a hint to Podman's error that it has no ids left.
+/// Adds a next step to Podman's error that no subordinate ids are left. Returns any other error unchanged.
 fn no_ids(mode: &Mode, error: Error) -> Error {
     let said = error.to_string();
     if !["available IDs", "unused IDs", "additional UIDs"].iter().any(|part| said.contains(part)) {
         return error;
     }
     let error = Error::unsupported(mode.provider(), format!("a user namespace: no ids are left ({said})"));
-    error.hint(if is_rootless(mode) {
-        "have root give you ids in /etc/subuid and /etc/subgid: kennel doctor"
+    error.suggest(if is_rootless(mode) {
+        NextStep::CheckMachine { purpose: Some("have root give you ids in /etc/subuid and /etc/subgid".into()) }
     } else {
-        "as root, add the line containers:2147483647:2147483648 to /etc/subuid and /etc/subgid"
+        NextStep::advice("as root, add the line containers:2147483647:2147483648 to /etc/subuid and /etc/subgid")
     })
 }
 
@@ -383,14 +409,18 @@ pub(crate) fn image_name(reference: &str) -> Result<&str> {
     Err(Error::new(ErrorCode::InvalidConfig, format!("invalid image name {reference:?}")))
 }
 
-/// Whether a name was refused because it is in use. Podman has no separate status for that.
+/// Whether the engine refused a name because it is in use. Podman has no separate status for that.
 pub(crate) fn is_taken(error: &bollard::errors::Error) -> bool {
     status(error) == Some(409) || (status(error) == Some(500) && error.to_string().contains("already in use"))
 }
 
 pub(crate) fn taken(name: &str, container: &str) -> Error {
-    Error::new(ErrorCode::AlreadyExists, format!("the name {name} is taken: there is a container {container}"))
-        .hint(format!("choose another --name, or remove it: kennel rm --force {name}"))
+    Error::new(ErrorCode::AlreadyExists, format!("the name {name} is taken: there is a container {container}")).suggest(
+        NextStep::either([
+            NextStep::ChooseAnother { field: Field::Name },
+            NextStep::RemoveSandbox { name: name.to_owned(), force: true, volumes: false },
+        ]),
+    )
 }
 
 fn caller() -> Owner {
@@ -415,7 +445,7 @@ mod tests {
     fn an_engine_without_ids_to_give_is_told_from_others() {
         let said = |text: &str, mode: &str| {
             let error = no_ids(Mode::named(mode).unwrap(), Error::new(ErrorCode::Internal, text));
-            (error.code(), error.next_step().map(ToOwned::to_owned).unwrap_or_default())
+            (error.code(), format!("{:?}", error.next_step()))
         };
         let (code, hint) =
             said("creating container storage: could not find enough available IDs", "podman, root, userns auto");

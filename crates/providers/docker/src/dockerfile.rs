@@ -1,9 +1,9 @@
-//! Finds the images that a Dockerfile is based on. The engine parses the file; here only the image names matter, to
-//! know which registries need a login.
+//! Finds the images that a Dockerfile is based on, because their registries may need a login. Everything else in the
+//! file is left to the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the images that a file names, with these build arguments, without its own stages.
+/// Returns the images that a Dockerfile refers to, but not its own build stages. `given` are the build arguments.
 pub(crate) fn images(text: &str, given: &BTreeMap<String, String>) -> BTreeSet<String> {
     let mut values = BTreeMap::new();
     let mut stages: BTreeSet<String> = ["scratch".to_owned()].into();
@@ -15,7 +15,7 @@ pub(crate) fn images(text: &str, given: &BTreeMap<String, String>) -> BTreeSet<S
         let mut found = Vec::new();
         let mut stage = None;
         match instruction.to_ascii_uppercase().as_str() {
-            // An argument within a stage applies only to that stage, where it cannot name an image.
+            // An argument that is declared within a stage applies only there, and `FROM` cannot use it.
             "ARG" if !begun => words.for_each(|word| declare(word, given, &mut values)),
             "FROM" => {
                 begun = true;
@@ -42,7 +42,7 @@ pub(crate) fn images(text: &str, given: &BTreeMap<String, String>) -> BTreeSet<S
     images
 }
 
-/// Stores an argument with the given value, or with its default.
+/// Stores a build argument (`NAME` or `NAME=default`) in `values`, with the given value or its default.
 fn declare(word: &str, given: &BTreeMap<String, String>, values: &mut BTreeMap<String, String>) {
     let (name, own) = word.split_once('=').map_or((word, None), |(name, own)| (name, Some(own)));
     let value = given.get(name).cloned().or_else(|| own.map(|own| filled(unquoted(own), values)));

@@ -1,16 +1,18 @@
 //! Converts the engine's description of a container to that of a sandbox. What is reported as enforced is what the
 //! container has, not what was requested.
 
-use crate::engine::Kind;
+use crate::engine::EngineKind;
+use crate::engine_mode::has_own_ids;
 use crate::labels;
 use crate::mounts::{OURS, WORKSPACE};
 use crate::names::{self, NamePrefix};
 use crate::plan::{CAPABILITIES, FILTERS};
-use crate::setup::has_own_ids;
-use kennel_core::Error;
+use kennel_core::Result;
+use kennel_proto::ending::{IDLE, OWNER_GONE};
+use kennel_provider::permit;
 use kennel_types::{
-    ByteSize, Enforcement, Layer, Limits, Mode, NetworkMode, ProviderKind, Published, STARTUP, SandboxId, SandboxInfo,
-    Status, Support,
+    ByteSize, EndCause, Enforcement, IsolationLayer, Limits, Mode, NetworkMode, Operation, ProviderKind, Published,
+    STARTUP, SandboxId, SandboxInfo, Status, Support,
 };
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -22,7 +24,7 @@ pub(crate) struct Seen {
     pub(crate) inspected: Inspected,
     /// The description from Podman's own API.
     pub(crate) own: Option<Own>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EngineKind,
 }
 
 /// The parts of an inspection that are used.
@@ -33,7 +35,7 @@ pub(crate) struct Inspected {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
-    state: State,
+    state: ContainerState,
     #[serde(default)]
     config: Config,
     #[serde(default)]
@@ -98,10 +100,12 @@ struct MountPoint {
 /// The state as text, because Podman has states that Docker's client library does not know.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct State {
+struct ContainerState {
     status: String,
     pid: i64,
     exit_code: i64,
+    #[serde(rename = "OOMKilled")]
+    oom_killed: bool,
 }
 
 /// Information that only Podman's own API has.
@@ -180,14 +184,15 @@ impl Container {
         let mode = mode(&labels, kind);
         let mounts = mounts.unwrap_or_default();
         let status = status(&state.status);
+        let main = labels.get(labels::MAIN).is_some_and(|text| text == "true");
+        let exit_code = i32::try_from(state.exit_code).ok().filter(|_| status == Status::Stopped);
         let info = SandboxInfo {
             name: names::sandbox(name.as_deref(), &labels).unwrap_or_else(|| id.to_string()),
             provider: mode.provider().into(),
             status,
             created_ms: labels.get(labels::CREATED).and_then(|text| text.parse().ok()).unwrap_or_default(),
-            exit_code: Some(state.exit_code)
-                .filter(|_| status == Status::Stopped)
-                .and_then(|code| code.try_into().ok()),
+            exit_code: exit_code.filter(|_| main),
+            end_cause: exit_code.map(|code| end_cause(main, code, state.oom_killed)),
             // The engine's own name for the image may be longer.
             image: labels.get(labels::IMAGE).cloned().or(config.image),
             image_command: image_command(&labels),
@@ -208,15 +213,16 @@ impl Container {
             pid: i32::try_from(state.pid).ok().filter(|pid| *pid > 0),
             tied: host.auto_remove && labels.get(labels::AUTO_REMOVE).is_none_or(|text| text != "true"),
             auto_remove: host.auto_remove,
-            main: labels.get(labels::MAIN).is_some_and(|text| text == "true"),
+            main,
             startup: startup(&labels),
-            prefix: NamePrefix::of(&labels),
+            prefix: NamePrefix::from_labels(&labels),
             read_only: host.readonly_rootfs,
             runtime: own.map_or(host.runtime, |own| own.runtime),
             data: labels.get(labels::DATA).filter(|name| !name.is_empty()).cloned(),
             copied: mounts.iter().any(|mount| mount.kind == "volume" && mount.destination == OURS),
             plain: mode.keeper == Support::Refused,
-            filter: info.network == NetworkMode::Bridge && info.enforcement.layers.contains(&Layer::NetworkFilter),
+            filter: info.network == NetworkMode::Bridge
+                && info.enforcement.layers.contains(&IsolationLayer::NetworkFilter),
             run_dir: mounted_at(&mounts, &format!("{OURS}/run")),
             host_paths: host_paths(&mounts),
             mode,
@@ -232,17 +238,26 @@ impl Container {
         self.info.status == Status::Running
     }
 
-    pub(crate) fn is_paused(&self) -> bool {
-        self.info.status == Status::Paused
-    }
-
-    /// The error for a sandbox that is not running.
-    pub(crate) fn not_running(&self) -> Error {
-        if self.is_paused() { Error::paused(&self.info.name) } else { Error::stopped(&self.info.name) }
+    /// Checks whether an operation is allowed in the current state. Returns whether there is anything to do.
+    pub(crate) fn permit(&self, operation: Operation) -> Result<bool> {
+        permit(&self.info.name, self.info.status, self.tied, operation)
     }
 }
 
-fn status(word: &str) -> Status {
+/// Why a container ended, if that was not requested. Without a main process, its keeper's exit code tells.
+pub(crate) fn end_cause(main: bool, exit_code: i32, oom_killed: bool) -> EndCause {
+    match exit_code {
+        _ if oom_killed => EndCause::OutOfMemory,
+        _ if main => EndCause::Exited,
+        0 => EndCause::Requested,
+        IDLE => EndCause::Idle,
+        OWNER_GONE => EndCause::OwnerGone,
+        _ => EndCause::Killed,
+    }
+}
+
+/// Converts the engine's name of a state.
+pub(crate) fn status(word: &str) -> Status {
     match word {
         "running" | "restarting" | "stopping" => Status::Running,
         "paused" => Status::Paused,
@@ -252,7 +267,7 @@ fn status(word: &str) -> Status {
 }
 
 /// Returns the mode that it was created with.
-fn mode(labels: &HashMap<String, String>, kind: Kind) -> &'static Mode {
+fn mode(labels: &HashMap<String, String>, kind: EngineKind) -> &'static Mode {
     // Anybody who uses the engine can write labels. A mode that does not belong to this engine is ignored.
     let made_by = labels.get(labels::MODE).and_then(|name| Mode::named(name));
     let provider = kind.provider();
@@ -313,38 +328,38 @@ fn limits(host: &HostConfig) -> Limits {
 }
 
 /// Returns the layers of the mode that this container really has.
-fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<Layer> {
+fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<IsolationLayer> {
     let apart = |mode: &str| !mode.starts_with("host");
     let privileged = host.privileged;
     let options = host.security_opt.as_deref().unwrap_or_default();
-    let has = |layer: Layer| match layer {
-        Layer::MountNamespace => true,
-        Layer::UserNamespace => match (has_own_ids(mode), own) {
+    let has = |layer: IsolationLayer| match layer {
+        IsolationLayer::MountNamespace => true,
+        IsolationLayer::UserNamespace => match (has_own_ids(mode), own) {
             // An engine whose mode has this layer runs in a user namespace itself.
             (false, _) => true,
             (true, Some(own)) => has_another_root(own),
             // An engine that remaps ids does so for all containers that do not opt out.
             (true, None) => mode.key.provider == ProviderKind::Docker && apart(&host.userns_mode),
         },
-        Layer::PidNamespace => apart(&host.pid_mode),
-        Layer::IpcNamespace => apart(&host.ipc_mode),
-        Layer::UtsNamespace => apart(&host.uts_mode),
-        Layer::NetNamespace => network(host) != NetworkMode::Host,
+        IsolationLayer::PidNamespace => apart(&host.pid_mode),
+        IsolationLayer::IpcNamespace => apart(&host.ipc_mode),
+        IsolationLayer::UtsNamespace => apart(&host.uts_mode),
+        IsolationLayer::NetNamespace => network(host) != NetworkMode::Host,
         // The keeper loads the rules, or the container exits.
-        Layer::NetworkFilter => match network(host) {
+        IsolationLayer::NetworkFilter => match network(host) {
             NetworkMode::Bridge => capabilities(host, own).iter().any(|name| name == FILTERS),
             NetworkMode::None => true,
             NetworkMode::Host => false,
         },
-        Layer::ReducedCapabilities => !privileged && has_few_capabilities(host, own),
-        Layer::NoNewPrivileges => {
+        IsolationLayer::ReducedCapabilities => !privileged && has_few_capabilities(host, own),
+        IsolationLayer::NoNewPrivileges => {
             options.iter().any(|option| matches!(option.as_str(), "no-new-privileges" | "no-new-privileges:true"))
         }
-        Layer::Seccomp => {
+        IsolationLayer::Seccomp => {
             !privileged && !options.iter().any(|option| option.starts_with("seccomp") && option.ends_with("unconfined"))
         }
         // An inspection does not show these.
-        Layer::CgroupNamespace | Layer::Landlock => false,
+        IsolationLayer::CgroupNamespace | IsolationLayer::Landlock => false,
     };
     mode.layers.iter().copied().filter(|layer| has(*layer)).collect()
 }
@@ -419,7 +434,7 @@ mod tests {
     }
 
     fn seen(state: &serde_json::Value, host: &serde_json::Value) -> Seen {
-        Seen { inspected: inspected(state, host), own: None, kind: Kind::Docker }
+        Seen { inspected: inspected(state, host), own: None, kind: EngineKind::Docker }
     }
 
     fn read(state: &serde_json::Value, host: &serde_json::Value) -> Container {
@@ -467,19 +482,28 @@ mod tests {
     #[test]
     fn a_wall_that_is_not_there_is_not_reported() {
         let cases = [
-            ("NetworkMode", serde_json::json!("host"), vec![Layer::NetNamespace, Layer::NetworkFilter]),
-            ("CapAdd", serde_json::json!(["CAP_KILL"]), vec![Layer::NetworkFilter]),
-            ("PidMode", serde_json::json!("host"), vec![Layer::PidNamespace]),
-            ("CapDrop", serde_json::json!([]), vec![Layer::ReducedCapabilities]),
-            ("CapAdd", serde_json::json!(["SYS_ADMIN", "NET_ADMIN"]), vec![Layer::ReducedCapabilities]),
-            ("SecurityOpt", serde_json::json!(["seccomp=unconfined"]), vec![Layer::NoNewPrivileges, Layer::Seccomp]),
-            ("Privileged", serde_json::json!(true), vec![Layer::ReducedCapabilities, Layer::Seccomp]),
+            (
+                "NetworkMode",
+                serde_json::json!("host"),
+                vec![IsolationLayer::NetNamespace, IsolationLayer::NetworkFilter],
+            ),
+            ("CapAdd", serde_json::json!(["CAP_KILL"]), vec![IsolationLayer::NetworkFilter]),
+            ("PidMode", serde_json::json!("host"), vec![IsolationLayer::PidNamespace]),
+            ("CapDrop", serde_json::json!([]), vec![IsolationLayer::ReducedCapabilities]),
+            ("CapAdd", serde_json::json!(["SYS_ADMIN", "NET_ADMIN"]), vec![IsolationLayer::ReducedCapabilities]),
+            (
+                "SecurityOpt",
+                serde_json::json!(["seccomp=unconfined"]),
+                vec![IsolationLayer::NoNewPrivileges, IsolationLayer::Seccomp],
+            ),
+            ("Privileged", serde_json::json!(true), vec![IsolationLayer::ReducedCapabilities, IsolationLayer::Seccomp]),
         ];
         for (key, value, missing) in cases {
             let mut host = hardened();
             host[key] = value;
             let found = read(&serde_json::json!({"Status": "created"}), &host).info.enforcement.layers;
-            let gone: Vec<Layer> = mode().layers.iter().copied().filter(|layer| !found.contains(layer)).collect();
+            let gone: Vec<IsolationLayer> =
+                mode().layers.iter().copied().filter(|layer| !found.contains(layer)).collect();
             assert_eq!(gone, missing, "{key}");
         }
     }
@@ -492,7 +516,7 @@ mod tests {
             let mut seen = seen(&serde_json::json!({"Status": "running"}), &host);
             let labels = seen.inspected.config.labels.as_mut().unwrap();
             labels.insert(labels::MODE.into(), "docker, root, userns remap".into());
-            Container::read(seen, "here").unwrap().info.enforcement.layers.contains(&Layer::UserNamespace)
+            Container::read(seen, "here").unwrap().info.enforcement.layers.contains(&IsolationLayer::UserNamespace)
         };
         assert!(with(""));
         assert!(!with("host"));
@@ -504,10 +528,10 @@ mod tests {
         let with = |caps: serde_json::Value| {
             let mut seen = seen(&state, &serde_json::json!({"CapDrop": ["ALL"]}));
             seen.own = serde_json::from_value(serde_json::json!({ "BoundingCaps": caps })).unwrap();
-            seen.kind = Kind::Podman;
+            seen.kind = EngineKind::Podman;
             let info = Container::read(seen, "here").unwrap().info;
             assert_eq!((info.provider.as_str(), info.enforcement.mode.as_str()), ("podman", "podman, root"));
-            info.enforcement.layers.contains(&Layer::ReducedCapabilities)
+            info.enforcement.layers.contains(&IsolationLayer::ReducedCapabilities)
         };
         assert!(with(serde_json::json!(["CAP_KILL", "CAP_SETUID"])));
         assert!(!with(serde_json::json!(["CAP_KILL", "CAP_SYS_ADMIN"])));
@@ -522,8 +546,8 @@ mod tests {
             labels.insert(labels::MODE.into(), "podman, root, userns auto".into());
             let own = serde_json::json!({ "BoundingCaps": [], "HostConfig": { "IDMappings": mappings } });
             seen.own = serde_json::from_value(own).unwrap();
-            seen.kind = Kind::Podman;
-            Container::read(seen, "here").unwrap().info.enforcement.layers.contains(&Layer::UserNamespace)
+            seen.kind = EngineKind::Podman;
+            Container::read(seen, "here").unwrap().info.enforcement.layers.contains(&IsolationLayer::UserNamespace)
         };
         assert!(with(serde_json::json!({"UidMap": ["0:1000000000:1024"], "GidMap": ["0:1000000000:1024"]})));
         assert!(with(serde_json::json!({"UidMap": ["0:1:999", "999:0:1", "1000:1000:64537"]})));

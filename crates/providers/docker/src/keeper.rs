@@ -6,8 +6,9 @@
 use crate::Docker;
 use crate::info::Container;
 use crate::plan::SOCKET;
-use kennel_core::{ByteStream, Dialed, Error, Keeper, Result, connect_socket};
+use kennel_core::{ByteStream, Dialed, Error, Keeper, Result};
 use kennel_proto::Request;
+use kennel_provider::connect_socket;
 use kennel_types::ErrorCode;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -124,12 +125,13 @@ pub(crate) fn socket_mark(socket: &Path) -> Option<SocketMark> {
 }
 
 /// Whether the error is typical for a keeper that does not listen yet: no socket, nobody listens, or its permissions
-/// are not set yet. A refusal by Kennel has no underlying I/O error and is final.
+/// are not set yet. A keeper that ends before it accepts the connection resets it; the next inspection shows whether its
+/// container has ended. A refusal by Kennel has no underlying I/O error and is final.
 fn is_starting(error: &Error) -> bool {
-    use std::io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
+    use std::io::ErrorKind::{ConnectionRefused, ConnectionReset, NotFound, PermissionDenied};
     std::error::Error::source(error)
         .and_then(|source| source.downcast_ref::<std::io::Error>())
-        .is_some_and(|error| matches!(error.kind(), ConnectionRefused | NotFound | PermissionDenied))
+        .is_some_and(|error| matches!(error.kind(), ConnectionRefused | ConnectionReset | NotFound | PermissionDenied))
 }
 
 #[expect(clippy::disallowed_methods, reason = "a backoff: processes inside own the directory, so no event is reliable")]

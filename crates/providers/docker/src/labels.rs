@@ -3,7 +3,7 @@
 use kennel_types::SandboxId;
 use std::collections::{BTreeMap, HashMap};
 
-pub(crate) use kennel_core::labels::{KENNEL, PROFILE, PROJECT, SESSION, own_labels};
+pub(crate) use kennel_provider::labels::{KENNEL, PROFILE, PROJECT, SESSION, own_labels};
 
 /// The sandbox's id.
 pub(crate) const ID: &str = "kennel.id";

@@ -12,6 +12,8 @@ mod create;
 mod dialer;
 mod dockerfile;
 mod engine;
+mod engine_mode;
+mod exec_dial;
 mod info;
 mod keeper;
 mod labels;
@@ -24,23 +26,21 @@ mod provider;
 mod pull;
 mod rundir;
 mod seccomp;
-mod setup;
 mod streams;
-mod through;
 mod volumes;
 mod watch;
 
 pub use dialer::{Dialer, TcpDialer, Tls, UnixDialer};
-pub use engine::Kind;
+pub use engine::EngineKind;
 pub use names::NamePrefix;
 
 use crate::engine::{Engine, is_gone};
+use crate::engine_mode::EngineMode;
 use crate::info::{Container, Seen as Inspected};
 use crate::rundir::RunDirs;
-use crate::setup::Setup;
 use kennel_core::{Error, Result};
 use kennel_image::Credentials;
-use kennel_types::SandboxId;
+use kennel_types::{EndCause, SandboxId};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,7 +54,7 @@ pub struct DockerOptions {
     /// The directory for the keeper program.
     pub program_dir: PathBuf,
     /// The assumed kind of engine, until it has replied.
-    pub expected: Kind,
+    pub expected: EngineKind,
     /// The id of this installation. Sandboxes of other installations on the same engine are neither listed nor changed.
     pub installation: String,
     /// The prefix for the names of new containers. Containers with another prefix are found too.
@@ -64,7 +64,7 @@ pub struct DockerOptions {
 /// The provider for Docker and Podman.
 pub struct Docker {
     engine: Arc<Engine>,
-    run_dirs: RunDirs,
+    run_dirs: Arc<RunDirs>,
     state_dir: PathBuf,
     program_dir: PathBuf,
     installation: String,
@@ -75,8 +75,8 @@ pub struct Docker {
     engines: Vec<PathBuf>,
     /// Logins for registries.
     logins: Credentials,
-    /// The setup of the engine, once it was queried.
-    setup: tokio::sync::OnceCell<Setup>,
+    /// The mode of the engine, once it was queried.
+    engine_mode: tokio::sync::OnceCell<EngineMode>,
     /// Sandboxes seen before. The engine never reuses an id, so an entry can be out of date but not wrong.
     seen: Mutex<HashMap<SandboxId, Seen>>,
     /// The container that `get` has just inspected, for the `dial` that follows at once. Whatever else is done with a sandbox
@@ -114,7 +114,7 @@ impl Docker {
     pub fn new(options: DockerOptions, dialer: Arc<dyn Dialer>) -> Self {
         // Sandboxes of another engine have their directories elsewhere. So a sandbox that is missing on this engine is
         // really gone.
-        let run_dirs = RunDirs::new(options.state_dir.join(rundir::part_of(&dialer.address())));
+        let run_dirs = Arc::new(RunDirs::new(options.state_dir.join(rundir::part_of(&dialer.address()))));
         Self {
             engine: Arc::new(Engine::new(dialer, options.expected)),
             run_dirs,
@@ -125,7 +125,7 @@ impl Docker {
             hidden: Vec::new(),
             engines: Vec::new(),
             logins: Credentials::default(),
-            setup: tokio::sync::OnceCell::new(),
+            engine_mode: tokio::sync::OnceCell::new(),
             seen: Mutex::default(),
             recent: Mutex::default(),
         }
@@ -153,22 +153,32 @@ impl Docker {
 
     /// Returns the current state of a container, by the engine's id.
     async fn inspect(&self, engine_id: &str) -> Result<Option<Container>> {
-        self.engine.api().await?;
         let path = format!("/containers/{engine_id}/json");
         let asked = async {
-            match self.engine.kind() {
-                Kind::Docker => Ok((self.engine.ask(&path).await?, None)),
-                // Podman reports the actual capabilities only through its own API.
-                Kind::Podman => {
-                    let (inspected, own) = tokio::join!(self.engine.ask(&path), self.engine.ask_podman(&path));
-                    Ok((inspected?, Some(own?)))
-                }
+            // Podman reports the actual capabilities only through its own API.
+            if self.engine.known_kind() == Some(EngineKind::Podman) {
+                let (inspected, own) = tokio::join!(self.engine.ask(&path), self.engine.ask_podman(&path));
+                return Ok((inspected?, Some(own?)));
             }
+            let inspected = self.engine.ask(&path).await?;
+            // If that was the first reply, the kind is known only now.
+            let own = match self.engine.kind() {
+                EngineKind::Docker => None,
+                EngineKind::Podman => Some(self.engine.ask_podman(&path).await?),
+            };
+            Ok((inspected, own))
         };
         match asked.await {
             Ok((inspected, own)) => {
                 let seen = Inspected { inspected, own, kind: self.engine.kind() };
-                Ok(Container::read(seen, &self.installation))
+                let mut found = Container::read(seen, &self.installation);
+                if let Some(container) = &mut found
+                    && container.info.end_cause.is_some()
+                    && self.run_dirs.was_stopped(container.id())
+                {
+                    container.info.end_cause = Some(EndCause::Requested);
+                }
+                Ok(found)
             }
             Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(self.engine.error("inspect a sandbox", error)),
@@ -230,7 +240,6 @@ async fn summaries(engine: &Engine, installation: &str, label: Option<(&str, &st
     wanted.extend(label.map(|(key, value)| format!("{key}={value}")));
     let filters = serde_json::json!({ "label": wanted }).to_string();
     let query: String = form_urlencoded::byte_serialize(filters.as_bytes()).collect();
-    engine.api().await?;
     let found = engine.ask(&format!("/containers/json?all=true&filters={query}")).await;
     found.map_err(|error| engine.error("list the sandboxes", error))
 }

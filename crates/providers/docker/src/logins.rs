@@ -2,7 +2,7 @@
 //! from it.
 
 use crate::Docker;
-use crate::engine::Kind;
+use crate::engine::EngineKind;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use kennel_core::{Error, Result};
@@ -34,16 +34,11 @@ impl Docker {
         let Ok(reference) = image.parse::<Reference>() else { return Ok(None) };
         let registry = reference.registry();
         let named = image.strip_prefix(registry).is_some_and(|rest| rest.starts_with('/'));
-        if !named && self.engine.kind() == Kind::Podman {
+        if !named && self.engine.kind() == EngineKind::Podman {
             return Ok(None);
         }
-        let login = self.logins.login(&reference).await.map_err(|error| {
-            let made = Error::new(error.code(), format!("pull the image {image}: {error}"));
-            match error.next_step() {
-                Some(hint) => made.hint(hint),
-                None => made,
-            }
-        })?;
+        let login =
+            self.logins.login(&reference).await.map_err(|error| error.context(format!("pull the image {image}")))?;
         let said = login.map(|login| match login {
             Login::Basic { user, secret } => {
                 json!({ "username": user, "password": secret.expose_secret(), "serveraddress": registry })
@@ -52,9 +47,9 @@ impl Docker {
             Login::Bearer(token) => json!({ "registrytoken": token.expose_secret(), "serveraddress": registry }),
         });
         let place = match self.engine.kind() {
-            Kind::Podman => format!("{registry}/{}", reference.repository()),
-            Kind::Docker if registry == "docker.io" => HUB.to_owned(),
-            Kind::Docker => registry.to_owned(),
+            EngineKind::Podman => format!("{registry}/{}", reference.repository()),
+            EngineKind::Docker if registry == "docker.io" => HUB.to_owned(),
+            EngineKind::Docker => registry.to_owned(),
         };
         Ok(said.map(|said| RegistryLogin { place, said }))
     }
@@ -78,7 +73,9 @@ impl Docker {
             let Some(RegistryLogin { place, said }) = login else { continue };
             if all.get(&place).is_some_and(|other| *other != said) {
                 let message = format!("there is more than one login for {place}, and a build on Docker takes one");
-                return Err(Error::new(ErrorCode::InvalidConfig, message).hint("docker pull what needs another, first"));
+                return Err(
+                    Error::new(ErrorCode::InvalidConfig, message).advise("docker pull what needs another, first")
+                );
             }
             all.insert(place, said);
         }

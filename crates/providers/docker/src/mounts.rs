@@ -1,8 +1,9 @@
-//! The mounts of a sandbox, and the mounts that mask parts of them, as [`Guard`](kennel_core::Guard) decides.
+//! The mounts of a sandbox, and the mounts that mask parts of them, as [`Guard`](kennel_provider::Guard) decides.
 
 use bollard::models::{Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountTmpfsOptions, MountType};
-use kennel_core::{Error, Guard, Pin, Result};
-use kennel_types::{ErrorCode, SandboxSpec};
+use kennel_core::{Error, Result};
+use kennel_provider::{Guard, Pin};
+use kennel_types::{ErrorCode, NextStep, SandboxSpec};
 use std::path::{Component, Path, PathBuf};
 
 /// The path of the workspace inside.
@@ -41,7 +42,7 @@ pub(crate) async fn mounts(
                 "mount {}: the path contains a symlink, which could change before it is mounted",
                 host.display()
             );
-            return Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("name {}", source.display())));
+            return Err(Error::new(ErrorCode::InvalidConfig, message).suggest(NextStep::UsePath { path: source }));
         }
         asked.push((source, target, read_only));
     }
@@ -82,14 +83,14 @@ pub(crate) fn unchanged(paths: &[PathBuf], name: &str) -> Result<()> {
         "start sandbox {name}: mount {}: the path contains a symlink that was not there when the sandbox was created",
         path.display()
     );
-    Err(Error::new(ErrorCode::StartFailed, message).hint("restore the directory, or create the sandbox again"))
+    Err(Error::new(ErrorCode::StartFailed, message).advise("restore the directory, or create the sandbox again"))
 }
 
 /// Returns what is mounted over itself in a git repository at the top of a writable mount, so that it can neither be
 /// changed nor replaced. The engine resolves these paths again when the container starts; a symlink that exists now is
 /// refused.
 fn pinned(spec: &SandboxSpec, guard: &Guard, source: &Path, target: &str, deep: bool) -> Result<Vec<Mount>> {
-    let pins = kennel_core::pins(spec, source, target)?.into_iter();
+    let pins = kennel_provider::pins(spec, source, target)?.into_iter();
     pins.map(|Pin { path, read_only }| (source.join(&path), Path::new(target).join(path), read_only))
         .filter(|(host, ..)| !guard.masked().any(|masked| host.starts_with(masked)))
         .map(|(host, place, read_only)| {

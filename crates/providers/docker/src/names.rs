@@ -30,11 +30,11 @@ impl NamePrefix {
         }
         let message = format!("invalid prefix of container names {text:?}");
         Err(Error::new(ErrorCode::InvalidConfig, message)
-            .hint("use letters, digits, dots, dashes and underscores, a letter or digit first"))
+            .advise("use letters, digits, dots, dashes and underscores, a letter or digit first"))
     }
 
     /// Returns the prefix that a container was created with.
-    pub(crate) fn of(labels: &HashMap<String, String>) -> Self {
+    pub(crate) fn from_labels(labels: &HashMap<String, String>) -> Self {
         // Anybody who uses the engine can write labels.
         labels.get(labels::PREFIX).and_then(|text| Self::new(text.as_str()).ok()).unwrap_or_default()
     }
@@ -53,7 +53,7 @@ impl NamePrefix {
 /// that, the original name is returned.
 pub(crate) fn sandbox(container: Option<&str>, labels: &HashMap<String, String>) -> Option<String> {
     let container = container.unwrap_or_default().trim_start_matches('/');
-    let name = container.strip_prefix(NamePrefix::of(labels).as_str()).filter(|name| !name.is_empty());
+    let name = container.strip_prefix(NamePrefix::from_labels(labels).as_str()).filter(|name| !name.is_empty());
     name.map(ToOwned::to_owned).or_else(|| labels.get(labels::NAME).cloned())
 }
 

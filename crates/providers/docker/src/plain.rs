@@ -18,15 +18,14 @@ use futures_util::{Stream, StreamExt};
 use kennel_core::ByteStream;
 use kennel_proto::{
     Body, Channel, Decoder, ExitReport, Failure, FailureKind, Frame, GENERATION, Outcome, Reply, Request, Spawn,
-    SpawnCommand, Welcome, caps, encode,
+    SpawnCommand, Welcome, caps,
 };
-use std::collections::HashMap;
+use kennel_provider::keeper_server::{self, Link, read_hello};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
+use tokio::io::{AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
 /// The command that keeps a sandbox without a main process running. The image must contain it.
 pub(crate) const WAIT: [&str; 2] = ["sleep", "2147483647"];
@@ -59,55 +58,20 @@ struct StandIn {
     workdir: String,
 }
 
-/// Both directions of a stream.
-struct Link {
-    stream: u32,
-    out: mpsc::Sender<Frame>,
-    inbox: mpsc::UnboundedReceiver<Body>,
-}
-
-impl Link {
-    async fn send(&self, body: Body) {
-        // If the connection is gone, this task ends soon.
-        let _ = self.out.send(Frame { stream: self.stream, body }).await;
-    }
-}
-
 impl StandIn {
     /// Serves one connection until it ends.
     async fn serve(self: Arc<Self>, stream: DuplexStream) {
-        let (mut reader, writer) = tokio::io::split(stream);
-        let (out, frames) = mpsc::channel(64);
+        let (mut reader, mut writer) = tokio::io::split(stream);
         let mut decoder = Decoder::new();
-        let mut streams: HashMap<u32, mpsc::UnboundedSender<Body>> = HashMap::new();
-        // Dropped with this connection, which ends every stream.
-        let mut tasks = JoinSet::new();
-        tasks.spawn(write(writer, frames));
-        while let Some(Frame { stream, body }) = frame(&mut reader, &mut decoder).await {
-            let said = match (stream, body) {
-                (0, Body::Hello(hello)) => {
-                    let generation = GENERATION.min(hello.generation.max(1));
-                    let version = "none: the engine's own exec".into();
-                    Body::Welcome(Welcome { generation, version, ..Welcome::default() })
-                }
-                (0, Body::Ping) => Body::Pong,
-                (0, _) => return,
-                (stream, Body::Open(request)) => {
-                    streams.retain(|_, inbox| !inbox.is_closed());
-                    let (sender, inbox) = mpsc::unbounded_channel();
-                    streams.insert(stream, sender);
-                    tasks.spawn(self.clone().answer(*request, Link { stream, out: out.clone(), inbox }));
-                    continue;
-                }
-                (stream, body) => {
-                    // Frames for a stream that has ended may still arrive.
-                    if let Some(inbox) = streams.get(&stream) {
-                        let _ = inbox.send(body);
-                    }
-                    continue;
-                }
-            };
-            let _ = out.send(Frame { stream: 0, body: said }).await;
+        let Some(hello) = read_hello(&mut reader, &mut decoder).await else { return };
+        let (out, frames) = mpsc::channel(64);
+        let generation = GENERATION.min(hello.generation.max(1));
+        let version = "none: the engine's own exec".into();
+        let welcome = Body::Welcome(Welcome { generation, version, ..Welcome::default() });
+        let _ = out.send(Frame { stream: 0, body: welcome }).await;
+        tokio::select! {
+            () = keeper_server::serve(&mut reader, &mut decoder, &out, |request, link| self.clone().answer(request, link)) => {}
+            () = keeper_server::write(&mut writer, frames) => {}
         }
     }
 
@@ -280,7 +244,7 @@ async fn feed_stdin(
 }
 
 fn fail(kind: FailureKind, message: impl Into<String>) -> Failure {
-    Failure { kind, message: message.into() }
+    Failure::new(kind, message)
 }
 
 /// Creates the failure for a feature that only a keeper has.
@@ -311,28 +275,4 @@ async fn stat_reply(stat: Answer<kennel_proto::Stat>, link: &Link) -> Answer {
     let stat = stat?;
     link.send(Body::Reply(Reply::Done(Outcome::Stat(stat)))).await;
     Ok(())
-}
-
-async fn frame(reader: &mut ReadHalf<DuplexStream>, decoder: &mut Decoder) -> Option<Frame> {
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        if let Some(frame) = decoder.next_frame().ok()? {
-            return Some(frame);
-        }
-        match reader.read(&mut buffer).await {
-            Ok(0) | Err(_) => return None,
-            Ok(count) => decoder.feed(&buffer[..count]),
-        }
-    }
-}
-
-async fn write(mut writer: WriteHalf<DuplexStream>, mut frames: mpsc::Receiver<Frame>) {
-    let mut bytes = Vec::new();
-    while let Some(frame) = frames.recv().await {
-        bytes.clear();
-        encode(&frame, &mut bytes);
-        if writer.write_all(&bytes).await.is_err() {
-            return;
-        }
-    }
 }

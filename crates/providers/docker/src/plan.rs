@@ -4,7 +4,7 @@
 //! is root; the image's USER; root. So files in a workspace belong to the right user, and an image's USER applies if
 //! nothing else does. On a rootless engine, root inside is the user who runs the engine.
 
-use crate::engine::Kind;
+use crate::engine::EngineKind;
 use crate::labels;
 use crate::mounts::{KEEPER, OURS, WORKSPACE, own_mount, own_volume, scratch};
 use crate::names::NamePrefix;
@@ -16,7 +16,7 @@ use bollard::models::{
 };
 use kennel_core::{Error, Result};
 use kennel_proto::{KeeperConfig, LogSink, Spawn};
-use kennel_types::{ErrorCode, NetworkMode, Owner, Port, SandboxId, SandboxSpec};
+use kennel_types::{ErrorCode, Field, NetworkMode, NextStep, Owner, Port, SandboxId, SandboxSpec};
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -66,7 +66,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) created_ms: u64,
     /// The name of the mode.
     pub(crate) mode: &'a str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EngineKind,
     /// How the keeper gets into the container.
     pub(crate) way: Way<'a>,
     /// Whether the engine enforces limits.
@@ -143,7 +143,7 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
             Some(Workdir { path: workdir.clone(), owner, if_missing: false })
         }
         // Podman does not create it.
-        _ if facts.kind == Kind::Podman && !below_a_mount && !is_a_mount && !spec.read_only => {
+        _ if facts.kind == EngineKind::Podman && !below_a_mount && !is_a_mount && !spec.read_only => {
             Some(Workdir { path: workdir.clone(), owner: Owner { uid: 0, gid: 0 }, if_missing: true })
         }
         _ => None,
@@ -165,7 +165,7 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
     };
     // A mount point that already exists would determine the permissions of a tmpfs mounted on it.
     let in_memory = spec.read_only && spec.workspace.is_none() && workdir == WORKSPACE;
-    let by_engine = !below_a_mount && !in_memory && facts.kind == Kind::Docker;
+    let by_engine = !below_a_mount && !in_memory && facts.kind == EngineKind::Docker;
     let container = facts.prefix.container(name);
     let (engines_user, entrypoint, stop_signal) = match facts.way {
         Way::Mounted { .. } | Way::Copied => ("0:0".to_owned(), keeper_command(&config)?, "SIGTERM".to_owned()),
@@ -291,8 +291,9 @@ fn main_process(spec: &SandboxSpec, image: &ImageConfig) -> Result<Option<Vec<St
     }
     let own = own_command(image);
     if own.is_empty() {
-        return Err(Error::new(ErrorCode::InvalidConfig, "the image defines no command")
-            .hint("name one: kennel create --image IMAGE -- COMMAND"));
+        return Err(
+            Error::new(ErrorCode::InvalidConfig, "the image defines no command").suggest(NextStep::set(Field::Command))
+        );
     }
     Ok(Some(own))
 }
@@ -452,7 +453,7 @@ mod tests {
             owner: Owner { uid, gid: uid },
             created_ms: 7,
             mode: "docker, root",
-            kind: Kind::Docker,
+            kind: EngineKind::Docker,
             way: Way::Mounted { program: Some(Path::new("/programs/keeper")), run_dir: Path::new("/state/abc") },
             limits: true,
             filter: false,
@@ -646,7 +647,7 @@ mod tests {
     fn podman_is_told_to_make_no_directory_and_one_is_made_where_it_is_missing() {
         let (id, image) = (SandboxId::new("abc").unwrap(), ImageConfig::default());
         let spec = SandboxSpec { workdir: Some("/srv".into()), ..SandboxSpec::default() };
-        let plan = plan(&spec, Facts { kind: Kind::Podman, ..facts(&id, &image, 1000) }).unwrap();
+        let plan = plan(&spec, Facts { kind: EngineKind::Podman, ..facts(&id, &image, 1000) }).unwrap();
         assert_eq!(plan.body.working_dir.as_deref(), Some("/"));
         let owner = Owner { uid: 0, gid: 0 };
         assert_eq!(plan.make_workdir, Some(Workdir { path: "/srv".into(), owner, if_missing: true }));

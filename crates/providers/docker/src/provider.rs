@@ -1,9 +1,9 @@
 //! The provider trait, implemented on top of the engine.
 
-use crate::engine::{Engine, Kind, ended_in_setup, status};
+use crate::engine::{Engine, EngineKind, ended_in_setup, status};
+use crate::engine_mode::is_rootless;
 use crate::info::Container;
 use crate::keeper::{Missed, SocketMark, back_off, greet_starting, shut_down, socket_mark};
-use crate::setup::is_rootless;
 use crate::{Docker, create, mounts, plan, streams, watch};
 use bollard::query_parameters::{
     RemoveContainerOptionsBuilder, RenameContainerOptionsBuilder, StopContainerOptionsBuilder,
@@ -13,10 +13,13 @@ use futures_util::future::FusedFuture;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use kennel_core::{
     ByteStream, Dialed, Error, EventStream, ImageBuild, LogOptions, LogStream, Provider, PullProgress, RemoveOptions,
-    Result, check_name,
+    Result, Sweep, check_name,
 };
 use kennel_netlink::{Prefix, Ranges};
-use kennel_types::{Availability, ErrorCode, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec, Status, Support};
+use kennel_types::{
+    Availability, ErrorCode, Feature, Leftover, Mode, NextStep, Operation, Pull, SandboxId, SandboxInfo, SandboxSpec,
+    Status, Support,
+};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
@@ -46,29 +49,29 @@ impl Provider for Docker {
 
     async fn probe(&self) -> Availability {
         match self.probed().await {
-            Ok(detail) => Availability { available: true, detail, fix: None },
+            Ok(detail) => Availability { available: true, detail, next_step: None },
             Err(error) => {
                 let kind = self.engine.kind();
-                let fix = match error.code() {
-                    ErrorCode::NotAvailable if !self.engine.dialer().is_here() => error.next_step().map(Into::into),
-                    ErrorCode::NotAvailable if is_installed(kind) => Some(match kind {
-                        Kind::Docker => "sudo systemctl start docker".to_owned(),
-                        Kind::Podman if rustix::process::geteuid().is_root() => "systemctl start podman.socket".into(),
-                        Kind::Podman => "systemctl --user start podman.socket".into(),
-                    }),
-                    ErrorCode::NotAvailable => Some(match kind {
-                        Kind::Docker => "install Docker: https://docs.docker.com/engine/install/".into(),
-                        Kind::Podman => "install Podman: https://podman.io/docs/installation".into(),
-                    }),
-                    _ => error.next_step().map(Into::into),
+                let next_step = match error.code() {
+                    ErrorCode::NotAvailable if !self.engine.dialer().is_here() => error.next_step().cloned(),
+                    ErrorCode::NotAvailable if is_installed(kind) => Some(NextStep::run_on_host(match kind {
+                        EngineKind::Docker => "sudo systemctl start docker",
+                        EngineKind::Podman if rustix::process::geteuid().is_root() => "systemctl start podman.socket",
+                        EngineKind::Podman => "systemctl --user start podman.socket",
+                    })),
+                    ErrorCode::NotAvailable => Some(NextStep::advice(match kind {
+                        EngineKind::Docker => "install Docker: https://docs.docker.com/engine/install/",
+                        EngineKind::Podman => "install Podman: https://podman.io/docs/installation",
+                    })),
+                    _ => error.next_step().cloned(),
                 };
-                Availability { available: false, detail: error.to_string(), fix }
+                Availability { available: false, detail: error.to_string(), next_step }
             }
         }
     }
 
-    async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
-        Box::pin(self.make(spec)).await
+    async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo> {
+        Box::pin(self.make(id, spec)).await
     }
 
     async fn pull(&self, image: &str, when: Pull, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<()> {
@@ -77,9 +80,7 @@ impl Provider for Docker {
 
     async fn start(&self, id: &SandboxId) -> Result<()> {
         let container = self.existing(id).await?;
-        if container.is_paused() {
-            return Err(container.not_running());
-        }
+        container.permit(Operation::Start)?;
         let before = mark(&container);
         // Of one that the engine removes at its end, nobody can be asked later how it ended.
         let goes = container.auto_remove && container.main && !container.is_running();
@@ -109,11 +110,13 @@ impl Provider for Docker {
 
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
         let container = self.existing(id).await?;
-        if container.is_paused() {
+        if !container.permit(Operation::Stop)? {
+            return Ok(());
+        }
+        self.run_dirs.note_stop(id)?;
+        if container.info.status == Status::Paused {
             // Frozen processes cannot end on request.
             self.unpause(id).await?;
-        } else if !container.is_running() {
-            return Ok(());
         }
         let by_keeper = async {
             if container.plain {
@@ -147,10 +150,7 @@ impl Provider for Docker {
             // The engine removes a tied sandbox itself. Remove the rest here.
             return if self.run_dirs.remove(id)? { Ok(()) } else { Err(Error::no_sandbox(id)) };
         };
-        let name = &container.info.name;
-        if container.info.status.is_up() && !options.force {
-            return Err(Error::is_running(name));
-        }
+        container.permit(options.operation())?;
         self.take_away(&container, options.force).await?;
         if let (true, Some(volume)) = (options.volumes, &container.data) {
             self.remove_data(volume).await?;
@@ -162,14 +162,8 @@ impl Provider for Docker {
     async fn pause(&self, id: &SandboxId) -> Result<()> {
         let container = self.existing(id).await?;
         self.check_pauses(&container)?;
-        if container.tied {
-            return Err(Error::is_tied(&container.info.name));
-        }
-        if container.is_paused() {
+        if !container.permit(Operation::Pause)? {
             return Ok(());
-        }
-        if !container.is_running() {
-            return Err(container.not_running());
         }
         let done = self.engine.api().await?.pause_container(&container.engine_id).await;
         done.map_err(|error| self.engine.error(format!("pause sandbox {}", container.info.name), error))
@@ -178,11 +172,8 @@ impl Provider for Docker {
     async fn unpause(&self, id: &SandboxId) -> Result<()> {
         let container = self.existing(id).await?;
         self.check_pauses(&container)?;
-        if container.is_running() {
+        if !container.permit(Operation::Unpause)? {
             return Ok(());
-        }
-        if !container.is_paused() {
-            return Err(container.not_running());
         }
         let done = self.engine.api().await?.unpause_container(&container.engine_id).await;
         done.map_err(|error| self.engine.error(format!("resume sandbox {}", container.info.name), error))
@@ -191,9 +182,7 @@ impl Provider for Docker {
     async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
         check_name(name)?;
         let container = self.existing(id).await?;
-        if container.tied {
-            return Err(Error::is_tied(&container.info.name));
-        }
+        container.permit(Operation::Rename)?;
         if container.info.name == name {
             return Ok(());
         }
@@ -225,7 +214,7 @@ impl Provider for Docker {
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>> {
-        Ok(self.all().await?.into_iter().map(|container| container.info).collect())
+        Ok(self.all().await?.0.into_iter().map(|container| container.info).collect())
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
@@ -238,9 +227,7 @@ impl Provider for Docker {
             return Ok(self.dialed(stream, &container));
         }
         let container = self.existing(id).await?;
-        if !container.is_running() {
-            return Err(container.not_running());
-        }
+        container.permit(Operation::Connect)?;
         if container.plain {
             return Ok(Dialed { stream: self.stand_in(&container), token: None, owner: false });
         }
@@ -266,7 +253,11 @@ impl Provider for Docker {
     }
 
     async fn watch(&self) -> Result<EventStream> {
-        watch::watch(self.engine.clone(), &self.installation).await
+        watch::watch(self.engine.clone(), &self.installation, self.run_dirs.clone()).await
+    }
+
+    async fn sweep(&self, action: Sweep) -> Result<Vec<Leftover>> {
+        self.sweep_leftovers(action).await
     }
 }
 
@@ -274,7 +265,7 @@ impl Docker {
     /// Returns the engine's name, if sandboxes are possible on it.
     async fn probed(&self) -> Result<String> {
         let version = self.engine.version().await?;
-        self.setup().await?.check()?;
+        self.engine_mode().await?.check()?;
         let number = version.version.as_deref().unwrap_or_default();
         let number = number.split('+').next().unwrap_or_default();
         let api = version.api_version.as_deref().unwrap_or_default();
@@ -291,7 +282,8 @@ impl Docker {
     fn check_pauses(&self, container: &Container) -> Result<()> {
         match container.mode.pause {
             Support::Given => Ok(()),
-            Support::Refused => Err(Error::unsupported(self.name(), "pausing").hint("kennel explain pause")),
+            Support::Refused => Err(Error::unsupported(self.name(), "pausing")
+                .suggest(NextStep::ExplainFeature { feature: Feature::Pause })),
         }
     }
 
@@ -304,6 +296,7 @@ impl Docker {
             mounts::unchanged(&container.host_paths, &container.info.name)?;
         }
         self.run_dirs.make(container.id())?;
+        self.run_dirs.forget_stop(container.id());
         if container.filter {
             self.run_dirs.put(container.id(), plan::FILTER, &unreachable(container)?.to_string())?;
         }
@@ -396,21 +389,36 @@ impl Docker {
         }
     }
 
-    /// Returns all our containers. Leftovers on disk of removed ones are deleted on the way.
-    pub(crate) async fn all(&self) -> Result<Vec<Container>> {
-        let settled = self.run_dirs.settled();
+    /// Returns all our containers, and those that are leftovers.
+    async fn all(&self) -> Result<(Vec<Container>, Vec<Container>)> {
         let ids = self.listed(None).await?;
         let looks = stream::iter(ids).map(async |id: String| self.inspect(&id).await).buffered(AT_ONCE);
         let found: Vec<Option<Container>> = looks.try_collect().await?;
-        let (orphans, found): (Vec<_>, Vec<_>) = found.into_iter().flatten().partition(|found| self.is_orphan(found));
-        self.run_dirs.sweep(settled, &found.iter().map(Container::id).collect());
-        for orphan in orphans {
-            let query = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-            // What cannot be removed now stays for the next time.
-            let _ = self.engine.api().await?.remove_container(&orphan.engine_id, Some(query)).await;
-            let _ = self.run_dirs.remove(orphan.id());
+        Ok(found.into_iter().flatten().partition(|found| !self.is_orphan(found)))
+    }
+
+    /// Finds containers whose creator was killed before it started them, and run directories of removed containers.
+    /// Removes or only reports them.
+    pub(crate) async fn sweep_leftovers(&self, action: Sweep) -> Result<Vec<Leftover>> {
+        // First the directories: a container that is not in a later listing is gone.
+        let settled = self.run_dirs.settled();
+        let (found, orphans) = self.all().await?;
+        let alive = found.iter().chain(&orphans).map(Container::id).collect();
+        let mut swept: Vec<Leftover> =
+            self.run_dirs.sweep(settled, &alive, action).into_iter().map(|id| Leftover::RunDirectory { id }).collect();
+        for orphan in &orphans {
+            if action == Sweep::Remove {
+                let query = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+                let removed = self.engine.api().await?.remove_container(&orphan.engine_id, Some(query)).await;
+                // What cannot be removed now stays for the next time.
+                if removed.is_err_and(|error| status(&error) != Some(404)) || self.run_dirs.remove(orphan.id()).is_err()
+                {
+                    continue;
+                }
+            }
+            swept.push(Leftover::Sandbox { id: orphan.id().clone() });
         }
-        Ok(found)
+        Ok(swept)
     }
 
     /// Whether it is tied, and its creator was killed before it could start it.
@@ -452,12 +460,12 @@ impl Docker {
                 let message = self.engine.error(what, error).to_string();
                 let taken =
                     ["port is already allocated", "address already in use"].iter().any(|it| message.contains(it));
-                let hint = if taken {
-                    "publish at another port, or name none outside: --publish INSIDE".to_owned()
+                let step = if taken {
+                    NextStep::PublishAtFreePort { port: None }
                 } else {
-                    format!("kennel inspect {}", container.info.name)
+                    NextStep::InspectSandbox { name: container.info.name.clone() }
                 };
-                Error::new(ErrorCode::StartFailed, message).hint(hint)
+                Error::new(ErrorCode::StartFailed, message).suggest(step)
             }
             None => self.engine.error(what, error),
         }
@@ -491,7 +499,8 @@ impl Docker {
                 message = format!("{message}; the last lines of its log:\n{lines}");
             }
         }
-        let error = Error::of_lines(ErrorCode::StartFailed, message.lines()).hint(format!("kennel logs {name}"));
+        let error = Error::of_lines(ErrorCode::StartFailed, message.lines())
+            .suggest(NextStep::ReadLogs { name: name.to_owned() });
         match code {
             Some(code) if container.main => error.exit_code(code),
             _ => error,
@@ -529,10 +538,10 @@ fn mark(container: &Container) -> Option<SocketMark> {
 }
 
 /// Whether an engine is installed on this machine, running or not.
-fn is_installed(kind: Kind) -> bool {
+fn is_installed(kind: EngineKind) -> bool {
     let program = match kind {
-        Kind::Docker => "dockerd",
-        Kind::Podman => "podman",
+        EngineKind::Docker => "dockerd",
+        EngineKind::Podman => "podman",
     };
     ["/usr/bin", "/usr/sbin", "/usr/local/bin"].iter().any(|dir| Path::new(dir).join(program).exists())
 }

@@ -9,7 +9,7 @@ use bollard::errors::Error as EngineError;
 use bollard::models::CreateImageInfo;
 use kennel_core::{Error, PullProgress, Result, printable};
 use kennel_image::Reference;
-use kennel_types::{ErrorCode, Pull};
+use kennel_types::{ErrorCode, NextStep, Pull};
 
 /// The HTTP header for a login.
 const LOGIN: &str = "X-Registry-Auth";
@@ -59,10 +59,15 @@ impl Docker {
         let word = self.engine.kind().word();
         let made = if wants_login(reason) {
             let registry = image.parse::<Reference>().map(|image| image.registry().to_owned()).unwrap_or_default();
-            Error::new(ErrorCode::PermissionDenied, message).hint(format!("log in: {word} login {registry}"))
+            let registry = Some(registry).filter(|registry| !registry.is_empty());
+            Error::new(ErrorCode::PermissionDenied, message)
+                .suggest(NextStep::LogIn { program: word.to_owned(), registry })
         } else {
-            let hint = format!("check the name: {word} images; or, to build it: kennel build --tag {image} DIR");
-            Error::new(ErrorCode::ImageNotFound, message).hint(hint)
+            let steps = [
+                NextStep::run_on_host_to("check the name", format!("{word} images")),
+                NextStep::BuildImage { image: image.to_owned() },
+            ];
+            Error::new(ErrorCode::ImageNotFound, message).suggest(NextStep::either(steps))
         };
         made.caused_by(error)
     }

@@ -3,8 +3,8 @@
 //! Processes inside can write to them. So no symlink in them is followed, and nothing is removed by guessing.
 
 use crate::plan::SOCKET;
-use kennel_core::{Error, Result};
-use kennel_types::SandboxId;
+use kennel_core::{Error, Result, Sweep};
+use kennel_types::{NextStep, SandboxId};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -17,10 +17,6 @@ use std::time::Duration;
 /// A directory without a socket that is younger than this may be about to be locked by the process that creates a
 /// container.
 const SETTLED: Duration = Duration::from_secs(2);
-/// How often creating a sandbox looks for leftovers of others.
-const SWEEP_EVERY: Duration = Duration::from_mins(10);
-/// The file whose time tells when leftovers were last removed.
-const SWEPT: &str = ".swept";
 
 /// Returns the directory name for the engine at this address. It is a hash.
 pub(crate) fn part_of(address: &str) -> String {
@@ -46,13 +42,13 @@ impl RunDirs {
         &self.root
     }
 
-    pub(crate) fn of(&self, id: &SandboxId) -> PathBuf {
+    pub(crate) fn path_of(&self, id: &SandboxId) -> PathBuf {
         self.root.join(id.as_str())
     }
 
     /// Creates the directory of a sandbox, if it does not exist, accessible only to this user.
     pub(crate) fn make(&self, id: &SandboxId) -> Result<PathBuf> {
-        let path = self.of(id);
+        let path = self.path_of(id);
         let mut builder = std::fs::DirBuilder::new();
         builder
             .recursive(true)
@@ -62,21 +58,50 @@ impl RunDirs {
         Ok(path)
     }
 
-    /// Creates the directory and locks it. As long as the result lives, others see that the creator of the sandbox
-    /// lives.
-    pub(crate) fn make_and_hold(&self, id: &SandboxId) -> Result<(PathBuf, File)> {
-        let path = self.make(id)?;
+    /// Creates the directory of a new sandbox and locks it. Whoever creates it owns the id: returns `None` if it
+    /// already exists. As long as the result lives, others see that the creator of the sandbox lives.
+    pub(crate) fn claim(&self, id: &SandboxId) -> Result<Option<(PathBuf, File)>> {
+        let path = self.path_of(id);
+        let failed = |error| Error::io(format!("make the run directory {}", path.display()), error);
+        let mut builder = std::fs::DirBuilder::new();
+        builder.mode(0o700).recursive(true).create(&self.root).map_err(failed)?;
+        match builder.recursive(false).create(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Ok(None),
+            made => made.map_err(failed)?,
+        }
         let held = open_dir(&path).and_then(|dir| {
             rustix::fs::flock(&dir, FlockOperation::LockExclusive)?;
             Ok(dir)
         });
         let held = held.map_err(|error| Error::io(format!("lock the run directory {}", path.display()), error))?;
-        Ok((path, held))
+        Ok(Some((path, held)))
+    }
+
+    /// The file that exists if the last end of a sandbox was requested. It is not in its run directory, where processes
+    /// inside could create it.
+    fn stop_note(&self, id: &SandboxId) -> PathBuf {
+        self.root.join(format!(".stop-{id}"))
+    }
+
+    /// Notes that a sandbox is about to be stopped on request.
+    pub(crate) fn note_stop(&self, id: &SandboxId) -> Result<()> {
+        let path = self.stop_note(id);
+        std::fs::write(&path, "").map_err(|error| Error::io(format!("write {}", path.display()), error))
+    }
+
+    /// Whether the last end of a sandbox was requested.
+    pub(crate) fn was_stopped(&self, id: &SandboxId) -> bool {
+        self.stop_note(id).exists()
+    }
+
+    /// Forgets how a sandbox ended the last time.
+    pub(crate) fn forget_stop(&self, id: &SandboxId) {
+        let _ = std::fs::remove_file(self.stop_note(id));
     }
 
     /// Writes a file to the directory of a stopped sandbox, whatever an earlier run has left there.
     pub(crate) fn put(&self, id: &SandboxId, name: &str, text: &str) -> Result<()> {
-        let path = self.of(id);
+        let path = self.path_of(id);
         let new = format!("{name}.new");
         let put = || -> std::io::Result<()> {
             let dir = open_dir(&path)?;
@@ -94,7 +119,8 @@ impl RunDirs {
 
     /// Whether a process holds the lock.
     pub(crate) fn is_held(&self, id: &SandboxId) -> bool {
-        open_dir(&self.of(id)).is_ok_and(|dir| rustix::fs::flock(&dir, FlockOperation::NonBlockingLockShared).is_err())
+        open_dir(&self.path_of(id))
+            .is_ok_and(|dir| rustix::fs::flock(&dir, FlockOperation::NonBlockingLockShared).is_err())
     }
 
     /// Waits for other processes that assign sandbox names, and then holds the lock as long as the result lives.
@@ -114,20 +140,19 @@ impl RunDirs {
 
     /// Removes the directory of a sandbox that is gone. Returns whether there was one.
     pub(crate) fn remove(&self, id: &SandboxId) -> Result<bool> {
-        let path = self.of(id);
+        let path = self.path_of(id);
+        self.forget_stop(id);
         match std::fs::remove_dir_all(&path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(Error::io(format!("remove the run directory {}", path.display()), error)
-                .hint(format!("sudo rm -rf {}", path.display()))),
+                .suggest(NextStep::run_on_host(format!("sudo rm -rf {}", path.display())))),
         }
     }
 
     /// Whether it is time to look for leftovers again. Calling this counts as looking.
     pub(crate) fn is_sweep_due(&self) -> bool {
-        let stamp = self.root.join(SWEPT);
-        let due = is_older(&stamp, SWEEP_EVERY).unwrap_or(true);
-        due && self.root.is_dir() && std::fs::write(&stamp, "").is_ok()
+        kennel_provider::is_sweep_due(&self.root)
     }
 
     /// Returns the directories whose containers have certainly been created. Call this before listing the containers: a
@@ -136,20 +161,19 @@ impl RunDirs {
         let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
         let ids = entries.filter_map(|entry| SandboxId::new(entry.file_name().to_str()?).ok());
         ids.filter(|id| {
-            let dir = self.of(id);
+            let dir = self.path_of(id);
             // A keeper has been there, or the directory is too old for a container that is still being created.
             dir.join(SOCKET).symlink_metadata().is_ok() || (is_older(&dir, SETTLED) == Some(true) && !self.is_held(id))
         })
         .collect()
     }
 
-    /// Removes those of the settled directories that belong to none of these sandboxes. The list must be complete: a
-    /// failed listing does not count.
-    pub(crate) fn sweep(&self, settled: Vec<SandboxId>, alive: &HashSet<&SandboxId>) {
-        for id in settled.into_iter().filter(|id| !alive.contains(id)) {
-            // What cannot be removed now stays for the next time; `remove` of that id reports the reason.
-            let _ = self.remove(&id);
-        }
+    /// Finds those of the settled directories that belong to none of these sandboxes, and removes or only reports them.
+    /// The list must be complete: a failed listing does not count.
+    pub(crate) fn sweep(&self, settled: Vec<SandboxId>, alive: &HashSet<&SandboxId>, action: Sweep) -> Vec<SandboxId> {
+        let gone = settled.into_iter().filter(|id| !alive.contains(id));
+        // What cannot be removed now stays for the next time; `remove` of that id reports the reason.
+        gone.filter(|id| action == Sweep::Report || self.remove(id).unwrap_or(false)).collect()
     }
 }
 
@@ -216,23 +240,43 @@ mod tests {
         for id in [&alive, &dead, &young, &ended] {
             dirs.make(id).unwrap();
         }
-        std::os::unix::net::UnixListener::bind(dirs.of(&ended).join(SOCKET)).unwrap();
+        std::os::unix::net::UnixListener::bind(dirs.path_of(&ended).join(SOCKET)).unwrap();
         std::fs::create_dir(dirs.root().join("Not An Id")).unwrap();
         for name in ["alive", "dead", "Not An Id"] {
             age(&dirs.root().join(name), Duration::from_mins(2));
         }
-        dirs.sweep(dirs.settled(), &HashSet::from([&alive]));
-        assert!(dirs.of(&alive).exists() && dirs.of(&young).exists() && dirs.root().join("Not An Id").exists());
-        assert!(!dirs.of(&dead).exists() && !dirs.of(&ended).exists());
+        let mut found = dirs.sweep(dirs.settled(), &HashSet::from([&alive]), Sweep::Report);
+        found.sort();
+        assert_eq!(found, [dead.clone(), ended.clone()]);
+        assert!(dirs.path_of(&dead).exists() && dirs.path_of(&ended).exists(), "a report removes nothing");
+        dirs.sweep(dirs.settled(), &HashSet::from([&alive]), Sweep::Remove);
+        assert!(
+            dirs.path_of(&alive).exists() && dirs.path_of(&young).exists() && dirs.root().join("Not An Id").exists()
+        );
+        assert!(!dirs.path_of(&dead).exists() && !dirs.path_of(&ended).exists());
     }
 
     #[test]
-    fn a_sweep_is_due_now_and_then() {
+    fn an_id_is_claimed_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = RunDirs::new(dir.path().join("run"));
+        let id = SandboxId::new("abc").unwrap();
+        let claim = dirs.claim(&id).unwrap();
+        assert!(claim.is_some() && dirs.is_held(&id));
+        assert!(dirs.claim(&id).unwrap().is_none());
+        drop(claim);
+        assert!(dirs.claim(&id).unwrap().is_none() && !dirs.is_held(&id), "it belongs to a sandbox, or is left over");
+    }
+
+    #[test]
+    fn a_requested_stop_is_remembered_until_the_next_start() {
         let dir = tempfile::tempdir().unwrap();
         let dirs = RunDirs::new(dir.path().to_owned());
-        assert!(dirs.is_sweep_due());
-        assert!(!dirs.is_sweep_due());
-        age(&dir.path().join(SWEPT), SWEEP_EVERY * 2);
-        assert!(dirs.is_sweep_due());
+        let id = SandboxId::new("abc").unwrap();
+        assert!(!dirs.was_stopped(&id));
+        dirs.note_stop(&id).unwrap();
+        assert!(dirs.was_stopped(&id));
+        dirs.forget_stop(&id);
+        assert!(!dirs.was_stopped(&id));
     }
 }

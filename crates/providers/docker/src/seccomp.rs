@@ -8,7 +8,7 @@
 //! behind a pointer, where no filter can see the address family. C libraries that use nothing else (glibc on i386) get
 //! no sockets.
 
-use crate::engine::Kind;
+use crate::engine::EngineKind;
 use kennel_core::{Error, Result};
 use kennel_syscalls::{ALLOWED, Call, Condition, Operation, allowed_if, calls};
 use serde_json::{Value, json};
@@ -174,11 +174,11 @@ const WITH_FALLBACK: &[&str] = &[
 static PROFILE: LazyLock<String> = LazyLock::new(|| profile().to_string());
 
 /// Returns the option for an engine, if it accepts one. Podman's file is written to `programs`.
-pub(crate) fn option(kind: Kind, here: bool, programs: &Path) -> Result<Option<String>> {
+pub(crate) fn option(kind: EngineKind, here: bool, programs: &Path) -> Result<Option<String>> {
     match (kind, here) {
-        (Kind::Docker, _) => Ok(Some(format!("seccomp={}", *PROFILE))),
-        (Kind::Podman, true) => put(programs).map(|path| Some(format!("seccomp={path}"))),
-        (Kind::Podman, false) => Ok(None),
+        (EngineKind::Docker, _) => Ok(Some(format!("seccomp={}", *PROFILE))),
+        (EngineKind::Podman, true) => put(programs).map(|path| Some(format!("seccomp={path}"))),
+        (EngineKind::Podman, false) => Ok(None),
     }
 }
 
@@ -325,12 +325,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let programs = dir.path().join("programs");
         let option = |kind, here| option(kind, here, &programs).unwrap();
-        assert!(option(Kind::Docker, false).unwrap().starts_with("seccomp={"));
-        assert_eq!(option(Kind::Podman, false), None);
+        assert!(option(EngineKind::Docker, false).unwrap().starts_with("seccomp={"));
+        assert_eq!(option(EngineKind::Podman, false), None);
         assert!(!programs.exists());
-        let path = option(Kind::Podman, true).unwrap();
+        let path = option(EngineKind::Podman, true).unwrap();
         assert_eq!(std::fs::read_to_string(path.strip_prefix("seccomp=").unwrap()).unwrap(), *PROFILE);
-        assert_eq!(option(Kind::Podman, true).unwrap(), path);
+        assert_eq!(option(EngineKind::Podman, true).unwrap(), path);
         assert_eq!(std::fs::read_dir(&programs).unwrap().count(), 1);
     }
 }

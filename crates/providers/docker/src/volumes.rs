@@ -8,7 +8,7 @@ use crate::{Docker, labels};
 use bollard::models::{Mount, MountType, VolumeCreateRequest};
 use bollard::query_parameters::RemoveVolumeOptionsBuilder;
 use kennel_core::{Error, Result, check_name};
-use kennel_types::{ErrorCode, SandboxSpec};
+use kennel_types::{ErrorCode, Field, NextStep, SandboxSpec};
 use std::collections::HashMap;
 
 /// The path of a sandbox's own volume inside.
@@ -38,7 +38,7 @@ impl Docker {
         let mut volumes = Vec::new();
         if spec.data && spec.tied && spec.name.is_none() {
             let message = "a data volume needs a sandbox with a name: this one has none, and is removed at once";
-            return Err(Error::new(ErrorCode::InvalidConfig, message).hint("give the sandbox a --name"));
+            return Err(Error::new(ErrorCode::InvalidConfig, message).suggest(NextStep::set(Field::Name)));
         }
         if spec.data {
             let name_of_it = self.data_volume(name);
@@ -59,7 +59,7 @@ impl Docker {
         targets.sort_unstable();
         if let Some([twice, _]) = targets.windows(2).find(|pair| pair[0] == pair[1]) {
             let message = format!("two mounts or volumes have the same path {twice}");
-            return Err(Error::new(ErrorCode::InvalidConfig, message).hint("choose another path for one of them"));
+            return Err(Error::new(ErrorCode::InvalidConfig, message).advise("choose another path for one of them"));
         }
         Ok(volumes)
     }

@@ -4,21 +4,18 @@
 //! An engine remembers its last events, but not for long and not across a restart. So after a lost connection, three
 //! things are done in this order: the events since the last one are replayed, the current sandboxes are compared with
 //! the known ones, and then new events are awaited again. The known state of each sandbox decides which events are
-//! reported, so none is reported twice.
-//!
-//! ```text
-//!   (unknown) --created--> made --started--> runs --stopped--> ended --started--> runs
-//!                 each of them --removed--> (unknown)
-//! ```
+//! reported (see [`kennel_types::Status`]), so none is reported twice.
 
 use crate::engine::Engine;
-use crate::{labels, summaries};
+use crate::info::{end_cause, status};
+use crate::rundir::RunDirs;
+use crate::{labels, names, summaries};
 use bollard::models::EventMessage;
 use bollard::query_parameters::EventsOptionsBuilder;
 use futures_util::{Stream, StreamExt, stream};
 use kennel_core::{EventStream, Result};
-use kennel_types::{Event, EventKind, SandboxId};
-use std::collections::{HashMap, VecDeque};
+use kennel_types::{EndCause, Event, EventKind, SandboxId, Status, steps};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -26,30 +23,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How long to wait for an engine that is gone.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The state of a sandbox, as far as it was reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    Made,
-    Runs,
-    Ended,
-}
-
-impl Phase {
-    /// Converts the engine's name of a state.
-    pub(crate) fn of(state: &str) -> Self {
-        match state {
-            "running" | "paused" | "restarting" | "stopping" => Self::Runs,
-            "created" | "configured" | "initialized" => Self::Made,
-            _ => Self::Ended,
-        }
-    }
-}
-
 type Live = Pin<Box<dyn Stream<Item = Result<EventMessage, bollard::errors::Error>> + Send>>;
 
 struct Watch {
     engine: Arc<Engine>,
     installation: String,
+    /// Tells which ends were requested.
+    run_dirs: Arc<RunDirs>,
     known: Known,
     /// The time of the last event, in nanoseconds since 1970.
     heard: u128,
@@ -57,12 +37,13 @@ struct Watch {
 }
 
 /// Returns the events from now on. If the engine is not available, this fails now, not with the first event.
-pub(crate) async fn watch(engine: Arc<Engine>, installation: &str) -> Result<EventStream> {
-    let mut watch =
-        Watch { engine, installation: installation.to_owned(), known: Known::default(), heard: now(), live: None };
+pub(crate) async fn watch(engine: Arc<Engine>, installation: &str, run_dirs: Arc<RunDirs>) -> Result<EventStream> {
+    let known = Known { provider: engine.kind().word(), ..Known::default() };
+    let mut watch = Watch { engine, installation: installation.to_owned(), run_dirs, known, heard: now(), live: None };
     watch.live = Some(watch.listen(watch.heard).await?);
-    let there = watch.list().await?;
-    watch.known.phases = there;
+    watch.known.seen = watch.list().await?;
+    // The engine has replied, so its kind is known now.
+    watch.known.provider = watch.engine.kind().word();
     Ok(Box::pin(stream::unfold(Some(watch), |watch| async move {
         let mut watch = watch?;
         match watch.next().await {
@@ -133,12 +114,15 @@ impl Watch {
         Ok(Box::pin(self.engine.api().await?.events(Some(query.build()))))
     }
 
-    async fn list(&mut self) -> Result<HashMap<SandboxId, Phase>> {
+    async fn list(&mut self) -> Result<HashMap<SandboxId, Seen>> {
         let listed = summaries(&self.engine, &self.installation, None).await?.into_iter();
         Ok(listed
             .filter_map(|found| {
-                let id = labels::sandbox_of(&found.labels.unwrap_or_default(), &self.installation)?;
-                Some((id, Phase::of(&found.state)))
+                let labels = found.labels.unwrap_or_default();
+                let id = labels::sandbox_of(&labels, &self.installation)?;
+                let container = found.names.unwrap_or_default().into_iter().next();
+                let name = names::sandbox(container.as_deref(), &labels).unwrap_or_else(|| id.to_string());
+                Some((id, Seen { status: status(&found.state), name: Some(name) }))
             })
             .collect())
     }
@@ -147,87 +131,150 @@ impl Watch {
         if let Some(at) = message.time_nano.and_then(|at| u128::try_from(at).ok()) {
             self.heard = self.heard.max(at);
         }
-        if let Some(Event { sandbox, kind }) = event(message, &self.installation) {
-            self.known.take(sandbox, kind);
+        let Some(mut report) = Report::read(message, &self.installation) else { return };
+        if report.cause.is_some() && self.run_dirs.was_stopped(&report.sandbox) {
+            report.cause = Some(EndCause::Requested);
         }
+        self.known.take(report);
     }
+}
+
+/// What an engine reported about a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Report {
+    time_ms: u64,
+    sandbox: SandboxId,
+    change: Change,
+    name: Option<String>,
+    cause: Option<EndCause>,
+    exit_code: Option<i32>,
+}
+
+/// The kind of an engine's report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Event(EventKind),
+    /// The kernel has killed a process of the sandbox, because its memory ran out. The sandbox may continue.
+    OutOfMemory,
+}
+
+impl Report {
+    /// Reads an engine's event. Returns `None` if it is about something else.
+    fn read(message: EventMessage, installation: &str) -> Option<Self> {
+        // Docker's word, and Podman's if it differs.
+        let change = match message.action?.as_str() {
+            "create" => Change::Event(EventKind::Created),
+            "start" => Change::Event(EventKind::Started),
+            "pause" => Change::Event(EventKind::Paused),
+            "unpause" => Change::Event(EventKind::Resumed),
+            "rename" => Change::Event(EventKind::Renamed),
+            "die" | "died" => Change::Event(EventKind::Stopped),
+            "destroy" | "remove" => Change::Event(EventKind::Removed),
+            "oom" => Change::OutOfMemory,
+            _ => return None,
+        };
+        let attributes = message.actor?.attributes?;
+        let sandbox = labels::sandbox_of(&attributes, installation)?;
+        let main = attributes.get(labels::MAIN).is_some_and(|text| text == "true");
+        let ended = change == Change::Event(EventKind::Stopped);
+        let code = ["exitCode", "containerExitCode"].into_iter().find_map(|key| attributes.get(key)?.parse().ok());
+        let code: Option<i32> = code.filter(|_| ended);
+        let nanos = message.time_nano.and_then(|at| u64::try_from(at).ok());
+        Some(Self {
+            time_ms: nanos.map_or_else(|| (now() / 1_000_000) as u64, |nanos| nanos / 1_000_000),
+            name: names::sandbox(attributes.get("name").map(String::as_str), &attributes),
+            cause: code.map(|code| end_cause(main, code, false)),
+            exit_code: code.filter(|_| main),
+            sandbox,
+            change,
+        })
+    }
+}
+
+/// A sandbox as it was reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    status: Status,
+    /// Its name, unless only events were seen that do not contain it.
+    name: Option<String>,
 }
 
 /// The reported states, and the events to report.
 #[derive(Default)]
 struct Known {
-    phases: HashMap<SandboxId, Phase>,
+    provider: &'static str,
+    seen: HashMap<SandboxId, Seen>,
+    /// Sandboxes of which a process was killed because memory ran out, since they were started.
+    out_of_memory: HashSet<SandboxId>,
     told: VecDeque<Event>,
 }
 
 impl Known {
-    /// Adds an event, unless it is already known.
-    fn take(&mut self, sandbox: SandboxId, kind: EventKind) {
-        let before = self.phases.get(&sandbox).copied();
-        let mut tell = |kind| self.told.push_back(Event { sandbox: sandbox.clone(), kind });
-        let after = match (kind, before) {
-            (EventKind::Created, None) => {
-                tell(EventKind::Created);
-                Some(Phase::Made)
-            }
-            (EventKind::Started, None | Some(Phase::Made | Phase::Ended)) => {
-                if before.is_none() {
-                    tell(EventKind::Created);
-                }
-                tell(EventKind::Started);
-                Some(Phase::Runs)
-            }
-            (EventKind::Stopped, Some(Phase::Runs)) => {
-                tell(EventKind::Stopped);
-                Some(Phase::Ended)
-            }
-            (EventKind::Removed, Some(phase)) => {
-                if phase == Phase::Runs {
-                    tell(EventKind::Stopped);
-                }
-                tell(EventKind::Removed);
-                None
-            }
-            _ => before,
+    /// Adds the events of a report, unless they are already known.
+    fn take(&mut self, report: Report) {
+        let before = self.seen.get(&report.sandbox).cloned();
+        let Change::Event(kind) = report.change else {
+            self.out_of_memory.insert(report.sandbox);
+            return;
         };
-        match after {
-            Some(phase) => self.phases.insert(sandbox, phase),
-            None => self.phases.remove(&sandbox),
+        let name = report.name.clone().or_else(|| before.as_ref().and_then(|seen| seen.name.clone()));
+        if kind == EventKind::Renamed
+            && let Some(seen) = self.seen.get_mut(&report.sandbox)
+            && seen.name != name
+        {
+            seen.name.clone_from(&name);
+            self.tell(&report, EventKind::Renamed);
+        }
+        let was = before.map(|seen| seen.status);
+        let now = Status::after(was, kind);
+        for step in steps(was, now) {
+            self.tell(&report, step);
+        }
+        match now {
+            Some(status) => drop(self.seen.insert(report.sandbox, Seen { status, name })),
+            None => drop(self.seen.remove(&report.sandbox)),
+        }
+    }
+
+    fn tell(&mut self, report: &Report, kind: EventKind) {
+        let oom = match kind {
+            EventKind::Started | EventKind::Stopped => self.out_of_memory.remove(&report.sandbox),
+            _ => false,
         };
+        let ended = kind == EventKind::Stopped;
+        let killed = oom && report.exit_code == Some(KILLED) && report.cause != Some(EndCause::Requested);
+        self.told.push_back(Event {
+            time_ms: report.time_ms,
+            provider: self.provider.to_owned(),
+            sandbox: Some(report.sandbox.clone()),
+            kind,
+            name: report.name.clone().filter(|_| kind == EventKind::Renamed),
+            cause: if killed { Some(EndCause::OutOfMemory) } else { report.cause }.filter(|_| ended),
+            exit_code: report.exit_code.filter(|_| ended),
+        });
     }
 
     /// Adds the events that must have happened to reach the current state.
-    fn compare(&mut self, there: HashMap<SandboxId, Phase>) {
-        let gone: Vec<SandboxId> = self.phases.keys().filter(|id| !there.contains_key(*id)).cloned().collect();
-        for id in gone {
-            self.take(id, EventKind::Removed);
-        }
-        for (id, phase) in there {
-            self.take(id.clone(), EventKind::Created);
-            match phase {
-                Phase::Made => {}
-                Phase::Runs => self.take(id, EventKind::Started),
-                Phase::Ended => {
-                    self.take(id.clone(), EventKind::Stopped);
-                    self.phases.insert(id, Phase::Ended);
-                }
+    fn compare(&mut self, there: HashMap<SandboxId, Seen>) {
+        let time_ms = (now() / 1_000_000) as u64;
+        let ids: HashSet<SandboxId> = self.seen.keys().chain(there.keys()).cloned().collect();
+        for sandbox in ids {
+            let (before, now) = (self.seen.get(&sandbox), there.get(&sandbox));
+            let name = now.and_then(|seen| seen.name.clone());
+            let change = Change::Event(EventKind::Missed);
+            let report = Report { time_ms, sandbox, change, name, cause: None, exit_code: None };
+            let renamed = before.zip(now).is_some_and(|(before, now)| before.name != now.name);
+            let kinds = steps(before.map(|seen| seen.status), now.map(|seen| seen.status));
+            for kind in renamed.then_some(EventKind::Renamed).into_iter().chain(kinds) {
+                self.tell(&report, kind);
             }
         }
+        self.seen = there;
     }
 }
 
-fn event(message: EventMessage, installation: &str) -> Option<Event> {
-    // Docker's word, and Podman's if it differs.
-    let kind = match message.action?.as_str() {
-        "create" => EventKind::Created,
-        "start" => EventKind::Started,
-        "die" | "died" => EventKind::Stopped,
-        "destroy" | "remove" => EventKind::Removed,
-        _ => return None,
-    };
-    let sandbox = labels::sandbox_of(&message.actor?.attributes?, installation)?;
-    Some(Event { sandbox, kind })
-}
+/// The exit code of a process that was killed.
+const KILLED: i32 = 128 + 9;
 
 fn now() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
@@ -246,62 +293,136 @@ async fn back_off(pause: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use EventKind::{Created, Removed, Started, Stopped};
+    use EventKind::{Created, Paused, Removed, Renamed, Resumed, Started, Stopped};
 
     fn id(name: &str) -> SandboxId {
         SandboxId::new(name).unwrap()
+    }
+
+    fn report(name: &str, kind: EventKind) -> Report {
+        let change = Change::Event(kind);
+        Report { time_ms: 1, sandbox: id(name), change, name: Some(name.into()), cause: None, exit_code: None }
     }
 
     fn told(known: &mut Known) -> Vec<EventKind> {
         known.told.drain(..).map(|event| event.kind).collect()
     }
 
+    fn message(action: &str, installation: &str, more: &[(&str, &str)]) -> EventMessage {
+        let mut attributes = serde_json::json!({"kennel.id": "abc", "kennel.installation": installation});
+        for (key, value) in more {
+            attributes[*key] = (*value).into();
+        }
+        let message = serde_json::json!({
+            "Type": "container", "Action": action, "timeNano": 1_700_000_000_000_000_000_i64,
+            "Actor": {"ID": "0123", "Attributes": attributes},
+        });
+        serde_json::from_value(message).unwrap()
+    }
+
     #[test]
     fn events_of_our_containers_are_read_and_others_left() {
         let read = |action: &str, installation: &str| {
-            let message = serde_json::json!({
-                "Type": "container", "Action": action, "time": 1,
-                "Actor": {"ID": "0123", "Attributes": {"kennel.id": "abc", "kennel.installation": installation}},
-            });
-            event(serde_json::from_value(message).unwrap(), "here").map(|event| event.kind)
+            Report::read(message(action, installation, &[]), "here").map(|report| report.change)
         };
-        assert_eq!(read("create", "here"), Some(Created));
-        assert_eq!(read("start", "here"), Some(Started));
-        assert_eq!(read("die", "here"), Some(Stopped));
-        assert_eq!(read("destroy", "here"), Some(Removed));
-        assert_eq!(read("remove", "here"), Some(Removed));
+        let words = [
+            ("create", Created),
+            ("start", Started),
+            ("pause", Paused),
+            ("unpause", Resumed),
+            ("rename", Renamed),
+            ("die", Stopped),
+            ("died", Stopped),
+            ("destroy", Removed),
+            ("remove", Removed),
+        ];
+        for (word, kind) in words {
+            assert_eq!(read(word, "here"), Some(Change::Event(kind)), "{word}");
+        }
+        assert_eq!(read("oom", "here"), Some(Change::OutOfMemory));
         assert_eq!(read("exec_start: sh", "here"), None);
         assert_eq!(read("die", "there"), None);
+    }
+
+    #[test]
+    fn an_end_has_its_exit_code_and_cause() {
+        let read = |more: &[(&str, &str)]| {
+            let report = Report::read(message("die", "here", more), "here").unwrap();
+            (report.exit_code, report.cause)
+        };
+        let main = ("kennel.main", "true");
+        assert_eq!(read(&[main, ("exitCode", "7")]), (Some(7), Some(EndCause::Exited)));
+        assert_eq!(read(&[main, ("containerExitCode", "0")]), (Some(0), Some(EndCause::Exited)));
+        assert_eq!(read(&[("exitCode", "80")]), (None, Some(EndCause::Idle)));
+        assert_eq!(read(&[("exitCode", "81")]), (None, Some(EndCause::OwnerGone)));
+        assert_eq!(read(&[("exitCode", "137")]), (None, Some(EndCause::Killed)));
+        assert_eq!(read(&[]), (None, None));
+    }
+
+    #[test]
+    fn an_end_after_the_memory_ran_out_is_told_as_such() {
+        let mut known = Known::default();
+        let killed = Report { exit_code: Some(KILLED), cause: Some(EndCause::Exited), ..report("a", Stopped) };
+        let oom = Report { change: Change::OutOfMemory, ..report("a", Started) };
+        for report in [report("a", Started), oom, killed.clone(), report("a", Started), killed] {
+            known.take(report);
+        }
+        let causes: Vec<Option<EndCause>> =
+            known.told.drain(..).filter(|event| event.kind == Stopped).map(|event| event.cause).collect();
+        assert_eq!(causes, [Some(EndCause::OutOfMemory), Some(EndCause::Exited)]);
     }
 
     #[test]
     fn nothing_is_told_twice() {
         let mut known = Known::default();
         for kind in [Created, Created, Started, Started, Stopped, Stopped, Started, Removed, Removed, Stopped] {
-            known.take(id("a"), kind);
+            known.take(report("a", kind));
         }
         assert_eq!(told(&mut known), [Created, Started, Stopped, Started, Stopped, Removed]);
     }
 
     #[test]
+    fn pauses_and_new_names_are_told() {
+        let mut known = Known::default();
+        for kind in [Started, Paused, Paused, Resumed, Resumed] {
+            known.take(report("a", kind));
+        }
+        known.take(Report { name: Some("other".into()), ..report("a", Renamed) });
+        known.take(Report { name: Some("other".into()), ..report("a", Renamed) });
+        assert_eq!(known.told.back().unwrap().name.as_deref(), Some("other"));
+        assert_eq!(told(&mut known), [Created, Started, Paused, Resumed, Renamed]);
+    }
+
+    #[test]
     fn what_was_missed_is_made_up_for() {
         let mut known = Known::default();
-        for name in ["gone", "ended", "same"] {
-            known.take(id(name), Created);
-            known.take(id(name), Started);
+        for name in ["gone", "ended", "same", "renamed"] {
+            known.take(report(name, Created));
+            known.take(report(name, Started));
         }
         known.told.clear();
-        let there = [("ended", Phase::Ended), ("same", Phase::Runs), ("new", Phase::Runs)];
-        known.compare(there.into_iter().map(|(name, phase)| (id(name), phase)).collect());
+        let seen = |name: &str, status| (id(name), Seen { status, name: Some(name.to_owned()) });
+        let mut there =
+            HashMap::from([seen("ended", Status::Stopped), seen("same", Status::Running), seen("new", Status::Paused)]);
+        there.insert(id("renamed"), Seen { status: Status::Running, name: Some("other".into()) });
+        known.compare(there);
         let mut found: Vec<(String, EventKind)> =
-            known.told.drain(..).map(|event| (event.sandbox.to_string(), event.kind)).collect();
+            known.told.drain(..).map(|event| (event.sandbox.unwrap().to_string(), event.kind)).collect();
         // Of one sandbox in order; which comes first is left to chance.
         found.sort_by(|one, other| one.0.cmp(&other.0));
-        let expected = [("ended", Stopped), ("gone", Stopped), ("gone", Removed), ("new", Created), ("new", Started)];
+        let expected = [
+            ("ended", Stopped),
+            ("gone", Stopped),
+            ("gone", Removed),
+            ("new", Created),
+            ("new", Started),
+            ("new", Paused),
+            ("renamed", Renamed),
+        ];
         assert_eq!(found, expected.map(|(name, kind)| (name.to_owned(), kind)));
         // And is not told again when the engine comes to it.
-        known.take(id("new"), Started);
-        known.take(id("ended"), Stopped);
+        known.take(report("new", Started));
+        known.take(report("ended", Stopped));
         assert_eq!(told(&mut known), []);
     }
 }

@@ -2,7 +2,7 @@
 
 mod subject;
 
-use kennel_docker::{Kind, UnixDialer};
+use kennel_docker::{EngineKind, UnixDialer};
 use kennel_testkit::{Home, docker};
 use kennel_types::SandboxSpec;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn containers() -> Containers {
         home,
         dialer: Arc::new(UnixDialer::new(&socket)),
         socket,
-        kind: Kind::Docker,
+        kind: EngineKind::Docker,
         spec: SandboxSpec { image: Some(image), ..SandboxSpec::default() },
     }
 }

@@ -2,8 +2,8 @@
 
 mod subject;
 
-use kennel_docker::Kind;
+use kennel_docker::EngineKind;
 use kennel_testkit::rootless;
 use subject::Containers;
 
-kennel_testkit::contract_of_walls!(Containers::of_a_user(Kind::Docker, rootless::socket()));
+kennel_testkit::isolation_contract!(Containers::of_a_user(EngineKind::Docker, rootless::socket()));

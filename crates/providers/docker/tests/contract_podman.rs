@@ -2,7 +2,7 @@
 
 mod subject;
 
-use kennel_docker::{Kind, UnixDialer};
+use kennel_docker::{EngineKind, UnixDialer};
 use kennel_testkit::Home;
 use kennel_testkit::podman::{Service, image_on};
 use kennel_types::{NetworkMode, SandboxSpec};
@@ -18,7 +18,7 @@ fn containers() -> Containers {
         home,
         dialer: Arc::new(UnixDialer::new(&socket)),
         socket,
-        kind: Kind::Podman,
+        kind: EngineKind::Podman,
         // A network for each takes its time, and only the cases about networks are about that.
         spec: SandboxSpec { image: Some(image), network: Some(NetworkMode::None), ..SandboxSpec::default() },
     }

@@ -2,8 +2,8 @@
 
 mod subject;
 
-use kennel_docker::Kind;
+use kennel_docker::EngineKind;
 use kennel_testkit::podman::Service;
 use subject::Containers;
 
-kennel_testkit::contract_of_walls!(Containers::of_a_user(Kind::Podman, Service::User.socket()));
+kennel_testkit::isolation_contract!(Containers::of_a_user(EngineKind::Podman, Service::User.socket()));

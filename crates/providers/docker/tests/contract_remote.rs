@@ -3,7 +3,7 @@
 
 mod subject;
 
-use kennel_docker::{Kind, TcpDialer, Tls};
+use kennel_docker::{EngineKind, TcpDialer, Tls};
 use kennel_testkit::front::Front;
 use kennel_testkit::{Home, docker};
 use kennel_types::SandboxSpec;
@@ -22,9 +22,9 @@ fn containers() -> Containers {
         home,
         dialer: Arc::new(TcpDialer::with_tls("localhost", front.port(), tls).unwrap()),
         socket,
-        kind: Kind::Docker,
+        kind: EngineKind::Docker,
         spec: SandboxSpec { image: Some(image), ..SandboxSpec::default() },
     }
 }
 
-kennel_testkit::contract_of_walls!(containers());
+kennel_testkit::isolation_contract!(containers());

@@ -1,10 +1,12 @@
 //! What only this provider has: an engine that others use too, that may be down, and that can be asked behind our back.
 //! What it shares with the other providers is in the contract suite.
 
-use kennel_core::{Provider, RemoveOptions, Sandbox};
-use kennel_docker::{Docker, DockerOptions, Kind, NamePrefix, UnixDialer};
+use kennel_core::{Provider, RemoveOptions, Sandbox, Sweep};
+use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix, UnixDialer};
 use kennel_testkit::{Home, docker, programs};
-use kennel_types::{ErrorCode, ExecSpec, Mount, NetworkMode, Owner, SandboxSpec, Status};
+use kennel_types::{
+    ErrorCode, ExecSpec, Leftover, Mount, NetworkMode, NextStep, Owner, SandboxId, SandboxSpec, Status,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +34,7 @@ impl Fixture {
         let options = DockerOptions {
             state_dir: home.state(),
             program_dir: home.path().join("programs"),
-            expected: Kind::Docker,
+            expected: EngineKind::Docker,
             installation: home.mark(),
             name_prefix,
         };
@@ -74,7 +76,10 @@ impl Fixture {
 
 fn run_dirs(home: &Home) -> Vec<String> {
     let entries = std::fs::read_dir(run_root(home)).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| name != ".swept").collect()
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| !name.starts_with('.'))
+        .collect()
 }
 
 /// The directory of the one engine's run directories.
@@ -86,7 +91,7 @@ fn run_root(home: &Home) -> PathBuf {
 }
 
 /// A provider on whatever listens at a socket.
-fn taken_for(expected: Kind, home: &Path, socket: &Path) -> Docker {
+fn taken_for(expected: EngineKind, home: &Path, socket: &Path) -> Docker {
     let options = DockerOptions {
         state_dir: home.join("state"),
         program_dir: home.join("programs"),
@@ -112,7 +117,7 @@ async fn a_malformed_reply_of_the_engine_is_an_error() {
         let (mut stream, _) = listener.accept().await.unwrap();
         stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").await.unwrap();
     });
-    let provider = taken_for(Kind::Docker, home.path(), &socket);
+    let provider = taken_for(EngineKind::Docker, home.path(), &socket);
     assert_eq!(provider.list().await.unwrap_err().code(), ErrorCode::NotAvailable);
     answer.await.unwrap();
 }
@@ -175,7 +180,7 @@ async fn the_engines_socket_is_refused_and_masked() {
         }
     });
     for socket in [&fixture.socket, &dir.join("docker.sock")] {
-        let error = fixture.provider.create(&mounting(socket)).await.unwrap_err();
+        let error = fixture.provider.create(&kennel_core::new_id().unwrap(), &mounting(socket)).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
     }
     let ping = "printf 'GET /_ping HTTP/1.0\r\n\r\n' | knock /host/docker.sock";
@@ -225,7 +230,7 @@ async fn a_refusal_of_the_engine_is_passed_on() {
     let fixture = Fixture::new();
     let mut spec = fixture.spec();
     spec.limits.millicpus = Some(1_000_000);
-    let error = fixture.provider.create(&spec).await.unwrap_err();
+    let error = fixture.provider.create(&kennel_core::new_id().unwrap(), &spec).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
     assert!(error.to_string().contains("Docker says"), "{error}");
     fixture.clean().await;
@@ -242,6 +247,12 @@ async fn leftovers_of_containers_that_are_gone_are_swept() {
         std::fs::File::open(dir).unwrap().set_modified(past).unwrap();
     }
     fixture.provider.list().await.unwrap();
+    let id = SandboxId::new("gone-long-ago").unwrap();
+    for action in [Sweep::Report, Sweep::Remove] {
+        assert!(gone.exists(), "neither a listing nor a report removes anything");
+        let found = fixture.provider.sweep(action).await.unwrap();
+        assert_eq!(found, [Leftover::RunDirectory { id: id.clone() }]);
+    }
     assert_eq!(run_dirs(&fixture.home), [sandbox.id().as_str()]);
     assert_eq!(run(&sandbox, "echo alive").await, "alive");
     fixture.clean().await;
@@ -291,10 +302,10 @@ async fn a_container_is_found_whatever_its_name_begins_with() {
     assert_eq!(fixture.provider.get(&fixture.name("crate")).await.unwrap().id, *sandbox.id());
     assert_eq!(dogs.get(&fixture.name("box")).await.unwrap_err().code(), ErrorCode::NotFound);
     // A name is one sandbox's, whatever its container's begins with.
-    let error = cats.create(&named("crate")).await.unwrap_err();
+    let error = cats.create(&kennel_core::new_id().unwrap(), &named("crate")).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::AlreadyExists, "{error}");
     assert!(error.to_string().contains(&format!("there is a container dog-{}", fixture.name("crate"))), "{error}");
-    let other = cats.create(&named("other")).await.unwrap();
+    let other = cats.create(&kennel_core::new_id().unwrap(), &named("other")).await.unwrap();
     let error = cats.rename(&other.id, &fixture.name("crate")).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::AlreadyExists, "{error}");
     fixture.clean().await;
@@ -306,7 +317,10 @@ async fn one_name_is_given_once_whatever_the_prefix() {
     let spec = SandboxSpec { name: Some(fixture.name("only-one")), ..fixture.spec() };
     for _ in 0..3 {
         let providers = ["a-", "b-", "c-", "d-"].map(|prefix| fixture.with_prefix(prefix));
-        let attempts = futures_util::future::join_all(providers.iter().map(|provider| provider.create(&spec))).await;
+        let attempts = futures_util::future::join_all(
+            providers.iter().map(async |provider| provider.create(&kennel_core::new_id().unwrap(), &spec).await),
+        )
+        .await;
         let (made, refused): (Vec<_>, Vec<_>) = attempts.into_iter().partition(Result::is_ok);
         assert_eq!(made.len(), 1, "{made:?}");
         for error in refused.into_iter().map(Result::unwrap_err) {
@@ -330,7 +344,7 @@ async fn a_silent_keeper_fails_the_start() {
         assert_eq!(error.code(), ErrorCode::StartFailed, "{error}");
         let within = Duration::from_millis(millis);
         assert_eq!(error.to_string(), format!("start sandbox {}: it took longer than {within:?}", sandbox.id()));
-        assert!(error.next_step().unwrap().contains("sandbox.startupTimeout"), "{error:?}");
+        assert!(matches!(error.next_step(), Some(NextStep::AllowLongerStart { .. })), "{error:?}");
         assert_eq!(sandbox.inspect().await.unwrap().status, Status::Stopped, "half started is not started");
     }
     fixture.clean().await;

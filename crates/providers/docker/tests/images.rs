@@ -73,7 +73,10 @@ async fn the_images_own_command_is_the_main_process(fixture: &Fixture) {
     assert_eq!(waits.inspect().await.unwrap().status, Status::Running);
     assert_eq!(run(&waits, &["echo", "given"]).await, "given");
     let none = SandboxSpec { image_main: true, image: Some(own_or(fixture)), ..fixture.spec() };
-    assert!(fixture.provider.create(&none).await.is_ok(), "the test image has a command");
+    assert!(
+        fixture.provider.create(&kennel_core::new_id().unwrap(), &none).await.is_ok(),
+        "the test image has a command"
+    );
     fixture.clean(true).await;
 }
 
@@ -154,7 +157,10 @@ async fn a_data_volume_outlives_its_sandbox(fixture: &Fixture) {
     again.remove(ALL).await.unwrap();
     assert_eq!(fixture.volumes(), [""; 0]);
     let nameless = SandboxSpec { data: true, tied: true, ..fixture.spec() };
-    assert_eq!(fixture.provider.create(&nameless).await.unwrap_err().code(), ErrorCode::InvalidConfig);
+    assert_eq!(
+        fixture.provider.create(&kennel_core::new_id().unwrap(), &nameless).await.unwrap_err().code(),
+        ErrorCode::InvalidConfig
+    );
     fixture.clean(false).await;
 }
 
@@ -171,9 +177,12 @@ async fn a_cache_is_shared_and_stays(fixture: &Fixture) {
     assert_eq!(volumes.len(), 1, "it outlives them: {volumes:?}");
     docker::docker(&fixture.socket, &["volume", "rm", &volumes[0]]);
     let twice = SandboxSpec { caches: vec![cache("/a"), cache("//a/")], ..fixture.spec() };
-    assert_eq!(fixture.provider.create(&twice).await.unwrap_err().code(), ErrorCode::InvalidConfig);
+    assert_eq!(
+        fixture.provider.create(&kennel_core::new_id().unwrap(), &twice).await.unwrap_err().code(),
+        ErrorCode::InvalidConfig
+    );
     for bad in ["relative", "/", "/.kennel/run"] {
-        let error = fixture.provider.create(&spec(bad)).await.unwrap_err();
+        let error = fixture.provider.create(&kennel_core::new_id().unwrap(), &spec(bad)).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidConfig, "{bad}: {error}");
     }
     fixture.clean(false).await;

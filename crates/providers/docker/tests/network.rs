@@ -6,7 +6,7 @@ use engines::{ALL, Fixture, on_every_engine};
 use kennel_core::Sandbox;
 use kennel_testkit::net::{answer_at, answers};
 use kennel_testkit::{Net, inside, programs};
-use kennel_types::{Layer, NetworkMode, SandboxSpec};
+use kennel_types::{IsolationLayer, NetworkMode, SandboxSpec};
 
 on_every_engine!(the_internet_is_in_reach_and_the_host_is_not);
 
@@ -19,7 +19,7 @@ async fn the_internet_is_in_reach_and_the_host_is_not(fixture: &Fixture) {
     let spec =
         SandboxSpec { workspace: Some(fixture.home.workspace()), network: Some(NetworkMode::Bridge), ..fixture.spec() };
     let sandbox = fixture.started(&spec).await;
-    assert!(sandbox.inspect().await.unwrap().enforcement.layers.contains(&Layer::NetworkFilter));
+    assert!(sandbox.inspect().await.unwrap().enforcement.layers.contains(&IsolationLayer::NetworkFilter));
     // The host gets an address, and a network that it is in. What holds is what there is when the sandbox starts.
     let net = Net::beside("kentest1");
     let near = format!("{}:7100", Net::NEAR);

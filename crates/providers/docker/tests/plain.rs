@@ -1,7 +1,7 @@
 //! An engine on a machine where our programs do not run: it runs plain commands itself, says so, and refuses the rest.
 
 use kennel_core::{Provider, RemoveOptions, Sandbox, WriteOptions};
-use kennel_docker::{Docker, DockerOptions, Kind, NamePrefix, TcpDialer, Tls};
+use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix, TcpDialer, Tls};
 use kennel_testkit::docker::Private;
 use kennel_testkit::front::Front;
 use kennel_testkit::{Home, docker, inside};
@@ -30,7 +30,7 @@ impl Elsewhere {
         let options = DockerOptions {
             state_dir: home.state(),
             program_dir: home.programs(),
-            expected: Kind::Docker,
+            expected: EngineKind::Docker,
             installation: home.mark(),
             name_prefix: NamePrefix::default(),
         };
@@ -81,7 +81,7 @@ async fn plain_commands(elsewhere: &Elsewhere) {
 
     // What ends with its maker cannot be promised.
     for asked in [SandboxSpec { tied: true, ..spec.clone() }, SandboxSpec { idle_seconds: Some(5), ..spec.clone() }] {
-        let error = elsewhere.provider.create(&asked).await.unwrap_err();
+        let error = elsewhere.provider.create(&kennel_core::new_id().unwrap(), &asked).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Unsupported);
         assert!(error.to_string().contains("no keeper runs on that engine's machine"), "{error}");
     }

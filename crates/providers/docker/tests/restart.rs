@@ -3,7 +3,7 @@
 
 use futures_util::StreamExt;
 use kennel_core::{Provider, RemoveOptions, Sandbox};
-use kennel_docker::{Docker, DockerOptions, Kind, NamePrefix, UnixDialer};
+use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix, UnixDialer};
 use kennel_testkit::docker::Private;
 use kennel_testkit::{Home, docker, eventually, inside};
 use kennel_types::{ErrorCode, EventKind, ExecSpec, NetworkMode, SandboxSpec, Status};
@@ -16,7 +16,7 @@ fn provider(home: &Home, engine: &Private) -> Arc<Docker> {
     let options = DockerOptions {
         state_dir: home.state(),
         program_dir: home.programs(),
-        expected: Kind::Docker,
+        expected: EngineKind::Docker,
         installation: home.mark(),
         name_prefix: NamePrefix::default(),
     };
@@ -36,7 +36,7 @@ async fn a_killed_engine_loses_no_sandbox() {
         let mut told: Vec<(String, EventKind)> = Vec::new();
         while told.iter().filter(|(_, kind)| *kind == EventKind::Started).count() < 20 {
             let event = events.next().await.unwrap().unwrap();
-            told.push((event.sandbox.to_string(), event.kind));
+            told.push((event.sandbox.expect("every event here has a sandbox").to_string(), event.kind));
         }
         told
     });

@@ -2,7 +2,7 @@
 
 mod engines;
 
-use engines::{ALL, Fixture, Kind};
+use engines::{ALL, EngineKind, Fixture};
 use kennel_core::{Provider, Sandbox};
 use kennel_testkit::docker::Private;
 use kennel_testkit::inside;
@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 async fn the_requested_runtime_is_used() {
     // By another name: which one it is matters to the engine alone.
     let engine = Private::start_with(&["--add-runtime", "other=/usr/sbin/runc"]);
-    let fixture = Fixture::on(Kind::Docker, engine.socket());
+    let fixture = Fixture::on(EngineKind::Docker, engine.socket());
     let spec = SandboxSpec { network: Some(NetworkMode::None), ..fixture.spec() };
     let format = "{{.HostConfig.Runtime}}";
     for (asked, runtime) in [(Some("other"), "other"), (None, "runc")] {
@@ -48,7 +48,7 @@ async fn a_start_is_attempted_again_if_a_hook_of_the_engine_fails() {
     std::fs::set_permissions(&runtime, PermissionsExt::from_mode(0o755)).unwrap();
     let argument: &'static str = format!("hooked={}", runtime.display()).leak();
     let engine = Private::start_with(vec!["--add-runtime", argument].leak());
-    let fixture = Fixture::on(Kind::Docker, engine.socket());
+    let fixture = Fixture::on(EngineKind::Docker, engine.socket());
     let spec = SandboxSpec { runtime: Some("hooked".into()), ..fixture.spec() };
     for (failures, starts) in [("1\n2\n", true), ("1\n2\n3\n", false)] {
         std::fs::write(dir.path().join("failures"), failures).unwrap();

@@ -2,11 +2,11 @@
 
 mod engines;
 
-use engines::{Fixture, Kind, on_every_engine};
+use engines::{EngineKind, Fixture, on_every_engine};
 use kennel_core::{Provider, Sandbox};
 use kennel_image::Credentials;
 use kennel_testkit::inside;
-use kennel_types::{ErrorCode, ExecSpec, SandboxSpec, Status};
+use kennel_types::{EndCause, ErrorCode, ExecSpec, NextStep, SandboxSpec, Status};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
@@ -21,26 +21,29 @@ on_every_engine!(
 
 fn word(fixture: &Fixture) -> &'static str {
     match fixture.kind {
-        Kind::Docker => "docker",
-        Kind::Podman => "podman",
+        EngineKind::Docker => "docker",
+        EngineKind::Podman => "podman",
     }
 }
 
 async fn a_missing_image_is_an_error_with_a_hint(fixture: &Fixture) {
     let image = "localhost/kennel-test/no-such-image";
     let spec = SandboxSpec { image: Some(image.into()), ..fixture.spec() };
-    let error = fixture.provider.create(&spec).await.unwrap_err();
+    let error = fixture.provider.create(&kennel_core::new_id().unwrap(), &spec).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ImageNotFound);
     assert_eq!(error.to_string(), format!("there is no image {image} on this engine"));
-    let hint = format!("{} pull {image}; or, to build it: kennel build --tag {image} DIR", word(fixture));
-    assert_eq!(error.next_step(), Some(hint.as_str()));
+    let steps = [
+        NextStep::run_on_host(format!("{} pull {image}", word(fixture))),
+        NextStep::BuildImage { image: image.to_owned() },
+    ];
+    assert_eq!(error.next_step(), Some(&NextStep::either(steps)));
     fixture.clean(false).await;
 }
 
 async fn a_stopped_engine_is_an_error_with_a_hint(fixture: &Fixture) {
     let socket = fixture.home.path().join("engine.sock");
     let provider = fixture.open(&socket, Credentials::default());
-    let title = if fixture.kind == Kind::Docker { "Docker" } else { "Podman" };
+    let title = if fixture.kind == EngineKind::Docker { "Docker" } else { "Podman" };
     for listened in [false, true] {
         if listened {
             // A socket may be all that is left of an engine.
@@ -49,10 +52,10 @@ async fn a_stopped_engine_is_an_error_with_a_hint(fixture: &Fixture) {
         let error = provider.list().await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NotAvailable);
         assert_eq!(error.to_string(), format!("Cannot connect to {title} at {}. Is it running?", socket.display()));
-        let hint = error.next_step().unwrap();
-        assert!(hint.starts_with(word(fixture)) && hint.contains("engine.sock"), "{hint}");
+        let Some(NextStep::RunOnHost { command, .. }) = error.next_step() else { panic!("{error:?}") };
+        assert!(command.starts_with(word(fixture)) && command.contains("engine.sock"), "{command}");
         let probed = provider.probe().await;
-        assert!(!probed.available && probed.fix.is_some(), "{probed:?}");
+        assert!(!probed.available && probed.next_step.is_some(), "{probed:?}");
     }
 }
 
@@ -100,7 +103,7 @@ async fn commands_in_a_stopped_sandbox_fail(fixture: &Fixture) {
     sandbox.stop(Duration::from_secs(5)).await.unwrap();
     let error = told().await;
     assert_eq!(error.code(), ErrorCode::Stopped);
-    assert!(error.next_step().is_some_and(|hint| hint.contains("kennel start")), "{error:?}");
+    assert!(matches!(error.next_step(), Some(NextStep::StartSandbox { .. })), "{error:?}");
     fixture.clean(false).await;
 }
 
@@ -112,7 +115,8 @@ async fn changes_by_other_programs_are_seen_at_once(fixture: &Fixture) {
     assert_eq!(inside::ok(&sandbox, "echo hello").await, "hello");
     fixture.ask(&["kill", &container]);
     let info = sandbox.inspect().await.unwrap();
-    assert_eq!((info.status, info.exit_code), (Status::Stopped, Some(137)));
+    assert_eq!((info.status, info.exit_code), (Status::Stopped, None), "it has no main process");
+    assert_eq!(info.end_cause, Some(EndCause::Killed));
     assert_eq!(told().await, ErrorCode::Stopped);
     sandbox.start().await.unwrap();
     assert_eq!(inside::ok(&sandbox, "echo again").await, "again");

@@ -2,11 +2,11 @@
 
 mod engines;
 
-use engines::{Fixture, Kind};
+use engines::{EngineKind, Fixture};
 use kennel_core::{Provider, Sandbox, WriteOptions};
 use kennel_testkit::docker::Private;
 use kennel_testkit::{inside, testers_ids};
-use kennel_types::{Cache, ErrorCode, Layer, Mount, NetworkMode, SandboxSpec};
+use kennel_types::{Cache, ErrorCode, Field, IsolationLayer, Mount, NetworkMode, NextStep, ProviderKind, SandboxSpec};
 
 fn with(spec: SandboxSpec, userns: &str) -> SandboxSpec {
     SandboxSpec { userns: Some(userns.into()), ..spec }
@@ -21,14 +21,14 @@ async fn root_of(sandbox: &Sandbox) -> u32 {
 
 #[tokio::test]
 async fn sandboxes_with_userns_auto_have_separate_ids() {
-    let fixture = Fixture::new(Kind::Podman);
+    let fixture = Fixture::new(EngineKind::Podman);
     let one = fixture.started(&with(fixture.spec(), "auto")).await;
     let other = fixture.started(&with(fixture.spec(), "auto")).await;
     let (first, second) = (root_of(&one).await, root_of(&other).await);
     assert!(first > 0 && second > 0 && first != second, "{first} {second}");
     let enforced = one.inspect().await.unwrap().enforcement;
     assert_eq!(enforced.mode, "podman, root, userns auto");
-    assert!(enforced.layers.contains(&Layer::UserNamespace), "{enforced:?}");
+    assert!(enforced.layers.contains(&IsolationLayer::UserNamespace), "{enforced:?}");
     // What is inside is its own to change, and it is the same after a start over.
     inside::ok(&one, "id -u | grep -qx 0 && echo kept > file").await;
     one.stop(std::time::Duration::from_secs(5)).await.unwrap();
@@ -38,37 +38,45 @@ async fn sandboxes_with_userns_auto_have_separate_ids() {
     // Without being asked for there is none, and none is told of.
     let plain = fixture.started(&with(fixture.spec(), "host")).await;
     assert_eq!(root_of(&plain).await, 0);
-    assert!(!plain.inspect().await.unwrap().enforcement.layers.contains(&Layer::UserNamespace));
+    assert!(!plain.inspect().await.unwrap().enforcement.layers.contains(&IsolationLayer::UserNamespace));
     fixture.clean(false).await;
 }
 
 #[tokio::test]
 async fn mounts_are_refused_with_userns_auto() {
-    let fixture = Fixture::new(Kind::Podman);
+    let fixture = Fixture::new(EngineKind::Podman);
     let refused = async |spec: SandboxSpec| {
-        let error = fixture.provider.create(&with(spec, "auto")).await.unwrap_err();
+        let error = fixture.provider.create(&kennel_core::new_id().unwrap(), &with(spec, "auto")).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Unsupported, "{error}");
-        (error.to_string(), error.next_step().unwrap_or_default().to_owned())
+        let steps = error.next_step().map(|step| step.options().to_vec()).unwrap_or_default();
+        (error.to_string(), steps)
     };
     let dir = fixture.home.path().to_owned();
-    let (said, hint) = refused(SandboxSpec { workspace: Some(dir.clone()), ..fixture.spec() }).await;
-    assert!(said.contains("--userns auto") && hint.contains("--no-workspace"), "{said}; {hint}");
+    let (said, steps) = refused(SandboxSpec { workspace: Some(dir.clone()), ..fixture.spec() }).await;
+    assert!(said.contains("the user namespace auto"), "{said}");
+    assert_eq!(steps, [NextStep::CopyInstead { field: Field::Workspace }]);
     let mount = Mount { host: dir, target: "/there".into(), read_only: true };
     refused(SandboxSpec { mounts: vec![mount], ..fixture.spec() }).await;
     refused(SandboxSpec { caches: vec![Cache { name: "a".into(), target: "/a".into() }], ..fixture.spec() }).await;
     refused(SandboxSpec { network: Some(NetworkMode::Host), ..fixture.spec() }).await;
-    let error = fixture.provider.create(&with(fixture.spec(), "keep-id")).await.unwrap_err();
+    let error =
+        fixture.provider.create(&kennel_core::new_id().unwrap(), &with(fixture.spec(), "keep-id")).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::Unsupported, "{error}");
-    let error = fixture.provider.create(&with(fixture.spec(), "ns:/proc/1/ns/user")).await.unwrap_err();
+    let error = fixture
+        .provider
+        .create(&kennel_core::new_id().unwrap(), &with(fixture.spec(), "ns:/proc/1/ns/user"))
+        .await
+        .unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
     fixture.clean(false).await;
 }
 
 #[tokio::test]
 async fn docker_refuses_userns_auto_and_keep_id() {
-    let fixture = Fixture::new(Kind::Docker);
+    let fixture = Fixture::new(EngineKind::Docker);
     for userns in ["auto", "keep-id"] {
-        let error = fixture.provider.create(&with(fixture.spec(), userns)).await.unwrap_err();
+        let error =
+            fixture.provider.create(&kennel_core::new_id().unwrap(), &with(fixture.spec(), userns)).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Unsupported, "{error}");
     }
     let sandbox = fixture.started(&with(fixture.spec(), "host")).await;
@@ -80,7 +88,7 @@ async fn docker_refuses_userns_auto_and_keep_id() {
 async fn sandboxes_on_a_remapping_engine_have_its_ids() {
     let _ = testers_ids(); // who has a range of ids to give
     let engine = Private::start_with(&["--userns-remap", "kennel-tester"]);
-    let fixture = Fixture::on(Kind::Docker, engine.socket());
+    let fixture = Fixture::on(EngineKind::Docker, engine.socket());
     let spec = SandboxSpec { network: Some(NetworkMode::None), ..fixture.spec() };
     let caches = vec![Cache { name: "shared".into(), target: "/shared".into() }];
     let spec = SandboxSpec { data: true, caches, ..spec };
@@ -88,7 +96,7 @@ async fn sandboxes_on_a_remapping_engine_have_its_ids() {
     assert!(root_of(&sandbox).await > 0);
     let enforced = sandbox.inspect().await.unwrap().enforcement;
     assert_eq!(enforced.mode, "docker, root, userns remap");
-    assert!(enforced.layers.contains(&Layer::UserNamespace), "{enforced:?}");
+    assert!(enforced.layers.contains(&IsolationLayer::UserNamespace), "{enforced:?}");
     inside::ok(&sandbox, "id -u | grep -qx 0 && echo kept > file && echo all > /shared/file").await;
     let files = sandbox.files(None).await.unwrap();
     files.write("/tmp/by-call", b"called", WriteOptions::default()).await.unwrap();
@@ -100,11 +108,12 @@ async fn sandboxes_on_a_remapping_engine_have_its_ids() {
     assert_eq!(inside::ok(&other, "cat /shared/file").await.trim(), "all");
     // What would be nobody's is refused, with what to do about it, and so is what would leave the range.
     let workspace = SandboxSpec { workspace: Some(fixture.home.path().to_owned()), ..fixture.spec() };
-    let error = fixture.provider.create(&workspace).await.unwrap_err();
+    let error = fixture.provider.create(&kennel_core::new_id().unwrap(), &workspace).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::Unsupported, "{error}");
-    let hint = error.next_step().unwrap_or_default();
-    assert!(hint.contains("--no-workspace") && hint.contains("--provider native"), "{error}; {hint}");
-    let error = fixture.provider.create(&with(fixture.spec(), "host")).await.unwrap_err();
+    let steps = [NextStep::CopyInstead { field: Field::Workspace }, NextStep::use_provider([ProviderKind::Native])];
+    assert_eq!(error.next_step(), Some(&NextStep::either(steps)), "{error}");
+    let error =
+        fixture.provider.create(&kennel_core::new_id().unwrap(), &with(fixture.spec(), "host")).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::Unsupported, "{error}");
     fixture.clean(false).await;
 }

@@ -2,12 +2,12 @@
 
 mod engines;
 
-use engines::Kind;
+use engines::EngineKind;
 use kennel_core::{Provider, Sandbox};
 use kennel_docker::{Docker, DockerOptions, NamePrefix, UnixDialer};
 use kennel_testkit::podman::{Service, image_on};
 use kennel_testkit::{Home, become_ordinary_user, inside, testers_ids};
-use kennel_types::{ErrorCode, ExecSpec, Layer, NetworkMode, SandboxSpec};
+use kennel_types::{ErrorCode, ExecSpec, IsolationLayer, NetworkMode, SandboxSpec};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn of_a_user() -> (Home, Arc<Docker>, SandboxSpec) {
     let options = DockerOptions {
         state_dir: home.state(),
         program_dir: home.path().join("programs"),
-        expected: Kind::Podman,
+        expected: EngineKind::Podman,
         installation: home.mark().to_lowercase(),
         name_prefix: NamePrefix::default(),
     };
@@ -53,8 +53,11 @@ async fn a_user_is_the_same_inside_and_owns_the_workspace() {
     assert_eq!(sandbox.run(&root, None, 100).await.unwrap().stdout_text().trim(), "0");
     let enforced = sandbox.inspect().await.unwrap().enforcement;
     assert!(enforced.mode.ends_with("userns keep-id"), "{enforced:?}");
-    assert!(enforced.layers.contains(&Layer::UserNamespace), "{enforced:?}");
+    assert!(enforced.layers.contains(&IsolationLayer::UserNamespace), "{enforced:?}");
     sandbox.remove(engines::ALL).await.unwrap();
-    let error = provider.create(&SandboxSpec { userns: Some("auto".into()), ..spec }).await.unwrap_err();
+    let error = provider
+        .create(&kennel_core::new_id().unwrap(), &SandboxSpec { userns: Some("auto".into()), ..spec })
+        .await
+        .unwrap_err();
     assert_eq!(error.code(), ErrorCode::Unsupported, "{error}");
 }

@@ -5,14 +5,16 @@
 //! so every connection must send a token that only the user can read.
 
 use async_trait::async_trait;
-use kennel_core::{
-    Dialed, Error, EventStream, Helper, LogOptions, LogStream, Provider, Record, Records, RemoveOptions, Result, Told,
-    connect_socket, follow_log, require, watch_records,
-};
+use kennel_core::{Dialed, Error, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result, Sweep};
 use kennel_keeper_bin::KEEPER;
 use kennel_proto::{KeeperConfig, Spawn};
+use kennel_provider::{
+    Helper, InstructedHelper, NewRecord, Record, Records, blocking, connect_socket, follow_log, is_sweep_due, permit,
+    require, watch_records,
+};
 use kennel_types::{
-    Availability, Enforcement, ErrorCode, Mode, NetworkMode, Owner, ProviderKind, SandboxId, SandboxInfo, SandboxSpec,
+    Availability, Enforcement, ErrorCode, Leftover, Mode, NetworkMode, Operation, Owner, ProviderKind, SandboxId,
+    SandboxInfo, SandboxSpec,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -30,6 +32,23 @@ impl Local {
     /// Keeps its sandboxes below `state` and the keeper program in `programs`.
     pub fn new(state: PathBuf, programs: PathBuf) -> Self {
         Self { records: Records::new("local", state), programs }
+    }
+
+    /// Does something with the records. It may block on files.
+    async fn records<T: Send + 'static>(&self, work: impl FnOnce(&Records) -> Result<T> + Send + 'static) -> Result<T> {
+        let records = self.records.clone();
+        blocking(move || work(&records)).await
+    }
+
+    /// Returns the record and the current state of a sandbox.
+    async fn find(&self, id_or_name: &str) -> Result<(Record, SandboxInfo)> {
+        let name = id_or_name.to_owned();
+        self.records(move |records| {
+            let record = records.find(&name)?;
+            let info = records.info(&record);
+            Ok((record, info))
+        })
+        .await
     }
 
     fn token_path(&self, id: &SandboxId) -> PathBuf {
@@ -64,7 +83,7 @@ impl Local {
 
     /// Starts the keeper and sends its configuration. Also returns its token. With `goes_on`, the socket stays open for
     /// the host.
-    async fn begin(&self, record: &Record, goes_on: bool) -> Result<(Told, Vec<u8>)> {
+    async fn begin(&self, record: &Record, goes_on: bool) -> Result<(InstructedHelper, Vec<u8>)> {
         let program = KEEPER
             .install(&self.programs)
             .map_err(|error| Error::io(format!("put the keeper into {}", self.programs.display()), error))?;
@@ -75,7 +94,7 @@ impl Local {
         config.host_fd = goes_on.then_some(0);
         let config = minicbor::to_vec(&config)
             .map_err(|error| Error::new(ErrorCode::Internal, format!("write the keeper's settings: {error}")))?;
-        Ok((keeper.tell(&config).await?, token))
+        Ok((keeper.instruct(&config).await?, token))
     }
 
     fn keeper_config(&self, record: &Record, token: Vec<u8>) -> KeeperConfig {
@@ -108,10 +127,10 @@ impl Provider for Local {
     }
 
     async fn probe(&self) -> Availability {
-        Availability { available: true, detail: "plain processes; isolates nothing".into(), fix: None }
+        Availability { available: true, detail: "plain processes; isolates nothing".into(), next_step: None }
     }
 
-    async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
+    async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo> {
         let mode = self.mode();
         let network = require(mode, spec)?;
         if spec.owner.is_some_and(|owner| owner != me()) {
@@ -122,16 +141,27 @@ impl Provider for Local {
         let workdir = spec.workdir.clone().or(workspace).unwrap_or_else(|| "/".into());
         let enforcement =
             Enforcement { mode: mode.name(), layers: mode.layers_with(NetworkMode::Host), limits: spec.limits };
-        let record = self.records.create(spec, workdir, network, enforcement, None, None)?;
-        Ok(self.records.info(&record))
+        let new = NewRecord { workdir, network, enforcement, image: None, first_id: None };
+        let (id, spec) = (id.clone(), spec.clone());
+        self.records(move |records| {
+            let record = records.create(&id, &spec, new)?;
+            if is_sweep_due(records.root()) {
+                // Leftovers of other sandboxes do not prevent this one.
+                let _ = records.sweep(Sweep::Remove);
+            }
+            Ok(records.info(&record))
+        })
+        .await
     }
 
     async fn start(&self, id: &SandboxId) -> Result<()> {
-        let record = self.records.find(id.as_str())?;
+        let (record, _) = self.find(id.as_str()).await?;
         let _only_me = self.records.starting(&record).await?;
-        if self.records.is_running(id) {
+        let (record, info) = self.find(id.as_str()).await?;
+        if !permit(&record.name, info.status, record.spec.tied, Operation::Start)? {
             return Ok(());
         }
+        self.records.forget_end(id);
         let (keeper, _) = self.begin(&record, false).await?;
         self.records.confirm(&record, keeper, self.line(id)).await
     }
@@ -142,61 +172,69 @@ impl Provider for Local {
         if self.records.is_running(id) {
             return self.dial(id).await;
         }
+        if !record.spec.tied {
+            self.records.forget_end(id);
+        }
         let (keeper, token) = self.begin(&record, true).await?;
         Ok(Dialed { stream: Box::new(keeper.into_line()), token: Some(token), owner: self.records.is_owned(id) })
     }
 
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
-        self.records.find(id.as_str())?;
-        if self.records.is_running(id) {
+        let (record, info) = self.find(id.as_str()).await?;
+        if permit(&record.name, info.status, record.spec.tied, Operation::Stop)? {
+            self.records.note_stop(id)?;
             self.records.end(id, self.dial(id).await, grace).await?;
         }
         Ok(())
     }
 
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
-        let record = self.records.find(id.as_str())?;
+        let (record, info) = self.find(id.as_str()).await?;
         if options.force && self.records.is_owned(id) && self.records.end_owned(id, self.line(id).await).await? {
             return Ok(());
         }
-        if self.records.is_running(id) {
-            if !options.force {
-                return Err(Error::is_running(&record.name));
-            }
+        permit(&record.name, info.status, record.spec.tied, options.operation())?;
+        if info.status.is_up() {
             self.stop(id, Duration::ZERO).await?;
         }
-        self.records.remove(&record)
+        self.records(move |records| records.remove(&record)).await
     }
 
     async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
-        let record = self.records.find(id.as_str())?;
+        let (record, info) = self.find(id.as_str()).await?;
+        permit(&record.name, info.status, record.spec.tied, Operation::Rename)?;
         let only_me = self.records.starting(&record).await?;
-        self.records.rename(&record, name, &only_me)
+        let name = name.to_owned();
+        self.records(move |records| records.rename(&record, &name, &only_me)).await
     }
 
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
-        Ok(self.records.info(&self.records.find(id_or_name)?))
+        Ok(self.find(id_or_name).await?.1)
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>> {
-        Ok(self.records.list()?.iter().map(|record| self.records.info(record)).collect())
+        self.records(|records| Ok(records.list()?.iter().map(|record| records.info(record)).collect())).await
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
-        let record = self.records.find(id.as_str())?;
-        if !self.records.is_running(id) {
-            return Err(Error::stopped(&record.name));
-        }
+        let (record, info) = self.find(id.as_str()).await?;
+        permit(&record.name, info.status, record.spec.tied, Operation::Connect)?;
         self.line(id).await
     }
 
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream> {
-        let record = self.records.find(id.as_str())?;
+        let (record, _) = self.find(id.as_str()).await?;
         let (records, id) = (self.records.clone(), record.id);
         follow_log(self.records.dir(&id), options, move || !records.is_running(&id))
     }
 
     async fn watch(&self) -> Result<EventStream> {
-        watch_records(self.records.clone())
+        let records = self.records.clone();
+        watch_records(self.records.clone(), move |record| records.info(record))
+    }
+
+    async fn sweep(&self, action: Sweep) -> Result<Vec<Leftover>> {
+        let swept = self.records(move |records| records.sweep(action)).await?;
+        Ok(swept.into_iter().map(|id| Leftover::Sandbox { id }).collect())
     }
 }

@@ -6,20 +6,20 @@
 use crate::log::Log;
 use crate::process::Process;
 use crate::script::{Fault, SharedScript};
-use crate::streams::{Link, answer};
+use crate::streams::answer;
 use crate::tree::{Tree, fail};
 use crate::{shell, tree};
 use kennel_proto::{
-    Body, Decoder, ExitReport, Failure, FailureKind, Features, Frame, GENERATION, Hello, ProcessInfo, Spawn,
+    Body, Decoder, ExitReport, Failure, FailureKind, Features, Frame, GENERATION, Limit, ProcessInfo, Spawn,
     StatsReport, Welcome, caps, encode,
 };
+use kennel_provider::keeper_server;
 use kennel_types::SandboxSpec;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 
 pub(crate) struct Keeper {
     pub(crate) tree: Arc<Tree>,
@@ -47,8 +47,10 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Why a keeper ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It was stopped, or its idle time was over.
+    /// It was stopped.
     Stopped,
+    /// Its idle time was over.
+    Idle,
     /// The main process ended.
     Main(i32),
     /// The owner of a tied sandbox disconnected.
@@ -118,7 +120,7 @@ impl Keeper {
                 used = busy.wait_for(|count| *count == 0) => if used.is_err() { return },
             }
             if tokio::time::timeout(after, busy.wait_for(|count| *count > 0)).await.is_err() {
-                return self.shut_down(End::Stopped);
+                return self.shut_down(End::Idle);
             }
         }
     }
@@ -187,7 +189,7 @@ impl Keeper {
         let (mut reader, writer) = tokio::io::split(stream);
         let mut decoder = Decoder::new();
         let hello = tokio::select! {
-            hello = hello(&mut reader, &mut decoder) => hello,
+            hello = keeper_server::read_hello(&mut reader, &mut decoder) => hello,
             _ = self.ended() => None,
         };
         let Some(hello) = hello else { return };
@@ -225,37 +227,8 @@ impl Keeper {
         mut decoder: Decoder,
         out: mpsc::Sender<Frame>,
     ) {
-        let mut streams: HashMap<u32, mpsc::UnboundedSender<Body>> = HashMap::new();
-        // Dropped with this connection, which ends every stream.
-        let mut tasks = JoinSet::new();
-        while let Some(frame) = frame(&mut reader, &mut decoder).await {
-            let Frame { stream, body } = frame;
-            match body {
-                Body::Ping if stream == 0 => drop(out.send(Frame { stream: 0, body: Body::Pong }).await),
-                _ if stream == 0 => return,
-                Body::Open(request) => {
-                    streams.retain(|_, inbox| !inbox.is_closed());
-                    while tasks.try_join_next().is_some() {}
-                    if streams.contains_key(&stream) {
-                        return;
-                    }
-                    let (sender, inbox) = mpsc::unbounded_channel();
-                    let link = Link::new(stream, out.clone(), inbox);
-                    if streams.len() >= caps::STREAMS {
-                        link.send(Body::Fail(fail(FailureKind::Limit, "too many requests at once"))).await;
-                        continue;
-                    }
-                    streams.insert(stream, sender);
-                    tasks.spawn(answer(self.clone(), *request, link));
-                }
-                body => {
-                    // Frames for a stream that has ended may still arrive.
-                    if let Some(inbox) = streams.get(&stream) {
-                        let _ = inbox.send(body);
-                    }
-                }
-            }
-        }
+        let answer = |request, link| answer(self.clone(), request, link);
+        keeper_server::serve(&mut reader, &mut decoder, &out, answer).await;
     }
 }
 
@@ -265,7 +238,7 @@ impl Processes {
         let ended: Vec<u64> =
             self.known.values().filter(|process| !process.is_running()).map(|process| process.id).collect();
         if self.known.len() - ended.len() >= caps::PROCESSES {
-            return Err(fail(FailureKind::Limit, "too many commands at once"));
+            return Err(Failure::limit(Limit::Number, "too many commands at once"));
         }
         for id in ended.iter().take(ended.len().saturating_sub(caps::ENDED)) {
             self.known.remove(id);
@@ -292,26 +265,6 @@ impl Drop for Busy {
 
 async fn elapsed(limit: Duration) {
     let _ = tokio::time::timeout(limit, std::future::pending::<()>()).await;
-}
-
-async fn hello(reader: &mut ReadHalf<DuplexStream>, decoder: &mut Decoder) -> Option<Hello> {
-    match frame(reader, decoder).await? {
-        Frame { stream: 0, body: Body::Hello(hello) } => Some(hello),
-        _ => None,
-    }
-}
-
-async fn frame(reader: &mut ReadHalf<DuplexStream>, decoder: &mut Decoder) -> Option<Frame> {
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        if let Some(frame) = decoder.next_frame().ok()? {
-            return Some(frame);
-        }
-        match reader.read(&mut buffer).await {
-            Ok(0) | Err(_) => return None,
-            Ok(count) => decoder.feed(&buffer[..count]),
-        }
-    }
 }
 
 async fn drain(mut reader: ReadHalf<DuplexStream>) {

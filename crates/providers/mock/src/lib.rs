@@ -15,13 +15,12 @@ mod tree;
 pub use script::{Answer, Fault, Gate};
 
 use keeper::{End, Keeper};
-use kennel_core::labels::own_labels;
-use kennel_core::{
-    Dialed, Error, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result, check_name, new_id, require,
-};
+use kennel_core::{Dialed, Error, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result, check_name};
+use kennel_provider::labels::own_labels;
+use kennel_provider::{permit, require};
 use kennel_types::{
-    Availability, Enforcement, ErrorCode, Event, EventKind, Mode, NetworkMode, Owner, ProviderKind, SandboxId,
-    SandboxInfo, SandboxSpec, Status,
+    Availability, EndCause, Enforcement, ErrorCode, Event, EventKind, Mode, NetworkMode, NextStep, Operation, Owner,
+    ProviderKind, SandboxId, SandboxInfo, SandboxSpec, Status,
 };
 use log::Log;
 use script::SharedScript;
@@ -37,23 +36,24 @@ const PIPE: usize = 64 * 1024;
 /// A provider in memory. Clones share their sandboxes, as two programs share an engine.
 #[derive(Clone, Default)]
 pub struct Mock {
-    world: Arc<World>,
+    world: Arc<MockState>,
 }
 
 #[derive(Default)]
-struct World {
-    rooms: Mutex<BTreeMap<SandboxId, Room>>,
+struct MockState {
+    rooms: Mutex<BTreeMap<SandboxId, MockSandbox>>,
     watchers: Mutex<Vec<mpsc::UnboundedSender<Event>>>,
     script: SharedScript,
 }
 
 /// A sandbox.
-struct Room {
+struct MockSandbox {
     spec: SandboxSpec,
     network: NetworkMode,
     created_ms: u64,
     status: Status,
     exit_code: Option<i32>,
+    end_cause: Option<EndCause>,
     tree: Arc<Tree>,
     log: Arc<Log>,
     keeper: Option<Arc<Keeper>>,
@@ -95,19 +95,23 @@ impl Mock {
         }
     }
 
-    fn room<T>(&self, id: &SandboxId, act: impl FnOnce(&mut Room) -> Result<T>) -> Result<T> {
+    fn room<T>(&self, id: &SandboxId, act: impl FnOnce(&mut MockSandbox) -> Result<T>) -> Result<T> {
         act(self.world.rooms().get_mut(id).ok_or_else(|| Error::no_sandbox(id))?)
     }
 }
 
-impl World {
-    fn rooms(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Room>> {
+impl MockState {
+    fn rooms(&self) -> MutexGuard<'_, BTreeMap<SandboxId, MockSandbox>> {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, sandbox: &SandboxId, kind: EventKind) {
+        self.tell_all(&event(sandbox, kind));
+    }
+
+    fn tell_all(&self, event: &Event) {
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        watchers.retain(|watcher| watcher.send(Event { sandbox: sandbox.clone(), kind }).is_ok());
+        watchers.retain(|watcher| watcher.send(event.clone()).is_ok());
     }
 
     /// Marks a sandbox as stopped, if it still has this keeper.
@@ -122,8 +126,15 @@ impl World {
         if let End::Main(code) = end {
             room.exit_code = Some(code);
         }
+        room.end_cause = Some(match end {
+            End::Main(_) => EndCause::Exited,
+            End::Stopped => EndCause::Requested,
+            End::OwnerGone => EndCause::OwnerGone,
+            End::Idle => EndCause::Idle,
+        });
         room.log.open(false);
-        self.tell(id, EventKind::Stopped);
+        let stopped = event(id, EventKind::Stopped);
+        self.tell_all(&Event { cause: room.end_cause, exit_code: room.exit_code, ..stopped });
         if end == End::OwnerGone || room.spec.auto_remove {
             rooms.remove(id);
             self.tell(id, EventKind::Removed);
@@ -131,29 +142,47 @@ impl World {
     }
 }
 
+fn event(sandbox: &SandboxId, kind: EventKind) -> Event {
+    Event {
+        time_ms: keeper::created_ms(),
+        provider: Mode::first_of(ProviderKind::Mock).provider().to_owned(),
+        sandbox: Some(sandbox.clone()),
+        kind,
+        name: None,
+        cause: None,
+        exit_code: None,
+    }
+}
+
 /// Whether a sandbox other than `but` has this name.
-fn is_taken(rooms: &BTreeMap<SandboxId, Room>, name: &str, but: Option<&SandboxId>) -> bool {
-    let has = |id: &SandboxId, room: &Room| id.as_str() == name || room.spec.name.as_deref() == Some(name);
+fn is_taken(rooms: &BTreeMap<SandboxId, MockSandbox>, name: &str, but: Option<&SandboxId>) -> bool {
+    let has = |id: &SandboxId, room: &MockSandbox| id.as_str() == name || room.spec.name.as_deref() == Some(name);
     rooms.iter().any(|(id, room)| Some(id) != but && has(id, room))
 }
 
 fn taken(name: &str) -> Error {
-    Error::new(ErrorCode::AlreadyExists, format!("there is a sandbox {name} already")).hint(format!("kennel rm {name}"))
+    let step = NextStep::RemoveSandbox { name: name.to_owned(), force: false, volumes: false };
+    Error::new(ErrorCode::AlreadyExists, format!("there is a sandbox {name} already")).suggest(step)
 }
 
-impl Room {
+impl MockSandbox {
     fn workdir(&self) -> &str {
         self.spec.workdir.as_deref().unwrap_or("/workspace")
+    }
+
+    fn name<'a>(&'a self, id: &'a SandboxId) -> &'a str {
+        self.spec.name.as_deref().unwrap_or(id.as_str())
     }
 
     fn info(&self, id: &SandboxId, mode: &Mode) -> SandboxInfo {
         SandboxInfo {
             id: id.clone(),
-            name: self.spec.name.clone().unwrap_or_else(|| id.to_string()),
+            name: self.name(id).to_owned(),
             provider: mode.provider().to_owned(),
             status: self.status,
             created_ms: self.created_ms,
             exit_code: self.exit_code,
+            end_cause: self.end_cause,
             image: None,
             image_command: None,
             workdir: self.workdir().to_owned(),
@@ -181,57 +210,61 @@ impl Provider for Mock {
     }
 
     async fn probe(&self) -> Availability {
-        Availability { available: true, detail: "in memory".into(), fix: None }
+        Availability { available: true, detail: "in memory".into(), next_step: None }
     }
 
-    async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
+    async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo> {
         let network = require(self.mode(), spec)?;
         if spec.owner.is_some() {
             return Err(Error::unsupported(self.name(), "files that belong to a user outside"));
         }
         self.faulty(|fault| if let Fault::CreateFails(code) = fault { Some(*code) } else { None })?;
-        let id = new_id()?;
         let mut rooms = self.world.rooms();
+        if is_taken(&rooms, id.as_str(), None) {
+            return Err(taken(id.as_str()));
+        }
         if let Some(name) = spec.name.as_ref().filter(|name| is_taken(&rooms, name, None)) {
             return Err(taken(name));
         }
-        let mut room = Room {
+        let mut room = MockSandbox {
             spec: spec.clone(),
             network,
             created_ms: keeper::created_ms(),
             status: Status::Created,
             exit_code: None,
+            end_cause: None,
             tree: Arc::new(Tree::new("/")),
             log: Arc::default(),
             keeper: None,
             owner_came: false,
         };
         room.tree = Arc::new(Tree::new(room.workdir()));
-        let info = room.info(&id, self.mode());
+        let info = room.info(id, self.mode());
         rooms.insert(id.clone(), room);
-        self.world.tell(&id, EventKind::Created);
+        self.world.tell(id, EventKind::Created);
         Ok(info)
     }
 
     async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
         check_name(name)?;
         let mut rooms = self.world.rooms();
-        if let Some(room) = rooms.get(id)
-            && room.spec.tied
-        {
-            return Err(Error::is_tied(id));
+        let room = rooms.get(id).ok_or_else(|| Error::no_sandbox(id))?;
+        permit(room.name(id), room.status, room.spec.tied, Operation::Rename)?;
+        if room.name(id) == name {
+            return Ok(());
         }
         if is_taken(&rooms, name, Some(id)) {
             return Err(taken(name));
         }
         rooms.get_mut(id).ok_or_else(|| Error::no_sandbox(id))?.spec.name = Some(name.to_owned());
+        self.world.tell_all(&Event { name: Some(name.to_owned()), ..event(id, EventKind::Renamed) });
         Ok(())
     }
 
     async fn start(&self, id: &SandboxId) -> Result<()> {
         let script = self.world.script.clone();
         let keeper = self.room(id, |room| {
-            if room.keeper.is_some() {
+            if !permit(room.name(id), room.status, room.spec.tied, Operation::Start)? {
                 return Ok(None);
             }
             let start_failed = |why: &str| Error::new(ErrorCode::StartFailed, format!("start sandbox {id}: {why}"));
@@ -247,7 +280,7 @@ impl Provider for Mock {
             room.keeper = Some(keeper.clone());
             room.status = Status::Running;
             room.owner_came = false;
-            room.exit_code = None;
+            (room.exit_code, room.end_cause) = (None, None);
             self.world.tell(id, EventKind::Started);
             Ok(Some(keeper))
         })?;
@@ -274,13 +307,11 @@ impl Provider for Mock {
 
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
         self.faulty(|fault| if let Fault::RemoveFails(code) = fault { Some(*code) } else { None })?;
-        let keeper = self.room(id, |room| Ok(room.keeper.clone()))?;
-        if keeper.is_some() {
-            if !options.force {
-                let message = format!("remove sandbox {id}: it is running");
-                return Err(Error::new(ErrorCode::InvalidConfig, message)
-                    .hint(format!("kennel stop {id}, or kennel rm --force {id}")));
-            }
+        let up = self.room(id, |room| {
+            permit(room.name(id), room.status, room.spec.tied, options.operation())?;
+            Ok(room.status.is_up())
+        })?;
+        if up {
             self.stop(id, Duration::ZERO).await?;
         }
         if self.world.rooms().remove(id).is_some() {
@@ -303,6 +334,7 @@ impl Provider for Mock {
 
     async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
         let (keeper, owner) = self.room(id, |room| {
+            permit(room.name(id), room.status, room.spec.tied, Operation::Connect)?;
             let keeper = room.keeper.clone().ok_or_else(|| Error::stopped(id))?;
             Ok((keeper, room.spec.tied && !std::mem::replace(&mut room.owner_came, true)))
         })?;

@@ -1,7 +1,8 @@
 //! The log of the main process, in memory and bounded.
 
-use kennel_core::{LogChunk, LogOptions, LogStream, keep_last_lines};
+use kennel_core::{LogChunk, LogOptions, LogStream};
 use kennel_proto::Channel;
+use kennel_provider::keep_last_lines;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;

@@ -19,10 +19,10 @@ pub(crate) struct Process {
     signal: watch::Sender<i32>,
     /// The log, for the output of the main process.
     log: Option<Arc<Log>>,
-    state: Mutex<State>,
+    state: Mutex<ProcessState>,
 }
 
-pub(crate) struct State {
+pub(crate) struct ProcessState {
     output: [Ring; 2],
     stdin: VecDeque<u8>,
     stdin_taken: u64,
@@ -61,7 +61,7 @@ const CHANNELS: [Channel; 2] = [Channel::Stdout, Channel::Stderr];
 
 impl Process {
     pub(crate) fn new(id: u64, program: Vec<u8>, detached: bool, stdin: bool, log: Option<Arc<Log>>) -> Self {
-        let state = State {
+        let state = ProcessState {
             output: [Ring::default(), Ring::default()],
             stdin: VecDeque::new(),
             stdin_taken: 0,
@@ -74,7 +74,7 @@ impl Process {
         Self { id, program, detached, changed, signal, log, state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProcessState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

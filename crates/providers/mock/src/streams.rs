@@ -3,28 +3,10 @@
 use crate::keeper::{End, Keeper};
 use crate::process::{Next, Process, Reader};
 use crate::tree::fail;
-use kennel_proto::{Attach, Body, Channel, Failure, FailureKind, Frame, Outcome, Reply, Request, Spawn, caps};
+use kennel_proto::{Attach, Body, Channel, Failure, FailureKind, Outcome, Reply, Request, Spawn, caps};
+use kennel_provider::keeper_server::Link;
 use minicbor::Encode;
 use std::sync::Arc;
-use tokio::sync::mpsc;
-
-/// Both directions of a stream.
-pub(crate) struct Link {
-    stream: u32,
-    out: mpsc::Sender<Frame>,
-    inbox: mpsc::UnboundedReceiver<Body>,
-}
-
-impl Link {
-    pub(crate) fn new(stream: u32, out: mpsc::Sender<Frame>, inbox: mpsc::UnboundedReceiver<Body>) -> Self {
-        Self { stream, out, inbox }
-    }
-
-    pub(crate) async fn send(&self, body: Body) {
-        // If the connection is gone, this task ends soon.
-        let _ = self.out.send(Frame { stream: self.stream, body }).await;
-    }
-}
 
 /// The stream was closed by the host: nothing more may be sent.
 struct Closed;

@@ -12,11 +12,11 @@ type Parts = Vec<Vec<u8>>;
 
 /// A filesystem.
 pub(crate) struct Tree {
-    state: Mutex<State>,
+    state: Mutex<TreeState>,
     cwd: Parts,
 }
 
-struct State {
+struct TreeState {
     nodes: BTreeMap<Parts, Node>,
     watchers: Vec<Watcher>,
 }
@@ -39,7 +39,7 @@ impl Tree {
     /// Creates a root with the usual directories. Relative paths start at `cwd`.
     pub(crate) fn new(cwd: &str) -> Self {
         let root = Node::directory();
-        let state = State { nodes: BTreeMap::from([(Parts::new(), root)]), watchers: Vec::new() };
+        let state = TreeState { nodes: BTreeMap::from([(Parts::new(), root)]), watchers: Vec::new() };
         let tree = Self { state: Mutex::new(state), cwd: walk(Parts::new(), cwd.as_bytes()) };
         for path in ["/tmp", "/etc", "/root", cwd] {
             tree.mkdir(path.as_bytes(), true, None).expect("an empty tree takes directories");
@@ -47,7 +47,7 @@ impl Tree {
         tree
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TreeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -190,7 +190,7 @@ impl Tree {
     }
 }
 
-impl State {
+impl TreeState {
     fn find(&self, parts: &[Vec<u8>]) -> Result<&Node, Failure> {
         self.nodes.get(parts).ok_or_else(|| fail(FailureKind::NotFound, "no such file or directory"))
     }
@@ -262,7 +262,7 @@ fn walk(mut parts: Parts, path: &[u8]) -> Parts {
 }
 
 pub(crate) fn fail(kind: FailureKind, message: impl Into<String>) -> Failure {
-    Failure { kind, message: message.into() }
+    Failure::new(kind, message)
 }
 
 pub(crate) fn now_ms() -> i64 {

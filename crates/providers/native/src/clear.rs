@@ -1,7 +1,9 @@
 //! Removes what sandboxes have left behind.
 
-use kennel_jail::{CLEAR, Clear, Ids};
+use kennel_core::Sweep;
+use kennel_jail::{CLEAR, Clear, Ids, open_work_dirs};
 use kennel_keeper_bin::JAIL;
+use kennel_types::Leftover;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -15,6 +17,7 @@ const OLD: Duration = Duration::from_hours(24);
 /// Removes a sandbox's directory. In the sandbox of an ordinary user, it may contain files of ids that exist only
 /// inside, or inaccessible directories. Then the jail removes it with those ids.
 pub(crate) fn remove(dir: &Path, programs: &Path, ids: &Ids) -> Result<()> {
+    open_work_dirs(dir);
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
         done => return done,
@@ -38,8 +41,8 @@ pub(crate) fn remove(dir: &Path, programs: &Path, ids: &Ids) -> Result<()> {
     if answer == b"ok" { Ok(()) } else { Err(Error::other(String::from_utf8_lossy(&answer).into_owned())) }
 }
 
-/// Removes programs of other versions that were not used for long.
-pub(crate) fn old_programs(programs: &Path, current: &Path) -> Vec<String> {
+/// Finds programs of other versions that were not used for long, and removes or only reports them.
+pub(crate) fn old_programs(programs: &Path, current: &Path, action: Sweep) -> Vec<Leftover> {
     let mut removed = Vec::new();
     for entry in std::fs::read_dir(programs).into_iter().flatten().flatten() {
         let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with("kennel-"));
@@ -47,8 +50,9 @@ pub(crate) fn old_programs(programs: &Path, current: &Path) -> Vec<String> {
             .metadata()
             .and_then(|meta| meta.modified())
             .is_ok_and(|made| SystemTime::now().duration_since(made).is_ok_and(|age| age > OLD));
-        if ours && old && entry.path() != current && std::fs::remove_file(entry.path()).is_ok() {
-            removed.push(format!("program {}", entry.path().display()));
+        let path = entry.path();
+        if ours && old && path != current && (action == Sweep::Report || std::fs::remove_file(&path).is_ok()) {
+            removed.push(Leftover::Program { path });
         }
     }
     removed
@@ -69,7 +73,10 @@ mod tests {
         };
         let (old, current) = (make("kennel-jail-1", 100_000), make("kennel-jail-2", 100_000));
         let (fresh, other) = (make("kennel-jail-3", 10), make("notes.txt", 100_000));
-        assert_eq!(old_programs(dir.path(), &current), [format!("program {}", old.display())]);
+        for action in [Sweep::Report, Sweep::Remove] {
+            assert!(old.exists(), "a report removes nothing");
+            assert_eq!(old_programs(dir.path(), &current, action), [Leftover::Program { path: old.clone() }]);
+        }
         assert!(!old.exists() && current.exists() && fresh.exists() && other.exists());
     }
 }

@@ -2,7 +2,7 @@
 
 use kennel_core::{Error, Result};
 use kennel_jail::DISK;
-use kennel_types::{ByteSize, ErrorCode, format_bytes};
+use kennel_types::{ByteSize, ErrorCode, NextStep, format_bytes};
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -42,7 +42,8 @@ pub(crate) async fn make(dir: &Path, size: ByteSize) -> Result<()> {
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = "a disk limit needs mkfs.ext4, which is not installed";
-            Err(Error::new(ErrorCode::NotAvailable, message).hint("apt-get install e2fsprogs"))
+            Err(Error::new(ErrorCode::NotAvailable, message)
+                .suggest(NextStep::run_on_host("apt-get install e2fsprogs")))
         }
         Err(error) => Err(Error::io("run mkfs.ext4", error)),
     }

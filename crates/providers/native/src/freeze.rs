@@ -1,8 +1,9 @@
 //! Pausing with the cgroup freezer, version 2 or 1.
 //!
-//! On version 2, a sandbox with limits already has a cgroup. Any other gets one while it is paused: its processes are
-//! moved there, and each freezes as it arrives. Processes that are forked meanwhile are moved too, until none is left
-//! outside. Afterwards they are moved back to the jail's cgroup, and the cgroup is removed.
+//! On version 2, a sandbox with limits already has a cgroup. Any other sandbox gets one while it is paused: its
+//! processes are moved there, and each freezes as it arrives. Processes that are forked meanwhile are moved too, until
+//! none is left outside. When the sandbox is resumed, they are moved back to the jail's cgroup, and the temporary
+//! cgroup is removed.
 
 use crate::groups::{Groups, MOUNT};
 use kennel_core::{Error, Result};
@@ -17,19 +18,19 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// The cgroup in which a sandbox is frozen.
 struct Freezer {
     dir: PathBuf,
-    /// The file that freezes, and the two values for it.
+    /// The file that freezes and thaws the cgroup, and the values to write for thawed and frozen.
     switch: PathBuf,
     words: [&'static str; 2],
-    /// The file with the state, and its line when everything is frozen.
+    /// The file that shows the state, and the line in it that means that all processes are frozen.
     told: PathBuf,
     line: &'static str,
-    /// The hierarchy's entry in `/proc/PID/cgroup`, and its mount point.
+    /// The mark of the freezer's hierarchy in `/proc/PID/cgroup`, and the mount point of the hierarchy.
     hierarchy: (&'static str, PathBuf),
 }
 
 impl Freezer {
     /// Returns the freezer of a sandbox, whether its cgroup exists or not. `None` if the machine has no freezer.
-    fn of(groups: &Path, id: &SandboxId) -> Option<Self> {
+    fn for_sandbox(groups: &Path, id: &SandboxId) -> Option<Self> {
         if groups.join("cgroup.controllers").exists() {
             let dir = groups.join("kennel").join(id.as_str());
             let (switch, told) = (dir.join("cgroup.freeze"), dir.join("cgroup.events"));
@@ -57,18 +58,18 @@ impl Freezer {
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// Moves all processes below `jail` into the cgroup. Returns whether none is left outside.
+    /// Moves all descendants of the process `jail` into the cgroup. Returns whether all were there already.
     fn gather(&self, jail: i32) -> bool {
         let inside = self.members();
         let outside: Vec<i32> = below(jail).into_iter().filter(|pid| !inside.contains(pid)).collect();
         for pid in &outside {
-            // It is no error if a process has ended since.
+            // This fails if the process has ended meanwhile.
             let _ = std::fs::write(self.dir.join("cgroup.procs"), pid.to_string());
         }
         outside.is_empty()
     }
 
-    /// Moves all processes back to the jail's cgroup. Returns whether none is left.
+    /// Moves all processes back to the jail's cgroup. Returns whether the cgroup was empty already.
     fn release(&self, jail: i32) -> bool {
         let (mark, root) = &self.hierarchy;
         let groups = std::fs::read_to_string(format!("/proc/{jail}/cgroup")).unwrap_or_default();
@@ -84,15 +85,30 @@ impl Freezer {
 
 /// Whether all processes of the sandbox are frozen.
 pub(crate) fn is_frozen(groups: &Groups, id: &SandboxId) -> bool {
-    groups.dir().and_then(|groups| Freezer::of(groups, id)).is_some_and(|freezer| freezer.is_frozen())
+    groups.dir().and_then(|groups| Freezer::for_sandbox(groups, id)).is_some_and(|freezer| freezer.is_frozen())
 }
 
-/// Freezes everything below `jail`, or leaves it as it was.
+/// The file in a sandbox's directory that exists while the sandbox is paused. It only wakes up watchers; whether the
+/// sandbox is paused is read from the cgroup.
+const PAUSED: &str = "paused";
+
+/// Creates the file `paused` in a sandbox's directory, so that watchers notice the pause.
+pub(crate) fn note(dir: &Path) -> Result<()> {
+    let path = dir.join(PAUSED);
+    std::fs::write(&path, "").map_err(|error| Error::io(format!("write {}", path.display()), error))
+}
+
+/// Removes the file `paused` from a sandbox's directory.
+pub(crate) fn forget(dir: &Path) {
+    let _ = std::fs::remove_file(dir.join(PAUSED));
+}
+
+/// Freezes all descendants of the process `jail`. If this fails, they are thawed again.
 pub(crate) async fn freeze(groups: &Groups, id: &SandboxId, name: &str, jail: i32) -> Result<()> {
     let what = || format!("pause sandbox {name}");
     let freezer = groups
         .dir()
-        .and_then(|groups| Freezer::of(groups, id))
+        .and_then(|groups| Freezer::for_sandbox(groups, id))
         .ok_or_else(|| Error::new(ErrorCode::Unsupported, format!("{}: this machine has no freezer cgroup", what())))?;
     let began = std::fs::create_dir_all(&freezer.dir).and_then(|()| freezer.turn(true));
     began.map_err(|error| Error::io(format!("{}: {}", what(), freezer.dir.display()), error))?;
@@ -103,9 +119,9 @@ pub(crate) async fn freeze(groups: &Groups, id: &SandboxId, name: &str, jail: i3
     Err(Error::new(ErrorCode::Internal, format!("{}: its processes did not freeze within {WITHIN:?}", what())))
 }
 
-/// Thaws everything. It is no error if nothing was frozen.
+/// Thaws all processes of a sandbox. It is no error if none was frozen.
 pub(crate) async fn thaw(groups: &Groups, id: &SandboxId, name: &str, jail: i32) -> Result<()> {
-    let found = groups.dir().and_then(|groups| Freezer::of(groups, id));
+    let found = groups.dir().and_then(|groups| Freezer::for_sandbox(groups, id));
     let Some(freezer) = found.filter(|freezer| freezer.switch.exists()) else {
         return Ok(());
     };
@@ -117,24 +133,25 @@ pub(crate) async fn thaw(groups: &Groups, id: &SandboxId, name: &str, jail: i32)
     if !until(|| freezer.release(jail)).await {
         return Err(Error::new(
             ErrorCode::Internal,
-            format!("{}: some processes stay in {}", what(), freezer.dir.display()),
+            format!("{}: could not move all processes out of {}", what(), freezer.dir.display()),
         ));
     }
     let _ = std::fs::remove_dir(&freezer.dir);
     if let Some(parent) = freezer.dir.parent() {
-        // This fails while there are others.
+        // This fails while other sandboxes have a cgroup there.
         let _ = std::fs::remove_dir(parent);
     }
     Ok(())
 }
 
-/// Whether the jail created this cgroup and will remove it: on version 2, one cgroup has all limits.
+/// Whether a cgroup has limits, which means that the jail created it and will remove it. On version 1 this is always
+/// false, because limits are in other hierarchies than the freezer.
 fn has_limits(dir: &Path) -> bool {
     let set = |file: &str| std::fs::read_to_string(dir.join(file)).is_ok_and(|text| !text.starts_with("max"));
     ["memory.max", "cpu.max", "pids.max"].into_iter().any(set)
 }
 
-/// Polls until the condition holds or the time is over.
+/// Polls until the condition holds. Returns false if it does not hold within [`WITHIN`].
 async fn until(mut done: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     let mut pause = Duration::from_micros(200);
@@ -149,8 +166,8 @@ async fn until(mut done: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Returns all processes below one, from the current process table. It leaves out zombies: they do not run, they cannot
-/// be moved, and a paused parent does not reap them.
+/// Returns all descendants of a process, except zombies: they do not run, they cannot be moved, and a paused parent
+/// does not reap them.
 fn below(ancestor: i32) -> HashSet<i32> {
     let parents: Vec<(i32, i32)> = std::fs::read_dir("/proc")
         .into_iter()
@@ -159,7 +176,7 @@ fn below(ancestor: i32) -> HashSet<i32> {
         .filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name may contain any character, including parentheses.
+            // The program's name, in parentheses, may itself contain parentheses.
             let (_, after) = stat.rsplit_once(')')?;
             let mut fields = after.split_whitespace();
             let state = fields.next()?;
@@ -187,10 +204,10 @@ mod tests {
     fn both_versions_are_found() {
         let id = SandboxId::new("box").unwrap();
         let mount = tempfile::tempdir().unwrap();
-        assert!(Freezer::of(mount.path(), &id).is_none());
+        assert!(Freezer::for_sandbox(mount.path(), &id).is_none());
         std::fs::create_dir_all(mount.path().join("freezer/kennel/box")).unwrap();
         std::fs::write(mount.path().join("freezer/cgroup.procs"), "").unwrap();
-        let freezer = Freezer::of(mount.path(), &id).unwrap();
+        let freezer = Freezer::for_sandbox(mount.path(), &id).unwrap();
         assert!(!freezer.is_frozen());
         freezer.turn(true).unwrap();
         assert!(freezer.is_frozen());
@@ -198,7 +215,7 @@ mod tests {
         assert!(!freezer.is_frozen());
         std::fs::write(mount.path().join("cgroup.controllers"), "").unwrap();
         std::fs::create_dir_all(mount.path().join("kennel/box")).unwrap();
-        let freezer = Freezer::of(mount.path(), &id).unwrap();
+        let freezer = Freezer::for_sandbox(mount.path(), &id).unwrap();
         freezer.turn(true).unwrap();
         assert_eq!(std::fs::read_to_string(mount.path().join("kennel/box/cgroup.freeze")).unwrap(), "1");
         std::fs::write(mount.path().join("kennel/box/cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
@@ -213,7 +230,7 @@ mod tests {
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(below(own).contains(&i32::try_from(child.id()).unwrap()));
         child.kill().unwrap();
-        // Nobody has asked for its status yet.
+        // It stays a zombie, because `wait` was not called yet.
         let stat = format!("/proc/{}/stat", child.id());
         while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
             std::thread::yield_now();

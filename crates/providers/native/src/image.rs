@@ -1,9 +1,10 @@
 //! Images as the root filesystem of a sandbox.
 
 use crate::Native;
-use kennel_core::{Error, PullProgress, Result, TakenImage};
+use kennel_core::{Error, PullProgress, Result};
 use kennel_image::{Held, Progress, PullOptions, Reference, Store};
-use kennel_types::{ErrorCode, Pull};
+use kennel_provider::TakenImage;
+use kennel_types::{ErrorCode, NextStep, Pull};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use std::io::Read;
 use std::path::Path;
@@ -30,19 +31,20 @@ impl Native {
     /// Pulls an image into the store, according to `when`.
     pub(crate) async fn fetch(&self, name: &str, when: Pull, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<()> {
         let Some((store, options)) = self.images.as_ref().filter(|_| when != Pull::Never) else { return Ok(()) };
-        let reference: Reference = name.parse().map_err(from_image)?;
+        let reference: Reference = name.parse()?;
         let options = PullOptions { when, ..options.lock().unwrap_or_else(PoisonError::into_inner).clone() };
         let told = |Progress { part, doing, bytes }| tell(PullProgress { part, doing: doing.to_string(), bytes });
-        store.pull(&reference, &options, &told).await.map(drop).map_err(from_image)
+        store.pull(&reference, &options, &told).await.map(drop)
     }
 
     /// Returns the image with this name. It is not removed from the store while the result lives.
     pub(crate) fn hold(&self, name: &str) -> Result<Held> {
-        let reference: Reference = name.parse().map_err(from_image)?;
+        let reference: Reference = name.parse()?;
         let (store, _) = self.images.as_ref().ok_or_else(|| Error::unsupported("native", "images without a store"))?;
-        store.hold(&reference).map_err(from_image)?.ok_or_else(|| {
+        store.hold(&reference)?.ok_or_else(|| {
+            let steps = [NextStep::PullImage { image: name.to_owned() }, NextStep::LoadImage];
             Error::new(ErrorCode::ImageNotFound, format!("there is no image {name} here"))
-                .hint(format!("kennel image pull {name}, or kennel image load FILE"))
+                .suggest(NextStep::either(steps))
         })
     }
 }
@@ -56,16 +58,6 @@ pub(crate) fn taken(held: &Held) -> TakenImage {
         user: config.user.clone().filter(|user| !user.is_empty()),
         command: config.entrypoint.iter().chain(&config.cmd).cloned().collect(),
     }
-}
-
-/// Converts an error of the image crate.
-pub(crate) fn from_image(error: kennel_image::Error) -> Error {
-    let made = Error::new(error.code(), error.to_string());
-    let made = match error.next_step() {
-        Some(hint) => made.hint(hint),
-        None => made,
-    };
-    made.caused_by(error)
 }
 
 /// Reads a file in `/etc` of an image, from the topmost layer that has it. Symlinks in the image are not followed.

@@ -7,41 +7,44 @@
 //! It works with the rights of the calling user: the host's root, or an ordinary user (see `rights`).
 
 mod clear;
-mod cover;
 mod disk;
 mod freeze;
 mod groups;
 mod image;
 mod limits;
+mod mask_layer;
 mod network;
 mod plan;
+mod probe_kernel;
 mod range;
 mod rights;
 mod toolchains;
-mod trial;
 mod volumes;
 
-pub use kennel_jail::Trial;
-pub use network::{Bridge, Docker};
+pub use kennel_jail::KernelSupport;
+pub use network::{Bridge, DockerFirewall};
 
 use async_trait::async_trait;
 use kennel_core::{
-    Dialed, Error, EventStream, Guard, Helper, LogOptions, LogStream, Provider, PullProgress, Record, Records,
-    RemoveOptions, Result, Told, connect_socket, follow_log, require, watch_records,
+    Dialed, Error, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result, Sweep,
 };
 use kennel_image::{PullOptions, Store};
 use kennel_jail::{Base, EtcFile, Network, Rights};
 use kennel_keeper_bin::JAIL;
+use kennel_provider::{
+    Guard, Helper, InstructedHelper, NewRecord, Record, Records, blocking, connect_socket, follow_log, is_sweep_due,
+    permit, require, watch_records,
+};
 use kennel_types::{
-    Availability, Enforcement, ErrorCode, Layer, Mode, NetworkMode, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats,
-    Status, Support,
+    Availability, Enforcement, ErrorCode, Feature, IsolationLayer, Leftover, Mode, NetworkMode, NextStep, Operation,
+    Pull, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, Support,
 };
 use plan::Masks;
 use range::{CLAIMS, Claim, Claims};
 use rights::Maker;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use volumes::Volumes;
 
@@ -49,12 +52,12 @@ use volumes::Volumes;
 pub struct Native {
     records: Records,
     programs: PathBuf,
-    maker: Maker,
+    maker: Arc<Maker>,
     volumes: Volumes,
     images: Option<(Store, Mutex<PullOptions>)>,
     claims: Claims,
     /// That `bridge` can be had, as it was found a moment ago.
-    bridge: network::Found,
+    bridge: network::BridgeProbe,
     ahead: Mutex<Option<Ahead>>,
     /// Additional directories that no sandbox may see.
     more: Vec<PathBuf>,
@@ -75,13 +78,13 @@ struct Ahead {
 impl Native {
     /// Keeps its sandboxes below `state` and the jail program in `programs`.
     pub fn new(state: PathBuf, programs: PathBuf) -> Self {
-        let maker = Maker::myself();
+        let maker = Arc::new(Maker::myself());
         let (ids, jail) = (maker.ids.clone(), programs.clone());
         let records = Records::new("native", state).cleared_by(move |dir| clear::remove(dir, &jail, &ids));
         let volumes = Volumes::new(records.root().with_file_name("volumes"));
         let (images, ahead, claims) = (None, Mutex::new(None), Claims::new(CLAIMS));
         let (more, engines) = (Vec::new(), Vec::new());
-        let (bridge, guard) = (network::Found::default(), OnceLock::new());
+        let (bridge, guard) = (network::BridgeProbe::default(), OnceLock::new());
         Self { records, programs, maker, volumes, images, claims, bridge, ahead, more, engines, guard }
     }
 
@@ -154,9 +157,13 @@ impl Native {
 
     /// Starts a jail, which creates its namespaces and waits for the plan.
     fn jail(&self, network: Network, first_id: Option<u32>) -> Result<Helper> {
-        let first_id = first_id.map(|id| id.to_string());
-        let arguments = [Some(network.argument()), first_id.as_deref()].map(|argument| argument.map(OsStr::new));
-        Helper::start(&self.program()?, &arguments.into_iter().flatten().collect::<Vec<_>>())
+        let ids = match self.maker.rights {
+            Rights::Root => first_id.iter().map(ToString::to_string).collect(),
+            Rights::User => self.maker.ids.arguments().to_vec(),
+        };
+        let arguments: Vec<&OsStr> =
+            std::iter::once(network.argument()).chain(ids.iter().map(String::as_str)).map(OsStr::new).collect();
+        Helper::start(&self.program()?, &arguments)
     }
 
     /// The path of the jail program.
@@ -166,10 +173,12 @@ impl Native {
     }
 
     /// Starts the jail and sends the plan. With `goes_on`, the socket becomes a connection to the keeper.
-    async fn begin(&self, record: &Record, goes_on: bool) -> Result<Told> {
+    async fn begin(&self, record: &Record, goes_on: bool) -> Result<InstructedHelper> {
         if !record.spec.tied {
             // The leftovers of a killed jail may be frozen and in the same cgroup.
             limits::sweep(&self.maker.groups, &record.id).await;
+            freeze::forget(&self.records.dir(&record.id));
+            self.records.forget_end(&record.id);
         }
         let network = plan::network(record.network);
         let dir = self.records.dir(&record.id);
@@ -179,21 +188,24 @@ impl Native {
         }
         let first_id = self.charged_to(record.first_id);
         let ahead = self.ahead.lock().expect(NO_PANIC).take();
-        let fits = |has: Network| has == network || (has, network) == (Network::Joined, Network::None);
-        let jail = match ahead.filter(|ahead| fits(ahead.network) && ahead.first_id == first_id) {
+        let jail = match ahead.filter(|ahead| ahead.network == network && ahead.first_id == first_id) {
             Some(ahead) => ahead.jail,
             None => self.jail(network, first_id)?,
         };
-        make_layers(&dir)?;
-        let base = match (self.maker.rights, &record.image) {
-            (_, Some(image)) => Base::Image(plan::layers(image)?),
-            (Rights::Root, None) => cover::host(&self.ours()),
-            (Rights::User, None) => Base::Parts(cover::parts(&self.ours())),
-        };
+        let (ours, rights, image, layers) = (self.ours(), self.maker.rights, record.image.clone(), dir.clone());
+        let base = blocking(move || {
+            make_layers(&layers)?;
+            Ok(match (rights, &image) {
+                (_, Some(image)) => Base::Image(plan::layers(image)?),
+                (Rights::Root, None) => mask_layer::host(&ours),
+                (Rights::User, None) => Base::HostDirs(mask_layer::host_dirs(&ours)),
+            })
+        })
+        .await?;
         let gone = |error: Error| Error::new(ErrorCode::StartFailed, format!("start the sandbox: {error}"));
         let screens = self.guard().screens(&record.spec).await.map_err(gone)?;
         let masks = Masks { hidden: self.guard().masked().map(Path::to_owned).collect(), screens };
-        let mut plan = plan::of(record, &self.maker, &dir, &masks, base, &self.volumes)?;
+        let mut plan = plan::for_sandbox(record, &self.maker, &dir, &masks, base, &self.volumes)?;
         if record.network == NetworkMode::Bridge {
             let range = self.bridge.take(self.maker.rights).await?;
             let (link, names) = network::link(&record.id, &record.spec, self.maker.rights, range)?;
@@ -207,7 +219,7 @@ impl Native {
         plan.keeper.host_fd = goes_on.then_some(0);
         let plan = minicbor::to_vec(&plan)
             .map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))?;
-        jail.tell(&plan).await
+        jail.instruct(&plan).await
     }
 
     /// Releases its host ids.
@@ -217,6 +229,61 @@ impl Native {
         }
     }
 
+    /// Returns the record and the current state of a sandbox.
+    async fn find(&self, id_or_name: &str) -> Result<(Record, SandboxInfo)> {
+        let (look, name) = (self.look(), id_or_name.to_owned());
+        blocking(move || {
+            let record = look.records.find(&name)?;
+            let info = look.info(&record);
+            Ok((record, info))
+        })
+        .await
+    }
+
+    /// What is needed to look at sandboxes from another thread.
+    fn look(&self) -> Look {
+        Look { records: self.records.clone(), maker: self.maker.clone() }
+    }
+
+    /// Checks that the sandbox can be paused or resumed. Returns its name and the process id of its jail, or `None` if
+    /// there is nothing to do.
+    async fn to_pause(&self, id: &SandboxId, operation: Operation) -> Result<Option<(String, i32)>> {
+        if self.mode().pause == Support::Refused {
+            let what = "pausing for an ordinary user without a delegated cgroup";
+            return Err(
+                Error::unsupported("native", what).suggest(NextStep::ExplainFeature { feature: Feature::Pause })
+            );
+        }
+        let (record, info) = self.find(id.as_str()).await?;
+        if !permit(&record.name, info.status, record.spec.tied, operation)? {
+            return Ok(None);
+        }
+        let jail = self.records.holder(id).ok_or_else(|| Error::stopped(&record.name))?;
+        Ok(Some((record.name, jail.as_raw_nonzero().get())))
+    }
+
+    /// Resumes a sandbox.
+    async fn thaw(&self, id: &SandboxId, name: &str, jail: i32) -> Result<()> {
+        freeze::thaw(&self.maker.groups, id, name, jail).await?;
+        freeze::forget(&self.records.dir(id));
+        Ok(())
+    }
+
+    /// Connects to the keeper, if it listens.
+    async fn line(&self, id: &SandboxId) -> Result<Dialed> {
+        // The socket has no path inside, so no process there can replace it.
+        let stream = connect_socket(&self.records.dir(id).join("sock"), None).await?;
+        Ok(Dialed { stream: Box::new(stream), token: None, owner: self.records.is_owned(id) })
+    }
+}
+
+/// Sandboxes on disk and their cgroups, to be looked at from any thread.
+struct Look {
+    records: Records,
+    maker: Arc<Maker>,
+}
+
+impl Look {
     /// Returns the current state of the sandbox.
     fn info(&self, record: &Record) -> SandboxInfo {
         let mut info = self.records.info(record);
@@ -227,27 +294,6 @@ impl Native {
             info.ports = network::published(&self.records.dir(&record.id));
         }
         info
-    }
-
-    /// Returns the sandbox, if it can be paused, and the process id of its jail.
-    fn jail_of(&self, id: &SandboxId) -> Result<(Record, i32)> {
-        if self.mode().pause == Support::Refused {
-            let what = "pausing for an ordinary user without a delegated cgroup";
-            return Err(Error::unsupported("native", what).hint("kennel explain pause"));
-        }
-        let record = self.records.find(id.as_str())?;
-        if record.spec.tied {
-            return Err(Error::is_tied(&record.name));
-        }
-        let jail = self.records.holder(id).ok_or_else(|| Error::stopped(&record.name))?;
-        Ok((record, jail.as_raw_nonzero().get()))
-    }
-
-    /// Connects to the keeper, if it listens.
-    async fn line(&self, id: &SandboxId) -> Result<Dialed> {
-        // The socket has no path inside, so no process there can replace it.
-        let stream = connect_socket(&self.records.dir(id).join("sock"), None).await?;
-        Ok(Dialed { stream: Box::new(stream), token: None, owner: self.records.is_owned(id) })
     }
 }
 
@@ -268,9 +314,9 @@ fn make_layers(dir: &Path) -> Result<()> {
 }
 
 /// Returns what is missing on this machine, if anything.
-fn missing() -> Option<(&'static str, &'static str)> {
+fn missing() -> Option<(&'static str, NextStep)> {
     if !Path::new("/proc/self/ns/user").exists() {
-        return Some(("this kernel has no user namespaces", "boot a kernel with CONFIG_USER_NS=y"));
+        return Some(("this kernel has no user namespaces", NextStep::advice("boot a kernel with CONFIG_USER_NS=y")));
     }
     None
 }
@@ -286,21 +332,21 @@ impl Provider for Native {
     }
 
     async fn probe(&self) -> Availability {
-        if let Some((what, fix)) = missing() {
-            return Availability { available: false, detail: what.into(), fix: Some(fix.into()) };
+        if let Some((what, next_step)) = missing() {
+            return Availability { available: false, detail: what.into(), next_step: Some(next_step) };
         }
         if self.maker.rights == Rights::User
             && let Some(why) = self.refused()
         {
             let detail = format!("this kernel does not allow sandboxes for ordinary users: {why}");
-            return Availability { available: false, detail, fix: Some("kennel doctor".into()) };
+            return Availability { available: false, detail, next_step: Some(NextStep::check_machine()) };
         }
         let uname = rustix::system::uname();
         let detail = format!("Linux {}, {}", uname.release().to_string_lossy(), self.maker.describe());
-        Availability { available: true, detail, fix: None }
+        Availability { available: true, detail, next_step: None }
     }
 
-    async fn create(&self, spec: &SandboxSpec) -> Result<SandboxInfo> {
+    async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo> {
         let mode = self.maker.mode(spec.image.is_some());
         let mut network = require(mode, spec)?;
         if network == NetworkMode::Bridge
@@ -319,17 +365,24 @@ impl Provider for Native {
         let mut layers = mode.layers_with(network);
         // Landlock would prevent sandboxes inside, and some kernels do not have it. It is listed where it is active.
         if !spec.nesting && kennel_jail::landlock_version().is_ok() {
-            layers.push(Layer::Landlock);
+            layers.push(IsolationLayer::Landlock);
         }
         let enforcement = Enforcement { mode: mode.name(), layers, limits: spec.limits };
         let claim = self.claim_ahead()?;
         let first_id = claim.as_ref().map(Claim::first);
-        let record = self.records.create(spec, workdir, network, enforcement, image, first_id)?;
+        let new = NewRecord { workdir, network, enforcement, image, first_id };
+        let (records, id, asked) = (self.records.clone(), id.clone(), spec.clone());
+        let (record, mut made) = blocking(move || {
+            let record = records.create(&id, &asked, new)?;
+            let dir = records.dir(&record.id);
+            let mut made = claim.map_or(Ok(()), |claim| claim.give_to(&dir));
+            if let (Ok(()), Some(held)) = (&made, held) {
+                made = held.note(&dir);
+            }
+            Ok((record, made))
+        })
+        .await?;
         let dir = self.records.dir(&record.id);
-        let mut made = claim.map_or(Ok(()), |claim| claim.give_to(&dir));
-        if let (Ok(()), Some(held)) = (&made, held) {
-            made = held.note(&dir).map_err(image::from_image);
-        }
         if let (Ok(()), Some(size)) = (&made, spec.limits.disk) {
             made = disk::make(&dir, size).await;
         }
@@ -338,14 +391,20 @@ impl Provider for Native {
             self.give_back(&record);
             return Err(error);
         }
+        if is_sweep_due(self.records.root()) {
+            // Leftovers of other sandboxes do not prevent this one.
+            let _ = self.sweep(Sweep::Remove).await;
+        }
         Ok(self.records.info(&record))
     }
 
     async fn start(&self, id: &SandboxId) -> Result<()> {
-        let record = self.records.find(id.as_str())?;
+        let (record, _) = self.find(id.as_str()).await?;
         let _only_me = self.records.starting(&record).await?;
-        if self.records.is_running(id) {
-            return if freeze::is_frozen(&self.maker.groups, id) { Err(Error::paused(&record.name)) } else { Ok(()) };
+        // It may have been started or renamed meanwhile.
+        let (record, info) = self.find(id.as_str()).await?;
+        if !permit(&record.name, info.status, record.spec.tied, Operation::Start)? {
+            return Ok(());
         }
         let jail = self.begin(&record, false).await?;
         self.records.confirm(&record, jail, self.line(id)).await
@@ -362,19 +421,20 @@ impl Provider for Native {
     }
 
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
-        self.records.find(id.as_str())?;
-        if self.records.is_running(id) {
-            if freeze::is_frozen(&self.maker.groups, id) {
-                // Frozen processes cannot end on request.
-                self.unpause(id).await?;
-            }
-            self.records.end(id, self.dial(id).await, grace).await?;
+        let (record, info) = self.find(id.as_str()).await?;
+        if !permit(&record.name, info.status, record.spec.tied, Operation::Stop)? {
+            return Ok(());
         }
-        Ok(())
+        self.records.note_stop(id)?;
+        if let (Status::Paused, Some(jail)) = (info.status, self.records.holder(id)) {
+            // Frozen processes cannot end on request.
+            self.thaw(id, &record.name, jail.as_raw_nonzero().get()).await?;
+        }
+        self.records.end(id, self.dial(id).await, grace).await
     }
 
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
-        let record = self.records.find(id.as_str())?;
+        let (record, info) = self.find(id.as_str()).await?;
         if options.force
             && !(options.volumes && record.spec.data)
             && self.records.is_owned(id)
@@ -382,90 +442,99 @@ impl Provider for Native {
         {
             return Ok(());
         }
-        if self.records.is_running(id) {
-            if !options.force {
-                return Err(Error::is_running(&record.name));
-            }
+        permit(&record.name, info.status, record.spec.tied, options.operation())?;
+        if info.status.is_up() {
             self.stop(id, Duration::ZERO).await?;
         }
         limits::sweep(&self.maker.groups, id).await;
         if options.volumes {
-            self.volumes.remove_own(&record, &self.records.sort_out()?.0, &self.maker, &self.programs)?;
+            self.volumes.remove_own(&record, &self.records.list()?, &self.maker, &self.programs)?;
         }
-        self.records.remove(&record)?;
+        let (records, removed) = (self.records.clone(), record.clone());
+        blocking(move || records.remove(&removed)).await?;
         self.give_back(&record);
         Ok(())
     }
 
     async fn pause(&self, id: &SandboxId) -> Result<()> {
-        let (record, jail) = self.jail_of(id)?;
-        freeze::freeze(&self.maker.groups, id, &record.name, jail).await
+        let Some((name, jail)) = self.to_pause(id, Operation::Pause).await? else { return Ok(()) };
+        freeze::freeze(&self.maker.groups, id, &name, jail).await?;
+        freeze::note(&self.records.dir(id))
     }
 
     async fn unpause(&self, id: &SandboxId) -> Result<()> {
-        let (record, jail) = self.jail_of(id)?;
-        freeze::thaw(&self.maker.groups, id, &record.name, jail).await
+        match self.to_pause(id, Operation::Unpause).await? {
+            Some((name, jail)) => self.thaw(id, &name, jail).await,
+            None => Ok(()),
+        }
     }
 
     async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
-        let record = self.records.find(id.as_str())?;
+        let (record, info) = self.find(id.as_str()).await?;
+        permit(&record.name, info.status, record.spec.tied, Operation::Rename)?;
         let only_me = self.records.starting(&record).await?;
-        self.records.rename(&record, name, &only_me)
+        let (records, name) = (self.records.clone(), name.to_owned());
+        blocking(move || records.rename(&record, &name, &only_me)).await
     }
 
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
-        Ok(self.info(&self.records.find(id_or_name)?))
+        Ok(self.find(id_or_name).await?.1)
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>> {
-        let (records, swept) = self.records.sort_out()?;
-        for id in &swept {
-            limits::sweep(&self.maker.groups, id).await;
-        }
-        Ok(records.iter().map(|record| self.info(record)).collect())
+        let look = self.look();
+        blocking(move || Ok(look.records.list()?.iter().map(|record| look.info(record)).collect())).await
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
-        let record = self.records.find(id.as_str())?;
-        if !self.records.is_running(id) {
-            return Err(Error::stopped(&record.name));
-        }
-        if freeze::is_frozen(&self.maker.groups, id) {
-            return Err(Error::paused(&record.name));
-        }
+        let (record, info) = self.find(id.as_str()).await?;
+        permit(&record.name, info.status, record.spec.tied, Operation::Connect)?;
         self.line(id).await
     }
 
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream> {
-        let record = self.records.find(id.as_str())?;
+        let (record, _) = self.find(id.as_str()).await?;
         let (records, id) = (self.records.clone(), record.id);
         follow_log(self.records.dir(&id), options, move || !records.is_running(&id))
     }
 
     async fn watch(&self) -> Result<EventStream> {
-        watch_records(self.records.clone())
+        let look = self.look();
+        watch_records(self.records.clone(), move |record| look.info(record))
     }
 
     async fn pull(&self, image: &str, when: Pull, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<()> {
         self.fetch(image, when, tell).await
     }
 
-    async fn sweep(&self) -> Result<Vec<String>> {
-        let (records, gone) = self.records.sort_out()?;
-        for id in &gone {
-            limits::sweep(&self.maker.groups, id).await;
+    async fn sweep(&self, action: Sweep) -> Result<Vec<Leftover>> {
+        let records = self.records.clone();
+        let gone = blocking(move || records.sweep(action)).await?;
+        if action == Sweep::Remove {
+            for id in &gone {
+                limits::sweep(&self.maker.groups, id).await;
+            }
         }
-        let mut swept: Vec<String> = gone.iter().map(|id| format!("sandbox {id}")).collect();
-        let known: Vec<String> = records.iter().map(|record| record.id.to_string()).collect();
-        swept.extend(limits::sweep_all(&self.maker.groups, &known));
-        self.claims.sweep();
-        swept.extend(clear::old_programs(&self.programs, &self.program()?));
+        let mut swept: Vec<Leftover> = gone.into_iter().map(|id| Leftover::Sandbox { id }).collect();
+        let (look, claims, programs, program) =
+            (self.look(), self.claims.clone(), self.programs.clone(), self.program()?);
+        let rest = blocking(move || {
+            let known: Vec<String> = look.records.list()?.iter().map(|record| record.id.to_string()).collect();
+            let mut rest = limits::sweep_all(&look.maker.groups, &known, action);
+            if action == Sweep::Remove {
+                claims.sweep();
+            }
+            rest.extend(clear::old_programs(&programs, &program, action));
+            Ok(rest)
+        })
+        .await?;
+        swept.extend(rest);
         Ok(swept)
     }
 
     async fn stats(&self, id: &SandboxId) -> Result<Option<Stats>> {
-        let record = self.records.find(id.as_str())?;
-        if !self.records.is_running(id) {
+        let (record, info) = self.find(id.as_str()).await?;
+        if !info.status.is_up() {
             return Err(Error::stopped(&record.name));
         }
         Ok(limits::stats(&self.maker.groups, &record))

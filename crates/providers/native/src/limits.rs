@@ -1,8 +1,9 @@
 //! The cgroup of a sandbox, seen from outside: its resource usage, and what remains of it after a crash.
 
 use crate::groups::Groups;
-use kennel_core::Record;
-use kennel_types::{SandboxId, Stats};
+use kennel_core::Sweep;
+use kennel_provider::Record;
+use kennel_types::{Leftover, SandboxId, Stats};
 
 /// The hierarchies that may contain Kennel's cgroups, of version 2 and version 1.
 const HIERARCHIES: [&str; 5] = ["", "memory", "cpu", "pids", "freezer"];
@@ -59,9 +60,9 @@ pub(crate) async fn sweep(groups: &Groups, id: &SandboxId) {
     }
 }
 
-/// Removes cgroups that have been empty for long and belong to no known sandbox. An empty cgroup has no effect, whoever
-/// created it.
-pub(crate) fn sweep_all(groups: &Groups, known: &[String]) -> Vec<String> {
+/// Finds cgroups that have been empty for long and belong to no known sandbox, and removes or only reports them. An
+/// empty cgroup has no effect, whoever created it.
+pub(crate) fn sweep_all(groups: &Groups, known: &[String], action: Sweep) -> Vec<Leftover> {
     const LONG: std::time::Duration = std::time::Duration::from_mins(1);
     let mut removed = Vec::new();
     let Some(dir) = groups.dir() else { return removed };
@@ -72,9 +73,14 @@ pub(crate) fn sweep_all(groups: &Groups, known: &[String]) -> Vec<String> {
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let made = entry.metadata().and_then(|meta| meta.modified());
             let old = made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > LONG));
+            let path = entry.path();
             // The kernel refuses to remove a cgroup that contains processes.
-            if is_dir && old && !known.contains(&name) && std::fs::remove_dir(entry.path()).is_ok() {
-                removed.push(format!("control group {}", entry.path().display()));
+            let done = || match action {
+                Sweep::Report => std::fs::read(path.join("cgroup.procs")).is_ok_and(|processes| processes.is_empty()),
+                Sweep::Remove => std::fs::remove_dir(&path).is_ok(),
+            };
+            if is_dir && old && !known.contains(&name) && done() {
+                removed.push(Leftover::Cgroup { path });
             }
         }
     }

@@ -3,11 +3,14 @@
 use crate::groups::MOUNT;
 use crate::rights::Maker;
 use crate::volumes::Volumes;
-use crate::{cover, image, toolchains};
-use kennel_core::{Error, Guard, Record, Result, Screen, TakenImage};
+use crate::{image, mask_layer, toolchains};
+use kennel_core::{Error, Result};
 use kennel_jail::{Base, Bind, Cgroup, EtcFile, IdMap, Ids, Network, Owners, Pin, Plan, Rights};
 use kennel_proto::{KeeperConfig, LogSink, Spawn};
-use kennel_types::{ErrorCode, Layer, Mount, NetworkMode, SandboxSpec, Support};
+use kennel_provider::{Guard, Record, Screen, TakenImage};
+use kennel_types::{
+    ErrorCode, Feature, Field, IsolationLayer, Mount, NetworkMode, NextStep, ProviderKind, SandboxSpec, Support,
+};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -51,9 +54,9 @@ pub(crate) async fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker:
     if image.is_none() && maker.rights == Rights::Root && is_overlay(Path::new("/")) {
         let message = "show the host's files: its root is an overlay, as in a container, and the kernel cannot stack \
                        the two overlays on it that keep files of root unreadable";
-        return Err(Error::new(ErrorCode::Unsupported, message).hint("name an image: --image IMAGE"));
+        return Err(Error::new(ErrorCode::Unsupported, message).suggest(NextStep::set(Field::Image)));
     }
-    if let Some(dir) = guard.refused().find(|dir| cover::below_root(dir).is_none()) {
+    if let Some(dir) = guard.refused().find(|dir| mask_layer::below_root(dir).is_none()) {
         let message = format!("{} cannot be kept from sandboxes: its name is not valid UTF-8", dir.display());
         return Err(Error::new(ErrorCode::InvalidConfig, message));
     }
@@ -66,7 +69,7 @@ pub(crate) async fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker:
                 "mount {}: the path contains a symlink, which could change before it is mounted",
                 host.display()
             );
-            return Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("name {}", real.display())));
+            return Err(Error::new(ErrorCode::InvalidConfig, message).suggest(NextStep::UsePath { path: real }));
         }
         guard.check(host, &real, read_only)?;
         guard.check_socket(host, &real).await?;
@@ -86,14 +89,19 @@ pub(crate) async fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker:
     }
     if spec.image_main && spec.command.is_none() && image.is_none_or(|image| image.command.is_empty()) {
         let message = "the image defines no command";
-        return Err(Error::new(ErrorCode::InvalidConfig, message).hint("name one, after --"));
+        return Err(Error::new(ErrorCode::InvalidConfig, message).suggest(NextStep::set(Field::Command)));
     }
     if spec.runtime.is_some() {
-        return Err(Error::unsupported("native", "a choice of runtime").hint("kennel explain images"));
+        return Err(Error::unsupported("native", "a choice of runtime")
+            .suggest(NextStep::ExplainFeature { feature: Feature::Images }));
     }
     if spec.userns.is_some() {
-        return Err(Error::unsupported("native", "a choice of user namespace: each sandbox has its own")
-            .hint("leave out --userns, or use --provider podman"));
+        return Err(Error::unsupported("native", "a choice of user namespace: each sandbox has its own").suggest(
+            NextStep::either([
+                NextStep::LeaveOut { field: Field::Userns },
+                NextStep::use_provider([ProviderKind::Podman]),
+            ]),
+        ));
     }
     inside_user(user_of(spec, image), image, maker).map(drop)
 }
@@ -113,12 +121,16 @@ fn check_owners(spec: &SandboxSpec, maker: &Maker) -> Result<()> {
     for host in spec.workspace.iter().chain(writable) {
         if host.metadata().is_ok_and(|metadata| metadata.uid() == 0) {
             let message = format!(
-                "mount {}: it belongs to root, and with --nesting a sandbox could make programs there that have root's \
+                "mount {}: it belongs to root, and with nesting a sandbox could make programs there that have root's \
                  rights outside",
                 host.display()
             );
-            let hint = "use a directory of another user, -v HOST:TARGET:ro, or --no-workspace";
-            return Err(Error::new(ErrorCode::InvalidConfig, message).hint(hint));
+            let steps = [
+                NextStep::advice("use a directory of another user"),
+                NextStep::MountReadOnly,
+                NextStep::LeaveOut { field: Field::Workspace },
+            ];
+            return Err(Error::new(ErrorCode::InvalidConfig, message).suggest(NextStep::either(steps)));
         }
     }
     Ok(())
@@ -144,7 +156,7 @@ pub(crate) struct Masks {
 }
 
 /// Computes the plan for a sandbox in `dir`, on `base`, with its `volumes`.
-pub(crate) fn of(
+pub(crate) fn for_sandbox(
     record: &Record,
     maker: &Maker,
     dir: &Path,
@@ -179,13 +191,13 @@ pub(crate) fn of(
     let asked = spec.toolchains.as_ref().filter(|_| image.is_none());
     let writable = workspace.iter().chain(&spec.mounts).filter(|mount| !mount.read_only);
     let writable: Vec<&Path> = writable.map(|mount| mount.host.as_path()).collect();
-    let shown = asked.map(|asked| toolchains::of(asked, &masks.hidden, &writable)).transpose()?.unwrap_or_default();
-    if let Base::Host { cover, .. } = &mut base {
+    let shown = asked.map(|asked| toolchains::find(asked, &masks.hidden, &writable)).transpose()?.unwrap_or_default();
+    if let Base::Host { masks, .. } = &mut base {
         let targets = shown.binds.iter().filter_map(|bind| std::str::from_utf8(&bind.target).ok());
-        cover::add_places(cover, targets);
+        mask_layer::add_places(masks, targets);
     }
     let mut binds = shown.binds;
-    binds.extend(volumes.of(record, maker, user)?);
+    binds.extend(volumes.binds_for(record, maker, user)?);
     for (mount, screen) in workspace.iter().chain(&spec.mounts).zip(&masks.screens) {
         let pins = if mount.read_only { Vec::new() } else { pins(spec, mount, &masks.hidden)? };
         binds.extend(screened(mount, &owners, screen, &pins));
@@ -209,7 +221,7 @@ pub(crate) fn of(
         keeper: keeper_config(record, maker, &shown.env),
         read_only: spec.read_only,
         disk: limits.disk.is_some(),
-        landlock: record.enforcement.layers.contains(&Layer::Landlock),
+        landlock: record.enforcement.layers.contains(&IsolationLayer::Landlock),
         nesting: spec.nesting,
         remove_dir: spec.tied || spec.auto_remove,
         etc: etc(record),
@@ -252,8 +264,7 @@ fn etc(record: &Record) -> Vec<EtcFile> {
 pub(crate) fn network(mode: NetworkMode) -> Network {
     match mode {
         NetworkMode::Host => Network::Host,
-        NetworkMode::None => Network::None,
-        NetworkMode::Bridge => Network::Joined,
+        NetworkMode::None | NetworkMode::Bridge => Network::Own,
     }
 }
 
@@ -324,7 +335,7 @@ fn owners_below(top: &Path, owners: &Owners) -> Owners {
 
 /// Returns what is read-only in a git repository in a mount. Hidden paths stay hidden.
 fn pins(spec: &SandboxSpec, mount: &Mount, hidden: &[PathBuf]) -> Result<Vec<Pin>> {
-    let mut pins = kennel_core::pins(spec, &mount.host, &mount.target)?;
+    let mut pins = kennel_provider::pins(spec, &mount.host, &mount.target)?;
     let below = |dir: &Path| dir.strip_prefix(&mount.host).is_ok_and(|below| below != Path::new(""));
     let hidden: Vec<_> = hidden.iter().filter(|dir| below(dir)).collect();
     pins.retain(|pin| !hidden.iter().any(|dir| mount.host.join(&pin.path).starts_with(dir)));
@@ -376,7 +387,7 @@ fn inside_user(user: &str, image: Option<&TakenImage>, maker: &Maker) -> Result<
         },
         Some(uid) if maker.rights == Rights::User => {
             let message = format!("user {uid} cannot exist inside: you have too few subordinate ids");
-            Err(Error::new(ErrorCode::Unsupported, message).hint("kennel doctor"))
+            Err(Error::new(ErrorCode::Unsupported, message).suggest(NextStep::check_machine()))
         }
         _ => Err(Error::new(ErrorCode::InvalidConfig, format!("there is no user {user:?}"))),
     }

@@ -7,7 +7,7 @@
 //! else that claiming does. `kennel gc` removes such files.
 
 use kennel_core::{Error, Result};
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, LimitReason, NextStep};
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
@@ -69,7 +69,7 @@ impl Claims {
             }
         }
         let message = format!("no range of {IDS} user ids between {} and {} is free", ZONE.start, ZONE.end);
-        Err(Error::new(ErrorCode::LimitExceeded, message).hint("kennel gc, or kennel rm a sandbox"))
+        Err(Error::limit(LimitReason::Exhausted, message).suggest(NextStep::CollectGarbage))
     }
 
     /// Checks that a range still belongs to the sandbox in this directory, before it is started again.
@@ -82,7 +82,7 @@ impl Claims {
             return claim.give_to(dir);
         }
         let message = format!("the user ids from {first} belong to another sandbox: see {}", path.display());
-        Err(Error::new(ErrorCode::AlreadyExists, message).hint("remove one of the two sandboxes"))
+        Err(Error::new(ErrorCode::Conflict, message).advise("remove one of the two sandboxes"))
     }
 
     /// Releases a range, if it belongs to the sandbox in this directory.
@@ -92,7 +92,7 @@ impl Claims {
         }
     }
 
-    /// Removes the claims of sandboxes that are gone.
+    /// Removes the claims of sandboxes that are gone. They are no leftovers: the next sandbox would reuse them.
     pub(crate) fn sweep(&self) {
         for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if let Some(first) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
@@ -243,7 +243,7 @@ mod tests {
         distinct.dedup();
         assert_eq!(distinct.len(), sandboxes.len(), "no two have the same");
         claims.check(firsts[0], &sandboxes[0]).unwrap();
-        assert_eq!(claims.check(firsts[0], &sandboxes[1]).unwrap_err().code(), ErrorCode::AlreadyExists);
+        assert_eq!(claims.check(firsts[0], &sandboxes[1]).unwrap_err().code(), ErrorCode::Conflict);
         std::fs::remove_dir(&sandboxes[0]).unwrap();
         claims.check(firsts[0], &sandboxes[1]).unwrap();
         claims.free(firsts[0], &sandboxes[2]);

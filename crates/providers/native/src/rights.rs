@@ -2,8 +2,8 @@
 
 use crate::groups::Groups;
 use crate::range::{IDS, SHARED};
-use kennel_core::Record;
 use kennel_jail::{IdMap, Ids, Rights};
+use kennel_provider::Record;
 use kennel_types::{IdScheme, Machine, Mode, ModeKey, ProviderKind, RootSource, RunsAs};
 use std::path::Path;
 

@@ -82,7 +82,7 @@ pub(crate) struct Shown {
 /// Finds the toolchains in a home directory. `ours` are Kennel's own directories, without symlinks, which are not
 /// shown. A directory is also not shown if a symlink in one of `writable`, the mounts that the sandbox can write to,
 /// leads to it: the sandbox may have created the symlink.
-pub(crate) fn of(asked: &Toolchains, ours: &[PathBuf], writable: &[&Path]) -> Result<Shown> {
+pub(crate) fn find(asked: &Toolchains, ours: &[PathBuf], writable: &[&Path]) -> Result<Shown> {
     let mut shown = Shown::default();
     let mut search: Vec<PathBuf> = Vec::new();
     let Ok(home) = asked.home.canonicalize() else { return Ok(shown) };
@@ -97,7 +97,7 @@ pub(crate) fn of(asked: &Toolchains, ours: &[PathBuf], writable: &[&Path]) -> Re
                 continue;
             }
             let message = format!("extraToolchains {}: a symlink in a mount of the sandbox leads there", at.display());
-            return Err(Error::new(ErrorCode::InvalidConfig, message).hint("name the directory that it leads to"));
+            return Err(Error::new(ErrorCode::InvalidConfig, message).advise("name the directory that it leads to"));
         }
         let programs = known.map_or(&[""][..], |known| known.programs);
         search.extend(programs.iter().map(|dir| if dir.is_empty() { at.clone() } else { at.join(dir) }));
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn programs_are_shown_and_what_gives_access_is_not() {
         let home = home();
-        let shown = of(&asked(home.path()), &[], &[]).unwrap();
+        let shown = find(&asked(home.path()), &[], &[]).unwrap();
         let targets: Vec<_> = shown.binds.iter().map(|bind| String::from_utf8_lossy(&bind.target)).collect();
         let at = |name: &str| home.path().join(name).display().to_string();
         assert_eq!(targets, [at(".cargo/bin"), at(".pyenv"), at(".nvm")]);
@@ -236,7 +236,7 @@ mod tests {
         let node = home.path().join(".nvm/versions/node/v20/bin");
         let search =
             vec![node.clone(), "/usr/bin".into(), home.path().join(".pyenv/shims"), home.path().join("private")];
-        let shown = of(&Toolchains { search, ..asked(home.path()) }, &[], &[]).unwrap();
+        let shown = find(&Toolchains { search, ..asked(home.path()) }, &[], &[]).unwrap();
         let at = |name: &str| home.path().join(name).display().to_string();
         let path = format!("{}:{}:{}:{USUAL_PATH}", node.display(), at(".pyenv/shims"), at(".cargo/bin"));
         assert_eq!(shown.env["PATH"], path);
@@ -250,7 +250,7 @@ mod tests {
         fs::create_dir(home.path().join("kept")).unwrap();
         let ours = home.path().join("kept/state");
         fs::create_dir(&ours).unwrap();
-        let shown = of(&Toolchains { more, ..asked(home.path()) }, &[ours.canonicalize().unwrap()], &[]).unwrap();
+        let shown = find(&Toolchains { more, ..asked(home.path()) }, &[ours.canonicalize().unwrap()], &[]).unwrap();
         let hosts: Vec<_> = shown.binds.iter().map(|bind| String::from_utf8_lossy(&bind.host).into_owned()).collect();
         assert_eq!(hosts.len(), 4, "{hosts:?}");
         assert!(hosts[3].ends_with("tools/bin"));
@@ -272,7 +272,7 @@ mod tests {
         }
         let shown = |writable: &[&Path], more: &str| {
             let more = if more.is_empty() { Vec::new() } else { vec![PathBuf::from(more)] };
-            let shown = of(&Toolchains { more, ..asked(&real) }, &[], writable)?;
+            let shown = find(&Toolchains { more, ..asked(&real) }, &[], writable)?;
             let targets = shown.binds.iter().map(|bind| PathBuf::from(OsStr::from_bytes(&bind.target)));
             Ok::<Vec<PathBuf>, Error>(targets.map(|at| at.strip_prefix(&real).unwrap().to_owned()).collect())
         };

@@ -3,9 +3,10 @@
 use crate::clear;
 use crate::range::{IDS, SHARED};
 use crate::rights::Maker;
-use kennel_core::{Error, Record, Result};
+use kennel_core::{Error, Result};
 use kennel_jail::{Bind, Ids, Owners, Rights};
-use kennel_types::{ErrorCode, SandboxSpec};
+use kennel_provider::Record;
+use kennel_types::{ErrorCode, NextStep, SandboxSpec};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -30,8 +31,8 @@ impl Volumes {
         &self.root
     }
 
-    /// Returns the volumes of a sandbox. Missing ones are created and given to its `user`.
-    pub(crate) fn of(&self, record: &Record, maker: &Maker, user: u32) -> Result<Vec<Bind>> {
+    /// Returns the mounts of a sandbox's volumes. Missing ones are created and given to its `user`.
+    pub(crate) fn binds_for(&self, record: &Record, maker: &Maker, user: u32) -> Result<Vec<Bind>> {
         let spec = &record.spec;
         let own = spec.data.then(|| (own_name(record), DATA.to_owned()));
         let shared = spec.caches.iter().map(|cache| (format!("cache-{}", cache.name), cache.target.clone()));
@@ -83,9 +84,8 @@ impl Volumes {
         let shares = |other: &&Record| other.id != record.id && other.spec.data && own_name(other) == name;
         if let Some(other) = others.iter().find(shares) {
             let message = format!("the volume of {} is also that of {}", record.name, other.name);
-            return Err(
-                Error::new(ErrorCode::AlreadyExists, message).hint(format!("kennel rm --volumes {}", other.name))
-            );
+            let step = NextStep::RemoveSandbox { name: other.name.clone(), force: false, volumes: true };
+            return Err(Error::new(ErrorCode::Conflict, message).suggest(step));
         }
         match clear::remove(&self.root.join(&name), programs, &maker.ids) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

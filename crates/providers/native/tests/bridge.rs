@@ -7,7 +7,7 @@ use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
 use kennel_testkit::net::{answers, program, sandbox_interfaces};
 use kennel_testkit::{Home, NOBODYS_IDS, Net, become_ordinary_user, programs, within};
-use kennel_types::{ErrorCode, ExecSpec, NetworkMode, Port, SandboxSpec};
+use kennel_types::{ErrorCode, ExecSpec, Field, NetworkMode, NextStep, Port, SandboxSpec};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
@@ -373,7 +373,8 @@ async fn a_port_that_is_taken_is_refused_and_nothing_is_left() {
     let error = sandbox.start().await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::StartFailed);
     assert!(error.to_string().contains(&format!("127.0.0.1:{number} is taken")), "{error}");
-    assert!(error.next_step().unwrap().contains("--publish 80/tcp"), "{error:?}");
+    let free = NextStep::PublishAtFreePort { port: Some("80/tcp".parse().unwrap()) };
+    assert!(error.next_step().unwrap().options().contains(&free), "{error:?}");
     assert_eq!(sandbox_interfaces(), [""; 0]);
     drop(taken);
     sandbox.start().await.unwrap();
@@ -397,11 +398,14 @@ async fn ports_are_refused_without_bridge() {
         ..ground.spec()
     };
     for network in [NetworkMode::None, NetworkMode::Host] {
-        let error = ground.native.create(&with(Some(network), &["80"])).await.unwrap_err();
+        let error =
+            ground.native.create(&kennel_core::new_id().unwrap(), &with(Some(network), &["80"])).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
-        assert!(error.next_step().unwrap().contains("--network bridge"), "{error:?}");
+        let bridge = NextStep::set_to(Field::Network, ["bridge"]);
+        assert!(error.next_step().unwrap().options().contains(&bridge), "{error:?}");
     }
-    let error = ground.native.create(&with(None, &["3000:80", "3000:81"])).await.unwrap_err();
+    let error =
+        ground.native.create(&kennel_core::new_id().unwrap(), &with(None, &["3000:80", "3000:81"])).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
     assert!(ground.native.list().await.unwrap().is_empty());
 }

@@ -30,4 +30,4 @@ impl Subject for Rootless {
     }
 }
 
-kennel_testkit::contract_of_walls!(Rootless::new());
+kennel_testkit::isolation_contract!(Rootless::new());

@@ -60,4 +60,4 @@ impl Subject for Images {
     }
 }
 
-kennel_testkit::contract_of_walls!(Images::new());
+kennel_testkit::isolation_contract!(Images::new());

@@ -101,12 +101,12 @@ fn none_gets_out(told: &[String]) {
 
 /// Sandboxes inside were asked for: they can be made, and that is all.
 #[tokio::test]
-async fn with_sandboxes_inside_no_other_attack_gets_out() {
+async fn with_nesting_no_other_escape_succeeds() {
     only_namespaces_are_made(Maker::Root).await;
 }
 
 #[tokio::test]
-async fn with_sandboxes_inside_no_other_attack_gets_out_of_an_ordinary_users() {
+async fn with_nesting_no_other_escape_succeeds_for_an_ordinary_user() {
     only_namespaces_are_made(Maker::User).await;
 }
 

@@ -3,7 +3,7 @@
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
 use kennel_testkit::{Home, Net, docker, inside};
-use kennel_types::{ErrorCode, Mount, NetworkMode, SandboxSpec};
+use kennel_types::{ErrorCode, Mount, NetworkMode, NextStep, SandboxSpec};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
@@ -19,9 +19,9 @@ async fn a_symlink_in_place_of_a_mount_is_refused() {
         let mount = Mount { host: host.to_owned(), target: "/data".into(), read_only: true };
         SandboxSpec { mounts: vec![mount], ..SandboxSpec::default() }
     };
-    let error = native.create(&spec(&link)).await.unwrap_err();
+    let error = native.create(&kennel_core::new_id().unwrap(), &spec(&link)).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
-    assert_eq!(error.next_step(), Some("name /etc"));
+    assert_eq!(error.next_step(), Some(&NextStep::UsePath { path: "/etc".into() }));
     // As a sandbox that shares the directory could do, once it was looked at.
     let sandbox = Sandbox::create(native, &spec(&dir)).await.unwrap();
     std::fs::remove_dir(&dir).unwrap();
@@ -63,7 +63,7 @@ async fn a_path_that_cannot_be_masked_is_refused() {
     let home = Home::new();
     let odd = home.path().join(std::ffi::OsStr::from_bytes(b"\xff"));
     let native = Native::new(home.state(), home.programs()).hiding([odd]);
-    let error = native.create(&SandboxSpec::default()).await.unwrap_err();
+    let error = native.create(&kennel_core::new_id().unwrap(), &SandboxSpec::default()).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
     assert!(error.to_string().contains("cannot be kept from sandboxes"), "{error}");
 }
@@ -79,7 +79,10 @@ async fn the_socket_of_a_running_engine_is_refused() {
     for host in [socket, link] {
         std::os::unix::net::UnixStream::connect(&host).expect("whoever is not in a sandbox can connect");
         let mounts = vec![Mount { host, target: "/socket".into(), read_only: true }];
-        let error = native.create(&SandboxSpec { mounts, ..SandboxSpec::default() }).await.unwrap_err();
+        let error = native
+            .create(&kennel_core::new_id().unwrap(), &SandboxSpec { mounts, ..SandboxSpec::default() })
+            .await
+            .unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
         assert!(error.to_string().contains("engine"), "{error}");
     }

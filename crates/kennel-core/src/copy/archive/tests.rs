@@ -7,7 +7,7 @@ use tar::EntryType;
 use tokio::io::AsyncReadExt;
 
 type Found = Vec<(Entry, Vec<u8>)>;
-type Told = (Vec<u8>, Kind, Vec<u8>);
+type Told = (Vec<u8>, EntryKind, Vec<u8>);
 
 fn read(bytes: &[u8]) -> Result<Found> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -51,12 +51,12 @@ fn sample() -> (Vec<u8>, Vec<Told>) {
         entry(b"fifo", EntryType::Fifo, b"", b""),
     ]);
     let expected = vec![
-        (b"d/".to_vec(), Kind::Directory, vec![]),
-        (b"d/full".to_vec(), Kind::File, vec![7; BLOCK]),
-        (vec![b'm'; 100], Kind::File, vec![]),
-        (long.to_vec(), Kind::Symlink(longer.clone()), vec![]),
-        (longer, Kind::File, vec![9; 700]),
-        (b"fifo".to_vec(), Kind::Other("it is a FIFO, socket or device"), vec![]),
+        (b"d/".to_vec(), EntryKind::Directory, vec![]),
+        (b"d/full".to_vec(), EntryKind::File, vec![7; BLOCK]),
+        (vec![b'm'; 100], EntryKind::File, vec![]),
+        (long.to_vec(), EntryKind::Symlink(longer.clone()), vec![]),
+        (longer, EntryKind::File, vec![9; 700]),
+        (b"fifo".to_vec(), EntryKind::Other("it is a FIFO, socket or device"), vec![]),
     ];
     (archive, expected)
 }
@@ -122,7 +122,7 @@ fn extended_headers_of_posix() {
     let record = |text: &[u8]| [format!("{} ", text.len() + 4).as_bytes(), text, b"\n"].concat();
     let records = [&b"path=a\nb=c"[..], b"linkpath=\xff to it", b"mtime=1234567.89"].map(record).concat();
     let found = read(&with(&records)).unwrap();
-    assert_eq!((&found[0].0.name[..], &found[0].0.kind), (&b"a\nb=c"[..], &Kind::Symlink(b"\xff to it".to_vec())));
+    assert_eq!((&found[0].0.name[..], &found[0].0.kind), (&b"a\nb=c"[..], &EntryKind::Symlink(b"\xff to it".to_vec())));
     assert_eq!((&found[1].0.name[..], &found[1].1[..]), (&b"next"[..], &b"n"[..]), "only for one entry");
     for bad in [
         &b"14 path=ab\n"[..],
@@ -166,7 +166,8 @@ fn what_is_compressed_is_told() {
     for (start, program) in [(&b"\x1f\x8b\x08"[..], "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh9", "bzip2")] {
         let error = read(start).unwrap_err();
         assert_eq!(error.to_string(), format!("it is compressed with {program}"));
-        assert_eq!(error.next_step(), Some(&*format!("{program} -dc it | kennel cp --archive - box:/x")));
+        let step = NextStep::Decompress { program: program.into(), file: Some("it".into()), target: "box:/x".into() };
+        assert_eq!(error.next_step(), Some(&step));
     }
     assert_eq!(read(b"").unwrap_err().to_string(), "it is empty, not an archive");
 }

@@ -1,4 +1,4 @@
-//! What a person sees of a copy: warnings, and after a second a line that counts.
+//! The progress of a copy: warnings and, after a second, a line that counts files and bytes.
 
 use crate::report;
 use kennel_core::copy::{Counts, Progress};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Shows the progress of a copy. The line is removed when this is dropped.
 pub(super) struct Shown {
-    /// When the line is due next; `None` if nobody watches.
+    /// When to update the line next; `None` if progress is not shown.
     next: Option<Instant>,
     shown: bool,
 }

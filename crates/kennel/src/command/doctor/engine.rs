@@ -1,4 +1,4 @@
-//! What keeps an engine from answering.
+//! Finds out why an engine does not respond.
 
 use super::fix::Lack;
 use super::host::{Program, user};
@@ -7,12 +7,12 @@ use crate::providers::ProviderName;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
-/// Why it does not, as far as that can be seen from here.
+/// Returns what is missing for an engine to respond, as far as this process can tell.
 pub(super) fn lacks(name: ProviderName) -> Vec<Lack> {
     let Ok(endpoint) = name.endpoint() else { return Vec::new() };
     let Some(socket) = endpoint.socket() else { return Vec::new() };
     if name == ProviderName::Podman {
-        // One that the user has named is not the one that the system starts.
+        // An engine that the user has named may not be the one that the system starts.
         if environment::container_host().is_some() {
             return Vec::new();
         }
@@ -27,10 +27,10 @@ fn why(installed: bool, socket: Result<(), Errno>, named: bool, user: Option<Str
     if socket == Err(Errno::ACCESS) {
         return user.map(|user| Lack::DockerGroup { user }).into_iter().collect();
     }
-    // A socket is a sign of an engine, wherever its program is.
+    // A socket shows that there is an engine, wherever its program is.
     let here = installed || socket.is_ok();
     let program = (!here).then_some(Lack::Program(Program::Docker));
-    // One that the user has named is not the one that the system starts.
+    // An engine that the user has named may not be the one that the system starts.
     let answer = if named { Lack::DockerHost } else { Lack::DockerService };
     program.into_iter().chain([answer]).collect()
 }

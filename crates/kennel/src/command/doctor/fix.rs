@@ -1,53 +1,53 @@
-//! What gets something that is missing, on which distribution. Here is only decided: nothing is looked at, nothing is
-//! run.
+//! Decides which commands fix what is missing, depending on the distribution. This module only decides: it checks
+//! nothing and runs nothing.
 
 use super::host::{Host, Manager, Program};
 use serde::Serialize;
 
-/// Something that is not here, or not as it should be.
+/// Something that is missing or wrong on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
     /// A program that comes in a package.
     Program(Program),
-    /// Docker is installed and nobody answers where it listens.
+    /// Docker is installed, but its engine does not respond.
     DockerService,
-    /// Podman does not listen.
+    /// Podman's service does not run.
     PodmanService,
-    /// Nobody answers where `DOCKER_HOST` says.
+    /// No engine responds at `DOCKER_HOST`.
     DockerHost,
-    /// Docker's socket is not for this user.
+    /// The user has no access to Docker's socket.
     DockerGroup { user: String },
-    /// The kernel does not know overlay yet.
+    /// The kernel module for overlay filesystems is not loaded.
     OverlayModule,
-    /// The user has no ids but their own; so many from `first` on are nobody's.
+    /// The user has no subordinate ids. A free range starts at `first`.
     SubordinateIds { user: String, first: u32 },
-    /// A setting of the kernel, `name=value`, that someone has made otherwise.
+    /// A kernel setting that must be changed, as `name=value`.
     Setting(&'static str),
-    /// Control groups are not this user's to divide.
+    /// No cgroup controllers are delegated to the user.
     Delegation,
-    /// What no command of ours gets: what to do, in a line.
+    /// Anything that Kennel has no command for, with a line that says what to do.
     Other(String),
 }
 
-/// How many subordinate ids a user gets: what the tools of all distributions give.
+/// The number of subordinate ids that a user gets, as by the tools of all distributions.
 pub(super) const SUBORDINATE_IDS: u32 = 65_536;
 
-/// Hands the user's own part of the control groups over. It counts from the next login on.
+/// Delegates cgroup controllers to users. It takes effect at the next login.
 const DELEGATE: &str = "sudo mkdir -p /etc/systemd/system/user@.service.d \
     && printf '[Service]\\nDelegate=cpu memory pids\\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf \
     && sudo systemctl daemon-reload";
 
-/// One thing to do.
+/// One step of a fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// A command that `--fix` runs, after asking.
     Run(Vec<String>),
-    /// A line for a person: what a program should not do by itself.
+    /// A line for the user to run, because a program should not do this on its own.
     Show(String),
 }
 
 impl Step {
-    /// As it is typed.
+    /// Returns the step as the user would type it.
     pub(super) fn line(&self) -> String {
         match self {
             Self::Run(command) => command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
@@ -56,20 +56,20 @@ impl Step {
     }
 }
 
-/// What to type about one finding.
+/// The fix for one finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Fix {
-    /// One line.
+    /// The commands, joined to one line.
     pub(super) command: String,
-    /// Whether `--fix` runs all of it.
+    /// Whether `--fix` runs the whole line.
     pub(super) automatic: bool,
 }
 
 impl Fix {
-    /// The line for these; none if nothing is missing.
-    pub(super) fn of(lacks: &[Lack], host: &Host) -> Option<Self> {
+    /// Returns the fix for what is missing, or `None` if nothing is missing.
+    pub(super) fn for_lacks(lacks: &[Lack], host: &Host) -> Option<Self> {
         let mut steps = steps(lacks, host);
-        // Nothing goes on after what only a person can do.
+        // The line ends with the first step that only the user can take.
         if let Some(at) = steps.iter().position(|step| matches!(step, Step::Show(_))) {
             steps.truncate(at + 1);
         }
@@ -79,7 +79,7 @@ impl Fix {
     }
 }
 
-/// What gets all of these here, in order: packages first, and all at once.
+/// Returns the steps that fix everything, in order. The first one installs all packages.
 pub(super) fn steps(lacks: &[Lack], host: &Host) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut packages = Vec::new();
@@ -106,7 +106,7 @@ pub(super) fn steps(lacks: &[Lack], host: &Host) -> Vec<Step> {
 fn install<'a>(manager: Manager, packages: &[&'a str]) -> Vec<Vec<&'a str>> {
     let command: &[&[&str]] = match manager {
         Manager::Apt { lists: true } => &[&["apt-get", "install", "-y"]],
-        // A fresh image has no list of what there is.
+        // A fresh image has no package lists.
         Manager::Apt { lists: false } => &[&["apt-get", "update"], &["apt-get", "install", "-y"]],
         Manager::Dnf { .. } => &[&["dnf", "install", "-y"]],
         Manager::Pacman => &[&["pacman", "-S", "--needed", "--noconfirm"]],
@@ -116,7 +116,7 @@ fn install<'a>(manager: Manager, packages: &[&'a str]) -> Vec<Vec<&'a str>> {
     commands
 }
 
-/// What gets one of them, where that is not a package.
+/// Returns the step that fixes one thing, unless it is a package.
 fn step(lack: &Lack, host: &Host) -> Option<Step> {
     let sudo = if host.root { "" } else { "sudo " };
     let show = |line: String| Some(Step::Show(line));
@@ -124,7 +124,7 @@ fn step(lack: &Lack, host: &Host) -> Option<Step> {
         Lack::Program(program) if host.package(*program).is_some() => None,
         Lack::Program(program) => show(program.by_hand().to_owned()),
         Lack::DockerService if host.systemd => Some(run(&["systemctl", "start", "docker"], host)),
-        // There is nobody to start it for good.
+        // Without systemd, Kennel cannot start it as a service.
         Lack::DockerService => show(format!("{sudo}sh -c 'dockerd >/var/log/dockerd.log 2>&1 &'")),
         Lack::PodmanService if host.systemd && host.root => Some(run(&["systemctl", "start", "podman.socket"], host)),
         Lack::PodmanService if host.systemd => {
@@ -132,14 +132,14 @@ fn step(lack: &Lack, host: &Host) -> Option<Step> {
         }
         Lack::PodmanService => show("mkdir -p /run/podman && podman system service --time 0 &".into()),
         Lack::DockerHost => show("unset DOCKER_HOST".into()),
-        // Whoever is in that group is root by another name.
+        // Members of this group are effectively root.
         Lack::DockerGroup { user } => show(format!("{sudo}usermod -aG docker {} && newgrp docker", quoted(user))),
         Lack::OverlayModule => Some(run(&["modprobe", "overlay"], host)),
         Lack::SubordinateIds { user, first } => {
             let range = format!("{first}-{}", first + (SUBORDINATE_IDS - 1));
             Some(run(&["usermod", "--add-subuids", &range, "--add-subgids", &range, user], host))
         }
-        // Somebody has made it so, for the whole machine.
+        // An administrator may have chosen this setting, and it applies to the whole machine.
         Lack::Setting(setting) => show(format!("{sudo}sysctl -w {setting}")),
         Lack::Delegation if host.root => show("mount -o remount,rw /sys/fs/cgroup".into()),
         Lack::Delegation if host.systemd => show(DELEGATE.into()),
@@ -148,13 +148,13 @@ fn step(lack: &Lack, host: &Host) -> Option<Step> {
     }
 }
 
-/// A command that needs root, as this user would type it.
+/// Returns a step that runs a command as root, with `sudo` if necessary.
 fn run(command: &[&str], host: &Host) -> Step {
     let sudo: &[&str] = if host.root { &[] } else { &["sudo"] };
     Step::Run(sudo.iter().chain(command).map(ToString::to_string).collect())
 }
 
-/// A word as a shell takes it for one.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=:,+@%".contains(&byte);
     if !word.is_empty() && word.bytes().all(plain) {
@@ -170,7 +170,7 @@ mod tests {
 
     const DEBIAN: Host = Host { manager: Some(Manager::Apt { lists: true }), root: false, systemd: true };
 
-    /// What is to be done, one a line; what is only shown has a `#` before it.
+    /// Returns the steps, one per line. Those that are only shown start with `#`.
     fn told(lacks: &[Lack], host: &Host) -> Vec<String> {
         let mark = |step: &Step| if matches!(step, Step::Run(_)) { "" } else { "# " };
         steps(lacks, host).iter().map(|step| format!("{}{}", mark(step), step.line())).collect()
@@ -201,15 +201,15 @@ mod tests {
         let lacks = [Lack::Program(Program::Docker), Lack::DockerService];
         let started = ["sudo apt-get install -y docker.io", "sudo systemctl start docker"];
         assert_eq!(told(&lacks, &DEBIAN), started);
-        assert_eq!(Fix::of(&lacks, &DEBIAN), Some(Fix { command: started.join(" && "), automatic: true }));
+        assert_eq!(Fix::for_lacks(&lacks, &DEBIAN), Some(Fix { command: started.join(" && "), automatic: true }));
         let bare = Host { systemd: false, root: true, ..DEBIAN };
         let by_hand = "sh -c 'dockerd >/var/log/dockerd.log 2>&1 &'";
         assert_eq!(told(&lacks, &bare), ["apt-get install -y docker.io".into(), format!("# {by_hand}")]);
         let command = format!("apt-get install -y docker.io && {by_hand}");
-        assert_eq!(Fix::of(&lacks, &bare), Some(Fix { command, automatic: false }));
-        // What it is called there is not known: nothing can be started after it either.
+        assert_eq!(Fix::for_lacks(&lacks, &bare), Some(Fix { command, automatic: false }));
+        // The name of Docker's package is not known there, so no service can be started afterwards.
         let rocky = Host { manager: Some(Manager::Dnf { fedora: false }), ..DEBIAN };
-        let fix = Fix::of(&lacks, &rocky).unwrap();
+        let fix = Fix::for_lacks(&lacks, &rocky).unwrap();
         assert_eq!((&*fix.command, fix.automatic), (Program::Docker.by_hand(), false));
         assert_eq!(told(&lacks[1..], &DEBIAN), ["sudo systemctl start docker"]);
     }

@@ -1,48 +1,48 @@
-//! Whom we are on this machine, how programs are installed on it, and which are there.
+//! The host: its user, its package manager and its installed programs.
 
 use crate::environment;
 use rustix::fs::{Access, access};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What decides how something that is missing is got.
+/// The facts about the host that decide how something missing is installed.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
-    /// What installs packages; none if this distribution is not known.
+    /// The package manager; `None` if the distribution is not known.
     pub(super) manager: Option<Manager>,
     pub(super) root: bool,
-    /// Whether systemd runs here: it starts services, and hands out control groups.
+    /// Whether systemd runs. It starts services, and delegates cgroups.
     pub(super) systemd: bool,
 }
 
-/// What installs packages.
+/// A package manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manager {
-    /// Debian, Ubuntu and what is made of them; `lists` if it knows already what there is.
+    /// Debian, Ubuntu and their derivatives. `lists` means that the package lists exist.
     Apt { lists: bool },
-    /// Fedora, and what is made of it.
+    /// Fedora and its derivatives. `fedora` means that it is Fedora itself.
     Dnf { fedora: bool },
-    /// Arch, and what is made of it.
+    /// Arch and its derivatives.
     Pacman,
 }
 
-/// A program that a provider needs, or is better with.
+/// A program that a provider needs or can make use of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Program {
-    /// A network for sandboxes of ordinary users.
+    /// `pasta`, which provides the network for sandboxes of ordinary users.
     Pasta,
-    /// More than one user in a sandbox of an ordinary user.
+    /// `newuidmap`, which allows more than one user in a sandbox of an ordinary user.
     Newuidmap,
-    /// Rules of the firewall, for sandboxes with a network of their own.
+    /// `nft`, which sets firewall rules for sandboxes with their own network.
     Nft,
-    /// An engine.
+    /// The Docker engine.
     Docker,
-    /// An engine that also ordinary users can run.
+    /// Podman, an engine that ordinary users can run, too.
     Podman,
 }
 
 impl Program {
-    /// What to do where its package is not known.
+    /// Returns what the user should do if the package is not known.
     pub(super) fn by_hand(self) -> &'static str {
         match self {
             Self::Pasta => "install passt: https://passt.top",
@@ -53,7 +53,7 @@ impl Program {
         }
     }
 
-    /// Where it is, if it is there.
+    /// Returns the path of the program, if it is installed.
     pub(super) fn find(self) -> Option<PathBuf> {
         match self {
             Self::Pasta => in_path("pasta"),
@@ -66,17 +66,17 @@ impl Program {
 }
 
 impl Host {
-    /// This one.
+    /// Returns the facts about this host.
     pub(super) fn here() -> Self {
         let released = fs::read_to_string("/etc/os-release").or_else(|_| fs::read_to_string("/usr/lib/os-release"));
-        let mut manager = released.ok().and_then(|text| Manager::of(&text));
+        let mut manager = released.ok().and_then(|text| Manager::from_os_release(&text));
         if let Some(Manager::Apt { lists }) = &mut manager {
             *lists = has_lists(Path::new("/var/lib/apt/lists"));
         }
         Self { manager, root: rustix::process::geteuid().is_root(), systemd: Path::new("/run/systemd/system").is_dir() }
     }
 
-    /// The package that has a program.
+    /// Returns the package that contains a program, if it is known.
     pub(super) fn package(&self, program: Program) -> Option<&'static str> {
         Some(match (program, self.manager?) {
             (Program::Pasta, _) => "passt",
@@ -87,7 +87,7 @@ impl Host {
             (Program::Podman, _) => "podman",
             (Program::Docker, Manager::Apt { .. }) => "docker.io",
             (Program::Docker, Manager::Dnf { fedora: true }) => "moby-engine",
-            // What is made of Fedora has another one each, or none.
+            // Each derivative of Fedora has a different package, or none.
             (Program::Docker, Manager::Dnf { fedora: false }) => return None,
             (Program::Docker, Manager::Pacman) => "docker",
         })
@@ -95,8 +95,8 @@ impl Host {
 }
 
 impl Manager {
-    /// The one of the distribution that an `os-release` tells of.
-    pub(super) fn of(os_release: &str) -> Option<Self> {
+    /// Returns the package manager of the distribution that an `os-release` file describes.
+    pub(super) fn from_os_release(os_release: &str) -> Option<Self> {
         let said = |key: &str| {
             let value = os_release.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix('='));
             value.unwrap_or_default().trim_matches(['"', '\''])
@@ -116,7 +116,7 @@ fn has_lists(dir: &Path) -> bool {
     files.into_iter().any(|file| file.file_name().to_string_lossy().contains("_Packages"))
 }
 
-/// A program on PATH, or among those for root beside: an ordinary user's PATH does not name them.
+/// Finds a program in `PATH`, or in the directories of root's programs, which are not in an ordinary user's `PATH`.
 fn in_path(program: &str) -> Option<PathBuf> {
     let beside = |dir: &PathBuf| dir.ends_with("bin").then(|| dir.with_file_name("sbin"));
     let places = environment::program_dirs();
@@ -124,7 +124,7 @@ fn in_path(program: &str) -> Option<PathBuf> {
     places.map(|dir| dir.join(program)).find(|place| place.is_file() && access(place, Access::EXEC_OK).is_ok())
 }
 
-/// The name of this user, where it is a local one.
+/// Returns the name of this user, if it is in `/etc/passwd`.
 pub(super) fn user() -> Option<String> {
     let uid = rustix::process::getuid().as_raw().to_string();
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -150,7 +150,7 @@ mod tests {
             ("ID=nixos\n", None),
             ("", None),
         ] {
-            assert_eq!(Manager::of(text), manager, "{text}");
+            assert_eq!(Manager::from_os_release(text), manager, "{text}");
         }
     }
 

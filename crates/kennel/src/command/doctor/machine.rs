@@ -1,54 +1,54 @@
-//! What this machine's kernel and programs offer, found by looking and, where that is not enough, by trying.
+//! Checks what this machine's kernel and programs support: by reading files and, if that is not enough, by trying.
 
 use super::fix::{Fix, Lack, SUBORDINATE_IDS};
 use super::host::{Host, Program, user};
-use crate::providers::try_kernel;
+use crate::providers::probe_kernel;
 use rustix::fs::{Access, access};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
 
-/// How it stands with something.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum State {
+pub(super) enum CheckResult {
     Ok,
     Missing,
     NotNeeded,
 }
 
-/// Something that native sandboxes are made of, or are better with.
+/// A check of something that native sandboxes need or can make use of.
 #[derive(Serialize)]
 pub(super) struct Check {
     pub(super) name: &'static str,
-    pub(super) state: State,
-    /// What was seen.
+    pub(super) state: CheckResult,
+    /// What the check found.
     pub(super) detail: String,
-    /// What to type.
+    /// The command that fixes the problem.
     pub(super) fix: Option<Fix>,
     #[serde(skip)]
     pub(super) lacks: Vec<Lack>,
 }
 
 pub(super) fn ok(name: &'static str, detail: impl Into<String>) -> Check {
-    Check { name, state: State::Ok, detail: detail.into(), fix: None, lacks: Vec::new() }
+    Check { name, state: CheckResult::Ok, detail: detail.into(), fix: None, lacks: Vec::new() }
 }
 
 pub(super) fn not_needed(name: &'static str, detail: impl Into<String>) -> Check {
-    Check { state: State::NotNeeded, ..ok(name, detail) }
+    Check { state: CheckResult::NotNeeded, ..ok(name, detail) }
 }
 
 pub(super) fn missing(name: &'static str, detail: impl Into<String>, lack: Option<Lack>) -> Check {
-    Check { state: State::Missing, lacks: lack.into_iter().collect(), ..ok(name, detail) }
+    Check { state: CheckResult::Missing, lacks: lack.into_iter().collect(), ..ok(name, detail) }
 }
 
-/// All of them.
+/// Runs all checks.
 pub(super) fn checks(host: &Host) -> Vec<Check> {
     let (namespaces, landlock) = tried();
     let mut checks = vec![kernel(), namespaces, control_groups(Path::new("/sys/fs/cgroup"), host), overlay(), landlock];
     checks.extend([super::network::check(host), pasta(host), newuidmap(host), subordinate_ids(host)]);
     for check in &mut checks {
-        check.fix = Fix::of(&check.lacks, host);
+        check.fix = Fix::for_lacks(&check.lacks, host);
     }
     checks
 }
@@ -60,36 +60,37 @@ fn kernel() -> Check {
     let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     let detail = format!("Linux {release} on {}", uname.machine().to_string_lossy());
-    // Idmapped mounts of overlay layers.
+    // This version is the first with idmapped mounts of overlay layers.
     if version >= (5, 19) {
         return ok(NAME, detail);
     }
     missing(NAME, detail, Some(Lack::Other("native needs Linux 5.19 or later: boot a newer kernel".into())))
 }
 
-/// User namespaces and Landlock. A kernel that has them may still refuse them to this user.
+/// Checks user namespaces and Landlock by trying them, because a kernel that supports them may refuse them to this
+/// user.
 fn tried() -> (Check, Check) {
     const NAMESPACES: &str = "user namespaces";
     const LANDLOCK: &str = "landlock";
-    let trial = match try_kernel() {
-        Ok(trial) => trial,
+    let support = match probe_kernel() {
+        Ok(support) => support,
         Err(error) => {
             let untried = |name| missing(name, format!("could not be tested: {error}"), None);
             return (untried(NAMESPACES), untried(LANDLOCK));
         }
     };
-    let namespaces = match trial.user_namespace {
+    let namespaces = match support.user_namespace {
         Ok(()) => ok(NAMESPACES, "one was created and used"),
         Err(why) => missing(NAMESPACES, format!("refused: {why}"), Some(refusal(Path::new("/proc/sys")))),
     };
-    let landlock = match trial.landlock {
+    let landlock = match support.landlock {
         Ok(version) => ok(LANDLOCK, format!("ABI {version}")),
         Err(why) => not_needed(LANDLOCK, format!("{why}; used where available, never required")),
     };
     (namespaces, landlock)
 }
 
-/// Who refuses user namespaces, by the settings that are known to.
+/// Returns the known kernel setting that refuses user namespaces, if one does.
 fn refusal(settings: &Path) -> Lack {
     let known = [
         ("user/max_user_namespaces", "0", "user.max_user_namespaces=15000"),
@@ -104,14 +105,14 @@ fn refusal(settings: &Path) -> Lack {
     )
 }
 
-/// The version, and whether what is below our own group is ours to divide.
+/// Checks the cgroup version, and whether this user can create cgroups with limits.
 fn control_groups(mount: &Path, host: &Host) -> Check {
     const NAME: &str = "control groups";
     const WANTED: [&str; 3] = ["cpu", "memory", "pids"];
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let unified = mount.join("cgroup.controllers");
     if let Ok(all) = fs::read_to_string(&unified) {
-        // Root makes its groups at the top; everybody else where they are.
+        // Root creates cgroups at the top of the hierarchy, an ordinary user below the current cgroup.
         let own = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/").trim_start_matches('/');
         let dir = if host.root { mount.to_owned() } else { mount.join(own) };
         let given = fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or(all);
@@ -159,7 +160,7 @@ fn newuidmap(host: &Host) -> Check {
     program("newuidmap", Program::Newuidmap, WITHOUT, host)
 }
 
-/// A program that only ordinary users need.
+/// Checks for a program that only ordinary users need.
 fn program(name: &'static str, program: Program, without: &str, host: &Host) -> Check {
     match program.find() {
         Some(path) => ok(name, path.display().to_string()),
@@ -184,21 +185,22 @@ fn subordinate_ids(host: &Host) -> Check {
     let detail = format!("none in {}: only one user id inside", without.join(" and "));
     let lack = first_free(&listed).map(|first| match user {
         Some(user) => Lack::SubordinateIds { user, first },
-        // Not a user of this machine's own: its tools change none but those.
+        // The user is not in /etc/passwd, and `usermod` changes only users who are.
         None => Lack::Other(format!("echo {uid}:{first}:{SUBORDINATE_IDS} | sudo tee -a {}", without.join(" "))),
     });
     missing(NAME, detail, lack)
 }
 
-/// Whether a user is in one of those files.
+/// Whether `/etc/subuid` or `/etc/subgid`, of which this is the text, lists a user.
 fn lists(text: &str, user: Option<&str>, uid: u32) -> bool {
     let uid = uid.to_string();
     text.lines().filter_map(|line| line.split(':').next()).any(|who| Some(who) == user || who == uid)
 }
 
-/// The first of a range that is nobody's: whoever shares ids with someone else is them.
+/// Returns the start of a free range of subordinate ids. Two users must not share ids, because they could then access
+/// each other's files.
 fn first_free(listed: &[String; 2]) -> Option<u32> {
-    // Above what root's own sandboxes use.
+    // The range must be above the ids that root's sandboxes use.
     const LOWEST: u32 = 200_000;
     let ends = listed.iter().flat_map(|text| text.lines()).filter_map(|line| {
         let mut parts = line.split(':').skip(1).map(|part| part.trim().parse::<u32>());
@@ -240,16 +242,16 @@ mod tests {
             (check.state, check.detail, check.lacks)
         };
         let (state, detail, _) = seen();
-        assert_eq!((state, &*detail), (State::Missing, "version 1, without cpu, memory, pids"));
+        assert_eq!((state, &*detail), (CheckResult::Missing, "version 1, without cpu, memory, pids"));
         for name in ["cpu", "memory", "pids"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        assert_eq!(seen().0, State::Ok);
+        assert_eq!(seen().0, CheckResult::Ok);
         let controllers = dir.path().join("cgroup.controllers");
         fs::write(&controllers, "cpuset cpu io memory pids\n").unwrap();
-        assert_eq!((seen().0, &*seen().1), (State::Ok, "version 2, writable, with cpuset cpu io memory pids"));
+        assert_eq!((seen().0, &*seen().1), (CheckResult::Ok, "version 2, writable, with cpuset cpu io memory pids"));
         fs::write(&controllers, "memory pids\n").unwrap();
-        assert_eq!(seen(), (State::Missing, "version 2, without cpu".into(), vec![Lack::Delegation]));
+        assert_eq!(seen(), (CheckResult::Missing, "version 2, without cpu".into(), vec![Lack::Delegation]));
     }
 
     #[test]

@@ -1,14 +1,15 @@
-//! What the network `bridge` of native sandboxes finds here.
+//! Checks whether native sandboxes can use the network `bridge` on this machine.
 
 use super::fix::Lack;
 use super::host::{Host, Program};
 use super::machine::{Check, missing, not_needed, ok};
+use crate::next_step::hint;
 use kennel_core::Result;
-use kennel_native::{Bridge, Docker};
+use kennel_native::{Bridge, DockerFirewall};
 
 const NAME: &str = "bridge network";
 
-/// Whether sandboxes get one, and what is in its way.
+/// Checks whether sandboxes get a bridge network, and what prevents it.
 pub(super) fn check(host: &Host) -> Check {
     if !host.root {
         return not_needed(NAME, "only for sandboxes of root");
@@ -23,11 +24,11 @@ fn judge(bridge: &Bridge, made: Result<()>) -> Check {
         return missing(NAME, detail, Some(Lack::Program(Program::Nft)));
     }
     if let Err(error) = made {
-        return missing(NAME, error.to_string(), error.next_step().map(|step| Lack::Other(step.to_owned())));
+        return missing(NAME, error.to_string(), hint(&error).map(Lack::Other));
     }
     let range = bridge.range.as_deref().unwrap_or_default();
     if bridge.closed {
-        // What someone else has closed is theirs to open.
+        // Kennel does not change firewall rules that others have set.
         let open = "iptables -I FORWARD -i kennel+ -j ACCEPT && \
                     iptables -I FORWARD -o kennel+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT";
         return missing(NAME, "the firewall drops forwarded packets (chain FORWARD)", Some(Lack::Other(open.into())));
@@ -38,9 +39,9 @@ fn judge(bridge: &Bridge, made: Result<()>) -> Check {
     }
     let forwarding = if bridge.forwarding { "" } else { "; the next sandbox will enable net.ipv4.ip_forward" };
     let docker = match bridge.docker {
-        Docker::NotHere => "",
-        Docker::Open => "; Docker's firewall accepts it",
-        Docker::Shut => "; the next sandbox will add a rule to Docker's firewall",
+        DockerFirewall::NotHere => "",
+        DockerFirewall::Open => "; Docker's firewall accepts it",
+        DockerFirewall::Shut => "; the next sandbox will add a rule to Docker's firewall",
     };
     let legacy = if bridge.legacy { "; iptables-legacy has rules too, which Kennel cannot read" } else { "" };
     ok(NAME, format!("firewall rules are in place, addresses {range}{forwarding}{docker}{legacy}"))
@@ -48,8 +49,9 @@ fn judge(bridge: &Bridge, made: Result<()>) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::machine::State;
+    use super::super::machine::CheckResult;
     use super::*;
+    use crate::next_step::Hint;
 
     #[test]
     fn what_is_in_its_way_is_told() {
@@ -57,7 +59,7 @@ mod tests {
             nft: None,
             range: None,
             forwarding: false,
-            docker: Docker::NotHere,
+            docker: DockerFirewall::NotHere,
             closed: false,
             firewalld: false,
             legacy: false,
@@ -70,15 +72,15 @@ mod tests {
         let able = Bridge { nft: Some("/usr/sbin/nft".into()), ..nothing };
         let refused =
             judge(&able, Err(kennel_core::Error::new(kennel_types::ErrorCode::NotAvailable, "no").hint("yes")));
-        assert_eq!((refused.state, refused.lacks), (State::Missing, vec![Lack::Other("yes".into())]));
-        let there = Bridge { range: Some("10.207.0.0/16".into()), docker: Docker::Open, ..able };
+        assert_eq!((refused.state, refused.lacks), (CheckResult::Missing, vec![Lack::Other("yes".into())]));
+        let there = Bridge { range: Some("10.207.0.0/16".into()), docker: DockerFirewall::Open, ..able };
         let (state, detail, _) = seen(&there);
-        assert_eq!(state, State::Ok);
+        assert_eq!(state, CheckResult::Ok);
         assert!(
             detail.contains("10.207.0.0/16") && detail.contains("Docker") && detail.contains("ip_forward"),
             "{detail}"
         );
-        assert_eq!(seen(&Bridge { closed: true, ..there.clone() }).0, State::Missing);
-        assert_eq!(seen(&Bridge { firewalld: true, ..there }).0, State::Missing);
+        assert_eq!(seen(&Bridge { closed: true, ..there.clone() }).0, CheckResult::Missing);
+        assert_eq!(seen(&Bridge { firewalld: true, ..there }).0, CheckResult::Missing);
     }
 }

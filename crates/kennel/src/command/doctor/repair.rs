@@ -1,15 +1,16 @@
-//! Runs what gets the missing things: shown first, asked for, one by one. Nothing becomes root here but what the user
-//! sees `sudo` before.
+//! Runs the steps of a fix: shows them, asks the user, and runs them one by one. A command runs as root only with a
+//! `sudo` that the user has seen.
 
 use super::fix::Step;
+use crate::next_step::Hint;
 use crate::{report, terminal};
 use kennel_core::{Error, Result, printable};
 use kennel_types::ErrorCode;
 use owo_colors::OwoColorize;
 use std::process::{Command, Stdio};
 
-/// Runs what can be run, and shows the rest. Answers whether anything was run. `unasked` is what to type if there is
-/// nobody to ask.
+/// Runs the steps that can be run, and shows the others. Returns whether anything was run. `unasked` is the command to
+/// suggest if the user cannot be asked.
 pub(super) fn all(steps: &[Step], yes: bool, unasked: &str) -> Result<bool> {
     let (commands, others): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|step| matches!(step, Step::Run(_)));
     show("Steps that only you can take", &others);
@@ -50,7 +51,7 @@ fn agreed(unasked: &str) -> Result<bool> {
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Runs one. Its output is shown as it comes.
+/// Runs one step. Its output goes to the terminal.
 fn run(step: &Step) -> Result<()> {
     let Step::Run(words) = step else { return Ok(()) };
     let line = step.line();
@@ -58,7 +59,7 @@ fn run(step: &Step) -> Result<()> {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     if !terminal::is_asking() {
-        // What comes in may be for whoever called us: a script that is being read, for one.
+        // Standard input may belong to the caller, for example a shell that reads a script from it.
         command.stdin(Stdio::null());
     }
     let failed = |how: String| {

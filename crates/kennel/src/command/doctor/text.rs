@@ -1,14 +1,14 @@
-//! A diagnosis, for a person.
+//! Formats a diagnosis for the terminal.
 
 use super::fix::Fix;
-use super::machine::State;
+use super::machine::CheckResult;
 use super::{Diagnosis, Finding};
 use kennel_core::printable;
 use kennel_types::{Mode, Support};
 use owo_colors::OwoColorize;
 
-/// All of it.
-pub(super) fn of(diagnosis: &Diagnosis) -> String {
+/// Returns the whole diagnosis as text.
+pub(super) fn diagnosis_text(diagnosis: &Diagnosis) -> String {
     let mut text = format!("{}\n", "Providers".bold());
     for found in &diagnosis.providers {
         provider(&mut text, found);
@@ -24,7 +24,7 @@ pub(super) fn of(diagnosis: &Diagnosis) -> String {
 }
 
 fn provider(text: &mut String, found: &Finding) {
-    let state = if found.available { State::Ok } else { State::Missing };
+    let state = if found.available { CheckResult::Ok } else { CheckResult::Missing };
     let tried = found.tried_ms.map(|ms| format!("; a sandbox took {ms} ms")).unwrap_or_default();
     text.extend([format!("  {} {:<8} {}{tried}\n", sign(state), found.provider, printable(&found.detail))]);
     text.extend([format!("{:13}{}\n", "", walls(found.mode))]);
@@ -37,15 +37,15 @@ fn fix(text: &mut String, indent: usize, fix: Option<&Fix>) {
     }
 }
 
-fn sign(state: State) -> String {
+fn sign(state: CheckResult) -> String {
     match state {
-        State::Ok => "+".green().bold().to_string(),
-        State::Missing => "-".red().bold().to_string(),
-        State::NotNeeded => ".".dimmed().to_string(),
+        CheckResult::Ok => "+".green().bold().to_string(),
+        CheckResult::Missing => "-".red().bold().to_string(),
+        CheckResult::NotNeeded => ".".dimmed().to_string(),
     }
 }
 
-/// What a mode enforces, in a line.
+/// Returns what a mode enforces, in one line.
 fn walls(mode: &Mode) -> String {
     if mode.layers.is_empty() {
         return "isolates nothing".to_owned();

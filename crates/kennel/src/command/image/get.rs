@@ -1,6 +1,7 @@
 //! `kennel image pull` and `kennel image load`.
 
-use super::{ImageJson, of, pull_options, store};
+use super::{ImageJson, pull_options, store};
+use crate::next_step::Hint;
 use crate::output::{print, print_json};
 use crate::progress::Bars;
 use crate::result::JsonError;
@@ -61,7 +62,7 @@ pub(super) struct Load {
     json: bool,
 }
 
-/// What `--json` prints where it could not be had.
+/// What `--json` prints if the image could not be pulled or loaded.
 #[derive(Serialize)]
 struct Failed {
     error: JsonError,
@@ -71,19 +72,19 @@ fn failed(json: bool, error: &Error) -> u8 {
     if !json {
         return report::failed(error);
     }
-    match print_json(&Failed { error: JsonError::of(error) }) {
+    match print_json(&Failed { error: JsonError::from_error(error) }) {
         0 => report::exit_status(error),
         status => status,
     }
 }
 
-/// The error with what to do next, also where nothing better is known.
+/// Adds a hint to an error that has none.
 fn or_hint(error: Error, hint: &str) -> Error {
     if error.next_step().is_some() { error } else { error.hint(hint) }
 }
 
 fn named(text: &str) -> Result<Reference> {
-    text.parse().map_err(of)
+    text.parse()
 }
 
 impl Pull {
@@ -100,9 +101,7 @@ impl Pull {
         let options = PullOptions { when: kennel_types::Pull::Always, ..pull_options(Settings::in_force()?.images) };
         let bars = Bars::new(format!("pulling {reference}"));
         let pulled = store()?.pull(&reference, &options, &|progress| bars.show_image(progress)).await;
-        pulled
-            .map_err(of)
-            .map_err(|error| or_hint(error, "try again; if it is refused again, tell the author of the image"))
+        pulled.map_err(|error| or_hint(error, "try again; if it is refused again, tell the author of the image"))
     }
 }
 
@@ -122,13 +121,13 @@ impl Load {
         let name = self.name.as_deref().map(named).transpose()?;
         let options = LoadOptions { name, limits: pull_options(Settings::in_force()?.images).limits };
         let standard_input = self.path.as_os_str() == "-";
-        if standard_input && input::kind() == input::Kind::Terminal {
+        if standard_input && input::kind() == input::StdinKind::Terminal {
             let message = "standard input is a terminal, not an archive";
             return Err(Error::new(ErrorCode::InvalidConfig, message).hint("docker save IMAGE | kennel image load -"));
         }
         let path = if standard_input { Path::new("/dev/stdin") } else { &self.path };
         let bars = Bars::new(format!("loading {}", self.path.display()));
         let loaded = store()?.load(path, &options, &|progress| bars.show_image(progress)).await;
-        loaded.map_err(of).map_err(|error| or_hint(error, "kennel image load --help lists what can be loaded"))
+        loaded.map_err(|error| or_hint(error, "kennel image load --help lists what can be loaded"))
     }
 }

@@ -1,6 +1,6 @@
 //! `kennel image ls`.
 
-use super::{ImageJson, of, store};
+use super::{ImageJson, store};
 use crate::command::ls::ago;
 use crate::output::{print, print_json};
 use crate::report;
@@ -32,7 +32,7 @@ pub(super) struct Ls {
     format: Vec<Column>,
 }
 
-/// What can be told of an image in a line.
+/// A column of the table of images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Column {
     Name,
@@ -43,8 +43,8 @@ enum Column {
 }
 
 impl Column {
-    /// Nothing, where there is nothing to tell.
-    fn of(self, image: &Image) -> String {
+    /// Returns the text in this column for an image. It may be empty.
+    fn cell(self, image: &Image) -> String {
         match self {
             Self::Name => printable(&image.reference.to_string()),
             Self::Id => image.id.to_string(),
@@ -61,7 +61,7 @@ impl Ls {
     }
 
     fn list(&self) -> Result<u8> {
-        let images = store()?.list().map_err(of)?;
+        let images = store()?.list()?;
         if self.json {
             return Ok(print_json(&images.into_iter().map(ImageJson::from).collect::<Vec<_>>()));
         }
@@ -74,7 +74,7 @@ impl Ls {
             return Ok(print(&table(&images)));
         } else {
             let cells =
-                |image: &Image| self.format.iter().map(|column| column.of(image)).collect::<Vec<_>>().join("\t");
+                |image: &Image| self.format.iter().map(|column| column.cell(image)).collect::<Vec<_>>().join("\t");
             images.iter().map(cells).collect()
         };
         Ok(if lines.is_empty() { 0 } else { print(&lines.join("\n")) })

@@ -1,6 +1,6 @@
 //! `kennel image rm` and `kennel image prune`.
 
-use super::{in_use, of, store};
+use super::{in_use, store};
 use crate::completion::images;
 use crate::output::{print, print_json};
 use crate::report;
@@ -60,14 +60,14 @@ struct Object {
 
 impl Rm {
     pub(super) fn run(&self) -> u8 {
-        let removed = store().and_then(|store| store.remove(&self.images, &in_use).map_err(of));
+        let removed = store().and_then(|store| store.remove(&self.images, &in_use));
         show(removed, self.json, false)
     }
 }
 
 impl Prune {
     pub(super) fn run(&self) -> u8 {
-        let removed = store().and_then(|store| store.prune(self.all, &in_use).map_err(of));
+        let removed = store().and_then(|store| store.prune(self.all, &in_use));
         show(removed, self.json, true)
     }
 }
@@ -78,9 +78,10 @@ fn show(removed: Result<Removed, Error>, json: bool, freed_too: bool) -> u8 {
             Ok(Removed { images, layers, downloads, freed, in_use }) => {
                 (Object { images, layers, downloads, freed, in_use, error: None }, 0)
             }
-            Err(error) => {
-                (Object { error: Some(JsonError::of(&error)), ..Object::default() }, report::exit_status(&error))
-            }
+            Err(error) => (
+                Object { error: Some(JsonError::from_error(&error)), ..Object::default() },
+                report::exit_status(&error),
+            ),
         };
         return match print_json(&object) {
             0 => status,

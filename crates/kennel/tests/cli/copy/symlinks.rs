@@ -10,7 +10,7 @@ on_every_provider!(
     nothing_is_read_through_symlinks_of_the_workspace,
     nothing_is_written_through_symlinks_of_the_workspace,
     symlinks_that_stay_beneath_are_followed,
-    what_is_swapped_on_the_way_leads_nowhere,
+    symlinks_swapped_in_on_the_path_are_not_followed,
 );
 
 /// A directory outside the workspace that is nobody else's, with a secret, as a file and in an archive.
@@ -136,7 +136,7 @@ fn symlinks_that_stay_beneath_are_followed(kennel: &Kennel) {
 }
 
 /// A directory of the workspace that becomes a symlink out of it again and again, while the host copies from and to it.
-fn what_is_swapped_on_the_way_leads_nowhere(kennel: &Kennel) {
+fn symlinks_swapped_in_on_the_path_are_not_followed(kennel: &Kennel) {
     let (victim, dir, id) = (victim(kennel), inside(kennel), kennel.sandbox());
     let swap = format!(
         "mkdir d e; echo ours > d/secret; ln -s {} x; echo > told; while :; do mv d y; mv x d; mv d x; mv y d; done",

@@ -4,7 +4,7 @@ use super::Walk;
 use crate::support::Kennel;
 
 /// The same in colour: what programs read has none.
-fn of(call: impl Fn(&mut Walk<'_>)) -> String {
+fn same_in_colour(call: impl Fn(&mut Walk<'_>)) -> String {
     let [plain, coloured] = [false, true].map(|coloured| {
         let kennel = Kennel::on("local");
         let mut walk = Walk::new(&kennel, coloured);
@@ -17,7 +17,7 @@ fn of(call: impl Fn(&mut Walk<'_>)) -> String {
 
 #[test]
 fn the_manual() {
-    let text = of(|walk| {
+    let text = same_in_colour(|walk| {
         walk.stands_for(env!("CARGO_PKG_VERSION"), "VERSION");
         walk.go(&["man"]);
         walk.go(&["man", "--dir", "pages"]);
@@ -27,7 +27,7 @@ fn the_manual() {
 
 #[test]
 fn completions() {
-    let text = of(|walk| {
+    let text = same_in_colour(|walk| {
         for shell in ["bash", "zsh", "fish"] {
             walk.go(&["completions", shell]);
         }
@@ -37,7 +37,7 @@ fn completions() {
 
 #[test]
 fn the_schema() {
-    let text = of(|walk| {
+    let text = same_in_colour(|walk| {
         walk.go(&["config", "schema"]);
     });
     insta::assert_snapshot!("schema", text);
@@ -45,7 +45,7 @@ fn the_schema() {
 
 #[test]
 fn settings_and_version_for_programs() {
-    let text = of(|walk| {
+    let text = same_in_colour(|walk| {
         walk.stands_for(std::env::consts::ARCH, "ARCH");
         walk.go(&["config", "show"]);
         walk.go(&["config", "set", "--user", "sandbox.env.EDITOR", "vi"]);

@@ -5,7 +5,7 @@ use super::{Answer, Link, StandIn, fail, refused};
 use bollard::query_parameters::{DownloadFromContainerOptionsBuilder, UploadToContainerOptionsBuilder};
 use futures_util::{Stream, StreamExt};
 use hyper::body::Bytes;
-use kennel_proto::{Body, Channel, FailureKind, FileKind, Outcome, Reply, Stat, caps};
+use kennel_proto::{Body, Channel, Failure, FailureKind, FileKind, Limit, Outcome, Reply, Stat, caps};
 use std::pin::Pin;
 
 /// Bytes in the largest file that can be written. An archive begins with the file's size, so the whole file must be
@@ -69,8 +69,8 @@ impl StandIn {
             }
             if bytes.len() > LARGEST {
                 let most = LARGEST >> 20;
-                return Err(fail(
-                    FailureKind::Limit,
+                return Err(Failure::limit(
+                    Limit::Size,
                     format!("write {path}: the file is larger than {most} MiB, the most there can be without a keeper"),
                 ));
             }

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // each file of tests uses what it needs
 
-pub(crate) use kennel_docker::Kind;
+pub(crate) use kennel_docker::EngineKind;
 
 use kennel_core::{ImageBuild, Provider, RemoveOptions, Sandbox};
 use kennel_docker::{Docker, DockerOptions, NamePrefix, UnixDialer};
@@ -27,10 +27,10 @@ pub(crate) fn alone() -> ImageBuild {
 macro_rules! on_every_engine {
     ($($case:ident),* $(,)?) => {
         mod on_docker {
-            $(#[tokio::test] async fn $case() { super::$case(&super::engines::Fixture::new(super::engines::Kind::Docker)).await; })*
+            $(#[tokio::test] async fn $case() { super::$case(&super::engines::Fixture::new(super::engines::EngineKind::Docker)).await; })*
         }
         mod on_podman {
-            $(#[tokio::test] async fn $case() { super::$case(&super::engines::Fixture::new(super::engines::Kind::Podman)).await; })*
+            $(#[tokio::test] async fn $case() { super::$case(&super::engines::Fixture::new(super::engines::EngineKind::Podman)).await; })*
         }
     };
 }
@@ -41,7 +41,7 @@ pub(crate) use on_every_engine;
 pub(crate) struct Fixture {
     pub(crate) home: Home,
     pub(crate) provider: Arc<Docker>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EngineKind,
     /// Where it is asked behind our back.
     pub(crate) socket: PathBuf,
     /// A small image that is there already.
@@ -69,16 +69,16 @@ impl Drop for Fixture {
 }
 
 impl Fixture {
-    pub(crate) fn new(kind: Kind) -> Self {
+    pub(crate) fn new(kind: EngineKind) -> Self {
         let socket = match kind {
-            Kind::Docker => docker::socket(),
-            Kind::Podman => Service::Root.socket(),
+            EngineKind::Docker => docker::socket(),
+            EngineKind::Podman => Service::Root.socket(),
         };
         Self::on(kind, socket)
     }
 
     /// One on an engine that listens there.
-    pub(crate) fn on(kind: Kind, socket: PathBuf) -> Self {
+    pub(crate) fn on(kind: EngineKind, socket: PathBuf) -> Self {
         let home = Home::new();
         let image = docker::image_on(&socket);
         let options = DockerOptions {

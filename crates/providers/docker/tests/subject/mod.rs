@@ -1,7 +1,7 @@
 //! An engine under test, in a home of its own.
 
 use kennel_core::Provider;
-use kennel_docker::{Dialer, Docker, DockerOptions, Kind, NamePrefix, UnixDialer};
+use kennel_docker::{Dialer, Docker, DockerOptions, EngineKind, NamePrefix, UnixDialer};
 use kennel_testkit::{Home, Subject, become_ordinary_user, docker, testers_ids};
 use kennel_types::{IdScheme, Mode, ModeKey, NetworkMode, SandboxSpec};
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ pub(crate) struct Containers {
     /// Where it is asked behind our back.
     pub(crate) socket: PathBuf,
     pub(crate) dialer: Arc<dyn Dialer>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EngineKind,
     pub(crate) spec: SandboxSpec,
 }
 
 impl Containers {
     /// On the engine of an ordinary user, who we are from now on.
     #[allow(dead_code)] // each file of tests uses what it needs
-    pub(crate) fn of_a_user(kind: Kind, socket: PathBuf) -> Self {
+    pub(crate) fn of_a_user(kind: EngineKind, socket: PathBuf) -> Self {
         let image = docker::image_on(&socket);
         become_ordinary_user(testers_ids());
         let home = Home::new();

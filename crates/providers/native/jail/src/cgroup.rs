@@ -3,6 +3,7 @@
 //! A limit that cannot be set is an error: a sandbox is never weaker than requested.
 
 use kennel_jail::Cgroup;
+use kennel_keeper::StartError;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use std::fs;
@@ -17,15 +18,15 @@ pub(crate) struct Group {
 
 impl Group {
     /// Creates the cgroup and sets its limits.
-    pub(crate) fn make(plan: &Cgroup) -> Result<Self, String> {
+    pub(crate) fn make(plan: &Cgroup) -> Result<Self, StartError> {
         Self::make_below(Path::new(&plan.parent), plan)
     }
 
-    fn make_below(mount: &Path, plan: &Cgroup) -> Result<Self, String> {
+    fn make_below(mount: &Path, plan: &Cgroup) -> Result<Self, StartError> {
         if mount.join("cgroup.controllers").exists() { Self::make_v2(mount, plan) } else { Self::make_v1(mount, plan) }
     }
 
-    fn make_v2(mount: &Path, plan: &Cgroup) -> Result<Self, String> {
+    fn make_v2(mount: &Path, plan: &Cgroup) -> Result<Self, StartError> {
         let wanted =
             [("memory", plan.memory.is_some()), ("cpu", plan.millicpus.is_some()), ("pids", plan.pids.is_some())];
         let parent = mount.join("kennel");
@@ -55,7 +56,7 @@ impl Group {
         Ok(group)
     }
 
-    fn make_v1(mount: &Path, plan: &Cgroup) -> Result<Self, String> {
+    fn make_v1(mount: &Path, plan: &Cgroup) -> Result<Self, StartError> {
         let mut group = Self { dirs: Vec::new(), oom_events: None };
         if let Some(memory) = plan.memory {
             let dir = group.add_hierarchy(mount, "memory", plan)?;
@@ -75,10 +76,12 @@ impl Group {
         Ok(group)
     }
 
-    fn add_hierarchy(&mut self, mount: &Path, controller: &str, plan: &Cgroup) -> Result<PathBuf, String> {
+    fn add_hierarchy(&mut self, mount: &Path, controller: &str, plan: &Cgroup) -> Result<PathBuf, StartError> {
         let hierarchy = mount.join(controller);
         if !hierarchy.join("cgroup.procs").exists() {
-            return Err(format!("set the {controller} limit: this machine has no {controller} cgroup controller"));
+            return Err(
+                format!("set the {controller} limit: this machine has no {controller} cgroup controller").into()
+            );
         }
         let dir = hierarchy.join("kennel").join(&plan.name);
         make_dir(&dir)?;
@@ -87,8 +90,14 @@ impl Group {
     }
 
     /// Moves a process into the cgroup, with everything it starts later.
-    pub(crate) fn add(&self, pid: i32) -> Result<(), String> {
+    pub(crate) fn add(&self, pid: i32) -> Result<(), StartError> {
         self.dirs.iter().try_for_each(|dir| write(&dir.join("cgroup.procs"), &pid.to_string()))
+    }
+
+    /// Whether the kernel has killed a process of the cgroup because its memory ran out.
+    pub(crate) fn ran_out_of_memory(&self) -> bool {
+        let text = self.oom_events.as_ref().and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+        text.lines().filter_map(|line| line.strip_prefix("oom_kill ")).any(|count| count.trim() != "0")
     }
 
     /// Opens the file that counts OOM kills.
@@ -120,7 +129,7 @@ impl Drop for Group {
 }
 
 /// Creates a directory, also if another process removes its parent at the same time.
-fn make_dir(dir: &Path) -> Result<(), String> {
+fn make_dir(dir: &Path) -> Result<(), StartError> {
     for _ in 0..100 {
         match fs::create_dir(dir) {
             Ok(()) => return Ok(()),
@@ -130,17 +139,17 @@ fn make_dir(dir: &Path) -> Result<(), String> {
                     let _ = fs::create_dir(parent);
                 }
             }
-            Err(error) => return Err(format!("create the cgroup {}: {error}", dir.display())),
+            Err(error) => return Err(format!("create the cgroup {}: {error}", dir.display()).into()),
         }
     }
-    Err(format!("create the cgroup {}: its parent was removed again after each attempt", dir.display()))
+    Err(format!("create the cgroup {}: its parent was removed again after each attempt", dir.display()).into())
 }
 
-fn write(path: &Path, value: &str) -> Result<(), String> {
-    fs::write(path, value).map_err(|error| format!("write {value} to {}: {error}", path.display()))
+fn write(path: &Path, value: &str) -> Result<(), StartError> {
+    fs::write(path, value).map_err(|error| format!("write {value} to {}: {error}", path.display()).into())
 }
 
-fn write_if_there(path: &Path, value: &str) -> Result<(), String> {
+fn write_if_there(path: &Path, value: &str) -> Result<(), StartError> {
     if path.exists() { write(path, value) } else { Ok(()) }
 }
 
@@ -196,6 +205,6 @@ mod tests {
     fn a_missing_controller_is_an_error() {
         let mount = tempfile::tempdir().unwrap();
         let Err(error) = Group::make_below(mount.path(), &plan()) else { panic!("a limit was ignored") };
-        assert!(error.contains("memory"), "{error}");
+        assert!(error.message().contains("memory"), "{error}");
     }
 }

@@ -2,35 +2,39 @@
 //! inside, and directories may be inaccessible. So they are removed from inside a user namespace.
 
 use crate::{ids, sys};
-use kennel_jail::{Clear, Ids, Rights};
-use kennel_keeper::place;
+use kennel_jail::{Clear, Ids, Rights, open_work_dirs};
+use kennel_keeper::StartError;
+use kennel_keeper::sandbox_dir;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions};
 use std::io::ErrorKind;
 
 /// Reads the request to remove a directory, and removes it.
-pub(crate) fn as_told() -> Result<(), String> {
-    let clear: Clear = minicbor::decode(&place::hear()?)
+pub(crate) fn as_told() -> Result<(), StartError> {
+    let clear: Clear = minicbor::decode(&sandbox_dir::hear()?)
         .map_err(|error| format!("read the request to remove a directory: {error}"))?;
     remove(&clear.dir, Rights::User, &clear.ids)
 }
 
 /// Removes a directory and its content. It is no error if it does not exist.
-pub(crate) fn remove(dir: &str, rights: Rights, ids: &Ids) -> Result<(), String> {
+pub(crate) fn remove(dir: &str, rights: Rights, ids: &Ids) -> Result<(), StartError> {
     // Usually the user can remove everything without a namespace.
+    if rights == Rights::User {
+        open_work_dirs(dir.as_ref());
+    }
     let gone = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
     match std::fs::remove_dir_all(dir) {
         Err(error) if rights == Rights::User && !gone(&error) => remove_inside(dir, ids)?,
         _ => {}
     }
     match std::fs::remove_dir_all(dir) {
-        Err(error) if !gone(&error) => Err(format!("remove {dir}: {error}")),
+        Err(error) if !gone(&error) => Err(format!("remove {dir}: {error}").into()),
         _ => Ok(()),
     }
 }
 
 /// Removes a directory as root of a user namespace with these ids.
-fn remove_inside(dir: &str, ids: &Ids) -> Result<(), String> {
+fn remove_inside(dir: &str, ids: &Ids) -> Result<(), StartError> {
     let failed = |error: rustix::io::Errno| format!("create a user namespace to remove {dir}: {error}");
     let (mapped, tell) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
     let Some(pid) = sys::fork_into(libc::CLONE_NEWUSER).map_err(failed)? else {

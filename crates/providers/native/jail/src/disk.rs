@@ -1,6 +1,7 @@
 //! A sandbox's upper layer with a size limit: a filesystem in a file.
 
 use crate::sys;
+use kennel_keeper::StartError;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -13,7 +14,7 @@ pub(crate) const PLACE: &str = "disk";
 
 /// Mounts the filesystem where only this process sees it, and returns the directory for layers. The working directory
 /// must be the sandbox's. The filesystem is unmounted with the last mount that uses it.
-pub(crate) fn open() -> Result<String, String> {
+pub(crate) fn open() -> Result<String, StartError> {
     let failed = |what: &'static str| move |error: Errno| format!("mount the sandbox's disk: {what}: {error}");
     // Changing the mount namespace requires a single-threaded process, which this one is.
     kennel_keeper::sys::unshare_mounts().map_err(failed("create a mount namespace"))?;

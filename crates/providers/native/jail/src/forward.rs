@@ -6,7 +6,8 @@
 //! its rules, runs as nobody, and can make few system calls.
 
 use crate::{network, sys};
-use kennel_keeper::place;
+use kennel_keeper::StartError;
+use kennel_keeper::sandbox_dir;
 use minicbor::{Decode, Encode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -67,23 +68,23 @@ pub(crate) fn serve() -> ! {
     match set_up() {
         Ok((listeners, places)) => {
             let places: Vec<String> = places.iter().map(ToString::to_string).collect();
-            place::write_all(rustix::stdio::stdin(), format!("ok {}", places.join(" ")).as_bytes());
+            sandbox_dir::write_all(rustix::stdio::stdin(), format!("ok {}", places.join(" ")).as_bytes());
             kennel_keeper::sys::forget_standard_streams();
             // From here on it has no privileges.
             if sys::load_filter(false).is_ok() {
                 Exchange { listeners, connections: Vec::new() }.run();
             }
         }
-        Err(why) => place::write_all(rustix::stdio::stdin(), format!("error {why}").as_bytes()),
+        Err(why) => sandbox_dir::write_all(rustix::stdio::stdin(), format!("error {why}").as_bytes()),
     }
     kennel_keeper::sys::exit_now(125)
 }
 
 /// Listens in one network namespace, and stays in the one in which it connects.
-fn set_up() -> Result<(Vec<Listener>, Vec<SocketAddr>), String> {
+fn set_up() -> Result<(Vec<Listener>, Vec<SocketAddr>), StartError> {
     let parent = rustix::process::getppid();
     let order: Order =
-        minicbor::decode(&place::hear()?).map_err(|error| format!("read the forwarding rules: {error}"))?;
+        minicbor::decode(&sandbox_dir::hear()?).map_err(|error| format!("read the forwarding rules: {error}"))?;
     kennel_keeper::sys::close_all_but(&[]);
     kennel_keeper::sys::ignore_signal(libc::SIGPIPE);
     let open =
@@ -142,7 +143,7 @@ struct Sender {
 }
 
 impl Listener {
-    fn open(rule: &Rule) -> Result<Self, String> {
+    fn open(rule: &Rule) -> Result<Self, StartError> {
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::AddrInUse => format!("publish a port at {}: the port is in use", rule.listen),
             _ => format!("listen at {}: {error}", rule.listen),

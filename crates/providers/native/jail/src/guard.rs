@@ -5,6 +5,7 @@
 //! on it, which the kernel allows because it created the user namespace. The host's networks can change. So the process
 //! outside listens for changes and loads the rules again, as long as the sandbox lives.
 
+use kennel_keeper::StartError;
 use kennel_netlink::{Changes, Firewall, FirewallSocket, Prefix, Ranges, host_networks};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,7 +25,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// Loads the rules. DNS queries to these addresses are allowed, whatever they are.
-    pub(crate) fn put_up(socket: FirewallSocket, resolvers: &[String]) -> Result<Self, String> {
+    pub(crate) fn put_up(socket: FirewallSocket, resolvers: &[String]) -> Result<Self, StartError> {
         let failed = |what: &'static str| move |error: Errno| format!("network bridge: {what}: {error}");
         // Listen before reading the networks, so that no later change is missed.
         let changes = Changes::listen().map_err(failed("listen for changes of the host's networks"))?;
@@ -36,7 +37,7 @@ impl Guard {
         socket.load(&rules).map_err(|error| {
             format!(
                 "network bridge: load firewall rules in the sandbox's network: {error} (this needs nf_tables in the \
-                 kernel; --network none does not)"
+                 kernel; network none does not)"
             )
         })?;
         Ok(Self { socket, changes, rules })

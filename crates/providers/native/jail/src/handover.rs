@@ -1,6 +1,7 @@
 //! What the process outside sends to the process inside, once there is a plan and the mounts are created.
 
 use kennel_jail::{Base, Bind, EtcFile};
+use kennel_keeper::StartError;
 use kennel_proto::KeeperConfig;
 use minicbor::{Decode, Encode};
 use rustix::fd::OwnedFd;
@@ -35,6 +36,9 @@ pub(crate) struct Handover {
     /// Whether sandboxes can be created inside.
     #[n(8)]
     pub(crate) nesting: bool,
+    /// Whether the process inside waits until its network is connected.
+    #[n(9)]
+    pub(crate) joined: bool,
 }
 
 /// How the root filesystem is built.
@@ -62,11 +66,25 @@ impl Handover {
         minicbor::encode(self, &mut bytes).expect("writing to a Vec cannot fail");
         let length = (bytes.len() - 4) as u32;
         bytes[..4].copy_from_slice(&length.to_le_bytes());
-        kennel_keeper::place::write_all(pipe, &bytes);
+        kennel_keeper::sandbox_dir::write_all(pipe, &bytes);
     }
 
     /// Waits for the message. Returns `None` if the process outside gave up.
     pub(crate) fn receive(pipe: &OwnedFd) -> Option<Self> {
-        minicbor::decode(&kennel_keeper::place::read_told(pipe).ok()?).ok()
+        minicbor::decode(&kennel_keeper::sandbox_dir::read_told(pipe).ok()?).ok()
+    }
+}
+
+/// Tells the process inside that what it waits for is done.
+pub(crate) fn go_on(pipe: &OwnedFd) {
+    kennel_keeper::sandbox_dir::write_all(pipe, b".");
+}
+
+/// Waits for [`go_on`]. If the process outside gave up, it kills this process.
+pub(crate) fn wait(pipe: &OwnedFd) -> Result<(), StartError> {
+    let failed = |error: &dyn std::fmt::Display| StartError::from(format!("wait for the process outside: {error}"));
+    match rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut [0])) {
+        Ok(0) => Err(failed(&"it ended")),
+        done => done.map(drop).map_err(|error| failed(&error)),
     }
 }

@@ -4,13 +4,15 @@
 //! is a socket: it reads the plan from it and replies on it. It builds the sandbox around itself and becomes the
 //! keeper. Only the argument `try` makes it print its result on standard output.
 
+mod kernel_support;
+mod layers;
+mod link;
 mod plan;
-mod trial;
-mod wiring;
 
+pub use kernel_support::{KernelSupport, PROBE_KERNEL, landlock_version};
+pub use layers::{PARTS, open_work_dirs};
+pub use link::{FORWARD, Link, NAMES, NAMES_BY_PASTA, PORTS, PREFIX, Publish};
 pub use plan::{
-    Base, Bind, CLEAR, Cgroup, Clear, Cover, CoverKind, DISK, EtcFile, IdMap, Ids, Network, Owners, Part, PartKind,
-    Pin, Plan, Rights,
+    Base, Bind, CLEAR, Cgroup, Clear, DISK, EtcFile, HostDir, HostDirKind, IdMap, Ids, MaskEntry, MaskEntryKind,
+    Network, Owners, Pin, Plan, Rights,
 };
-pub use trial::{TRY, Trial, landlock_version};
-pub use wiring::{FORWARD, Link, NAMES, NAMES_BY_PASTA, PORTS, PREFIX, Publish};

@@ -6,6 +6,7 @@
 //!                     fork into namespaces ─────────────────>  creates what belongs to them
 //!        ── plan ──>  lock, listen, cgroup
 //!                     map ids, create mounts ─ descriptors ─>  attach, pivot, drop rights, filter
+//!                     connect the network ─────── "go" ─────>
 //!        <── "ok" ──  <───────────────────────── "ok" ───────  keeper
 //!     or <────────────────────────────────────── "welcome" ──  keeper, if kennel keeps using the same socket
 //!                     waits ................................  ends
@@ -16,45 +17,51 @@
 
 #![cfg_attr(not(test), no_main)]
 
-mod attempt;
 mod cgroup;
 mod clear;
 mod disk;
-mod fence;
 mod forward;
 mod guard;
 mod handover;
 mod ids;
+mod inside;
+mod landlock_rules;
 mod netlink;
 mod network;
 mod overlay;
-mod parts;
 mod pasta;
+mod probe_kernel;
 mod rootfs;
+mod rootless_root;
 mod sys;
-mod walls;
 
 use guard::Guard;
 use handover::{Handover, Root};
-use kennel_jail::{CLEAR, FORWARD, Ids, Network, Plan, Rights, TRY};
-use kennel_keeper::place::{self, Place};
-use kennel_netlink::FirewallSocket;
+use inside::NetworkReport;
+use kennel_jail::{CLEAR, FORWARD, Ids, Network, PROBE_KERNEL, Plan, Rights};
+use kennel_keeper::StartError;
+use kennel_keeper::sandbox_dir::{self, SandboxDir};
+use kennel_proto::ending::OOM;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitOptions};
+
+/// The exit code of a main process that was killed, as the kernel does when memory runs out.
+const KILLED: i32 = 128 + libc::SIGKILL;
 
 /// Called directly by the C library. What Rust does before its own `main` (a guard page, a signal stack, reading
 /// `/proc/self/maps`) would delay every start, and none of it is needed.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn main() -> libc::c_int {
     match std::env::args().nth(1).as_deref() {
-        Some(TRY) => {
-            let trial = minicbor::to_vec(attempt::the_kernel()).unwrap_or_default();
-            place::write_all(rustix::stdio::stdout(), &trial);
+        Some(PROBE_KERNEL) => {
+            let support = minicbor::to_vec(probe_kernel::probe()).unwrap_or_default();
+            sandbox_dir::write_all(rustix::stdio::stdout(), &support);
             return 0;
         }
         Some(CLEAR) => {
-            place::answer(clear::as_told().as_ref().map(drop).map_err(|error| &**error), false);
+            sandbox_dir::answer(clear::as_told().as_ref().copied(), false);
             return 0;
         }
         Some(FORWARD) => forward::serve(),
@@ -62,14 +69,14 @@ pub extern "C" fn main() -> libc::c_int {
     }
     let mut heard = Heard::default();
     match start(&mut heard) {
-        Ok(watch) => {
-            place::answer(Ok(()), heard.goes_on);
-            watch.until_the_end();
+        Ok(sandbox) => {
+            sandbox_dir::answer(Ok(()), heard.goes_on);
+            sandbox.until_the_end();
             0
         }
-        Err(message) => {
+        Err(error) => {
             heard.clear_away();
-            place::answer(Err(&message), heard.goes_on);
+            sandbox_dir::answer(Err(&error), heard.goes_on);
             125
         }
     }
@@ -97,10 +104,13 @@ impl Heard {
     }
 }
 
+const USAGE: &str = "usage: kennel-jail own|host [FIRST-ID | USERS GROUPS], with a plan on standard input; kennel-jail \
+                     forward|clear, with instructions on standard input; or kennel-jail try";
+
 /// A running sandbox, seen from outside.
-struct Watch {
+struct RunningSandbox {
     inside: Inside,
-    place: Place,
+    sandbox_dir: SandboxDir,
     group: Option<cgroup::Group>,
     plan: Plan,
     /// What connects its network to the host's.
@@ -113,72 +123,67 @@ struct Watch {
 struct Inside(i32);
 
 /// Creates the namespaces, reads the plan and carries it out.
-fn start(heard: &mut Heard) -> Result<Watch, String> {
+fn start(heard: &mut Heard) -> Result<RunningSandbox, StartError> {
     // Inherit nothing from the parent but the standard streams.
     kennel_keeper::sys::close_all_but(&[]);
     kennel_keeper::sys::ignore_signal(libc::SIGPIPE);
     let _ = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::empty());
-    let argument = std::env::args().nth(1);
-    let first_id: Option<u32> = std::env::args().nth(2).and_then(|id| id.parse().ok());
-    let network = Network::ALL.into_iter().find(|network| argument.as_deref() == Some(network.argument()));
-    let network = network.ok_or(
-        "usage: kennel-jail none|joined|host [FIRST-ID], with a plan on standard input; kennel-jail forward|clear, with instructions on standard input; or kennel-jail try",
-    )?;
+    let argument = |index: usize| std::env::args().nth(index);
+    let network = argument(1);
+    let network = Network::ALL.into_iter().find(|known| network.as_deref() == Some(known.argument()));
+    let network = network.ok_or(USAGE)?;
+    let root = rustix::process::geteuid().is_root();
+    let first_id: Option<u32> = argument(2).filter(|_| root).and_then(|id| id.parse().ok());
 
     let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| format!("create a pipe: {error}"));
     let ((hand_out, hand_in), (up_out, up_in)) = (pipe()?, pipe()?);
-    // Without the network namespace, unless it is needed first; see `walls::Own`.
-    let mut namespaces = libc::CLONE_NEWUSER
+    // Without the network namespace; see `inside::Own`.
+    let namespaces = libc::CLONE_NEWUSER
         | libc::CLONE_NEWPID
         | libc::CLONE_NEWNS
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS
         | libc::CLONE_NEWCGROUP;
-    if network == Network::Joined {
-        namespaces |= libc::CLONE_NEWNET;
-    }
-    // The sandbox of an ordinary user has its own firewall. For root, the host's firewall is used.
-    let firewall = network == Network::Joined && !rustix::process::geteuid().is_root();
     // The kernel charges what is created in a user namespace to its creator, which should not be the host's root.
     let charged = first_id.map(sys::ChargedTo::user).transpose();
     let charged = charged.map_err(|error| format!("switch to the user that namespaces are charged to: {error}"))?;
     let inside = match sys::fork_into(namespaces) {
         Ok(Some(pid)) => Inside(pid),
-        Ok(None) => walls::raise(network, firewall, &hand_out, &up_in),
-        Err(error) => return Err(format!("create namespaces: {error}")),
+        Ok(None) => inside::run(network, !root, &hand_out, &up_in),
+        Err(error) => return Err(format!("create namespaces: {error}").into()),
     };
     drop(charged);
+    // The id maps of an ordinary user are known already. Errors are reported once it is known how.
+    let ids = argument(2).zip(argument(3)).filter(|_| !root);
+    let mapping = ids.map(|(users, groups)| {
+        let ids = Ids::from_arguments(&users, &groups).ok_or(USAGE)?;
+        ids::Mapping::begin(inside.0, &ids)
+    });
     // Let the child run first. A forked process often waits for its parent's CPU even if another is idle; a process
     // that is woken does not.
-    let mut up = [0; 4];
-    rustix::io::retry_on_intr(|| rustix::io::read(&up_out, &mut up))
+    rustix::io::retry_on_intr(|| rustix::io::read(&up_out, &mut [0]))
         .map_err(|error| format!("wait for the process inside: {error}"))?;
-    // The number is valid in the descriptor table that both processes share.
-    let firewall = kennel_keeper::sys::inherited(i32::from_ne_bytes(up)).map(FirewallSocket::from);
 
     let namespaces = ids::Namespaces::charged_to(first_id);
     if first_id.is_some() {
         namespaces.prepare();
     }
-    let mut plan: Plan = minicbor::decode(&place::hear()?).map_err(|error| format!("read the plan: {error}"))?;
+    let mut plan: Plan = minicbor::decode(&sandbox_dir::hear()?).map_err(|error| format!("read the plan: {error}"))?;
     let dir = plan.remove_dir.then(|| (plan.dir.clone(), plan.rights, plan.ids.clone()));
     *heard = Heard { goes_on: plan.keeper.host_fd.is_some(), dir };
-    place::keep_host(&mut plan.keeper)?;
-    let place = Place::take(&plan.dir, &mut plan.keeper)?;
+    sandbox_dir::keep_host(&mut plan.keeper)?;
+    let sandbox_dir = SandboxDir::take(&plan.dir, &mut plan.keeper)?;
     let group = plan.cgroup.as_ref().map(cgroup::Group::make).transpose()?;
     plan.keeper.oom_fd = group.as_ref().and_then(cgroup::Group::oom_events).map(IntoRawFd::into_raw_fd);
-    match plan.rights {
-        Rights::Root => ids::map(inside.0, &plan.ids)?,
-        Rights::User => ids::map_as_user(inside.0, &plan.ids)?,
-    }
-    let network = match &plan.link {
-        Some(link) => network::join(link, inside.0, &plan.ids, firewall)?,
-        None => network::Joined::default(),
+    let mapping = match plan.rights {
+        Rights::Root => ids::map(inside.0, &plan.ids).map(|()| None)?,
+        Rights::User => Some(mapping.ok_or(USAGE)??),
     };
-    let watch = Watch { inside, place, group, plan, network, namespaces };
-    watch.help_up(&hand_in, up_in, &up_out)?;
-    Ok(watch)
+    let mut sandbox =
+        RunningSandbox { inside, sandbox_dir, group, plan, network: network::Joined::default(), namespaces };
+    sandbox.help_up(mapping, &hand_in, up_in, &up_out)?;
+    Ok(sandbox)
 }
 
 impl Inside {
@@ -204,9 +209,15 @@ impl Drop for Inside {
     }
 }
 
-impl Watch {
+impl RunningSandbox {
     /// Does for the process inside what it cannot do itself, and waits until the sandbox is ready.
-    fn help_up(&self, hand: &OwnedFd, up_in: OwnedFd, up: &OwnedFd) -> Result<(), String> {
+    fn help_up(
+        &mut self,
+        mapping: Option<ids::Mapping>,
+        hand: &OwnedFd,
+        up_in: OwnedFd,
+        up: &OwnedFd,
+    ) -> Result<(), StartError> {
         if let Some(group) = &self.group {
             group.add(self.inside.0)?;
         }
@@ -216,13 +227,31 @@ impl Watch {
             hostname: self.plan.hostname.clone(),
             capabilities: self.plan.capabilities,
             keeper: self.plan.keeper.clone(),
-            listener: self.place.listener.as_raw_fd(),
+            listener: self.sandbox_dir.listener.as_raw_fd(),
             root,
             read_only: self.plan.read_only,
             landlock: self.plan.landlock,
             nesting: self.plan.nesting,
+            joined: self.plan.link.is_some(),
         }
         .send(hand);
+        let report = NetworkReport::receive(up)?;
+        let joined = self.plan.link.as_ref().filter(|_| matches!(report, NetworkReport::Ready(_)));
+        let started = joined.map(|link| network::start(link, self.inside.0)).transpose()?.flatten();
+        // The process inside waits for each of these when it needs it, and does other work meanwhile.
+        if let Some(mapping) = mapping {
+            mapping.finish()?;
+            handover::go_on(hand);
+        }
+        if let (Some(link), NetworkReport::Ready(firewall)) = (&self.plan.link, report) {
+            match network::join(link, started, self.inside.0, &self.plan.ids, firewall) {
+                Ok(joined) => self.network = joined,
+                // If the process inside has failed, its error is the cause.
+                Err(error) if has_ended(up) => drop(error),
+                Err(error) => return Err(error),
+            }
+            handover::go_on(hand);
+        }
         // The descriptor table is shared until the sandbox is ready. Nothing may be closed before that.
         let mut answer = [0; 1024];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(up, &mut answer))
@@ -231,13 +260,13 @@ impl Watch {
         match &answer[..count] {
             b"ok" => {}
             [] => return Err("the process inside ended before the sandbox was isolated".into()),
-            message => return Err(String::from_utf8_lossy(message).into_owned()),
+            message => return Err(String::from_utf8_lossy(message).as_ref().into()),
         }
         Ok(())
     }
 
     /// Creates the mounts of the sandbox that must be created outside.
-    fn root(&self) -> Result<(Root, Option<rootfs::Mounts>), String> {
+    fn root(&self) -> Result<(Root, Option<rootfs::Mounts>), StartError> {
         let (plan, inside) = (&self.plan, self.inside.0);
         match plan.rights {
             Rights::Root => {
@@ -256,8 +285,8 @@ impl Watch {
     fn until_the_end(mut self) {
         drop(self.namespaces);
         // Only what the lock, the exit code and the firewall need stays open. The jail holds no mount.
-        let exit = self.place.exit.as_ref();
-        let mut keep: Vec<i32> = [Some(&self.place.lock), exit].into_iter().flatten().map(AsRawFd::as_raw_fd).collect();
+        let kept = [Some(&self.sandbox_dir.lock), self.sandbox_dir.exit.as_ref()];
+        let mut keep: Vec<i32> = kept.into_iter().flatten().map(AsRawFd::as_raw_fd).collect();
         keep.extend(self.network.guard.iter().flat_map(Guard::descriptors));
         kennel_keeper::sys::close_all_but(&keep);
         if let Some(guard) = &mut self.network.guard
@@ -266,8 +295,12 @@ impl Watch {
             guard.until_ended(&process);
         }
         let code = self.inside.wait();
-        if let Some(exit) = exit {
-            let _ = rustix::io::write(exit, code.to_string().as_bytes());
+        if let Some(exit) = self.sandbox_dir.exit.take() {
+            let oom = self.group.as_ref().is_some_and(cgroup::Group::ran_out_of_memory);
+            let text = if oom && code == KILLED { format!("{code} {OOM}") } else { code.to_string() };
+            let _ = rustix::io::write(&exit, text.as_bytes());
+            // Whoever watches the directory is told when it is closed.
+            drop(exit);
         }
         // The helpers may be in the cgroup.
         drop(self.network.helpers);
@@ -283,4 +316,10 @@ impl Watch {
         // Descriptors that were closed by number must not be closed again by their owners.
         kennel_keeper::sys::exit_now(0)
     }
+}
+
+/// Whether the process inside has sent its result.
+fn has_ended(up: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(up, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }

@@ -10,7 +10,8 @@ use crate::netlink::{Mac, Netlink};
 use crate::pasta::Pasta;
 use crate::sys;
 use kennel_jail::{FORWARD, Ids, Link, NAMES, PORTS, PREFIX, Publish};
-use kennel_keeper::place;
+use kennel_keeper::StartError;
+use kennel_keeper::sandbox_dir;
 use kennel_netlink::FirewallSocket;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -40,13 +41,32 @@ pub(crate) struct Joined {
     pub(crate) guard: Option<Guard>,
 }
 
+/// A `pasta` process that was started early, and the ports that it publishes.
+pub(crate) struct Started {
+    pasta: Pasta,
+    ports: Vec<Publish>,
+}
+
+/// Starts `pasta` for the sandbox whose first process is `pid`, if an ordinary user creates the sandbox. It takes longer
+/// to start than everything else, and does not need the sandbox's ids. Call [`join`] afterwards.
+pub(crate) fn start(link: &Link, pid: i32) -> Result<Option<Started>, StartError> {
+    let Some(program) = &link.pasta else { return Ok(None) };
+    let ports = choose(&link.ports)?;
+    let pasta = Pasta::start(program, pid, &ports, !link.names.is_empty())?;
+    Ok(Some(Started { pasta, ports }))
+}
+
 /// Connects the sandbox whose first process is `pid` to the outside. The working directory must be the sandbox's.
 /// `firewall` is a socket for the sandbox's own firewall, for the sandbox of an ordinary user.
-pub(crate) fn join(link: &Link, pid: i32, ids: &Ids, firewall: Option<FirewallSocket>) -> Result<Joined, String> {
-    if let Some(program) = &link.pasta {
-        let ports = choose(&link.ports)?;
-        let pasta = Pasta::start(program, pid, &ports, !link.names.is_empty())?;
-        // Load the rules while `pasta` starts, which takes a while.
+pub(crate) fn join(
+    link: &Link,
+    started: Option<Started>,
+    pid: i32,
+    ids: &Ids,
+    firewall: Option<FirewallSocket>,
+) -> Result<Joined, StartError> {
+    if let (Some(program), Some(Started { pasta, ports })) = (&link.pasta, started) {
+        // Load the rules while `pasta` starts.
         let firewall =
             firewall.ok_or("network bridge: the process inside sent no socket for the sandbox's firewall")?;
         let guard = Guard::put_up(firewall, &link.resolvers)?;
@@ -151,7 +171,7 @@ pub(crate) fn enter(namespace: &OwnedFd) -> Result<(), Errno> {
 }
 
 /// Publishes the ports, and writes their addresses to a file.
-fn publish(link: &Link, address: Ipv4Addr, pid: i32) -> Result<Forwarder, String> {
+fn publish(link: &Link, address: Ipv4Addr, pid: i32) -> Result<Forwarder, StartError> {
     let rule = |port: &kennel_jail::Publish| Rule {
         udp: port.udp,
         listen: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port.host).to_string(),
@@ -166,7 +186,7 @@ fn publish(link: &Link, address: Ipv4Addr, pid: i32) -> Result<Forwarder, String
 }
 
 /// Writes the addresses of published ports to a file.
-fn write_down(ports: &[Publish], places: &[SocketAddr]) -> Result<(), String> {
+fn write_down(ports: &[Publish], places: &[SocketAddr]) -> Result<(), StartError> {
     if ports.is_empty() {
         return Ok(());
     }
@@ -174,11 +194,11 @@ fn write_down(ports: &[Publish], places: &[SocketAddr]) -> Result<(), String> {
         let protocol = if port.udp { "udp" } else { "tcp" };
         format!("{place}->{}/{protocol}\n", port.inside)
     });
-    std::fs::write(PORTS, lines.collect::<String>()).map_err(|error| format!("write {PORTS}: {error}"))
+    std::fs::write(PORTS, lines.collect::<String>()).map_err(|error| format!("write {PORTS}: {error}").into())
 }
 
 /// Chooses a free port for those without one. If another process takes it first, the start fails.
-fn choose(ports: &[Publish]) -> Result<Vec<Publish>, String> {
+fn choose(ports: &[Publish]) -> Result<Vec<Publish>, StartError> {
     let mut held = Vec::new();
     let mut free = |port: &Publish| {
         let place = (Ipv4Addr::LOCALHOST, port.host);
@@ -188,11 +208,12 @@ fn choose(ports: &[Publish]) -> Result<Vec<Publish>, String> {
         let place = SocketAddrV4::try_from(place)?;
         Ok::<_, std::io::Error>(Publish { host: place.port(), ..*port })
     };
-    ports.iter().map(|port| free(port).map_err(|error| format!("publish port {}: {error}", port.inside))).collect()
+    let failed = |port: &Publish, error| format!("publish port {}: {error}", port.inside).into();
+    ports.iter().map(|port| free(port).map_err(|error| failed(port, error))).collect()
 }
 
 /// Forwards DNS queries from inside to resolvers that only the host can reach.
-fn answer_names(link: &Link, pid: i32) -> Result<Forwarder, String> {
+fn answer_names(link: &Link, pid: i32) -> Result<Forwarder, StartError> {
     let mut rules = Vec::new();
     for (at, server) in link.names.iter().enumerate() {
         let [a, b, c, d] = NAMES;
@@ -210,8 +231,10 @@ pub(crate) struct Forwarder(i32);
 impl Forwarder {
     /// Starts a forwarder and waits until it listens. Returns the addresses. It is a separate program, so its memory
     /// contains nothing of the plan.
-    fn start(order: &Order) -> Result<(Self, Vec<SocketAddr>), String> {
-        let failed = |error: &dyn std::fmt::Display| format!("start the process that forwards ports and DNS: {error}");
+    fn start(order: &Order) -> Result<(Self, Vec<SocketAddr>), StartError> {
+        let failed = |error: &dyn std::fmt::Display| {
+            StartError::from(format!("start the process that forwards ports and DNS: {error}"))
+        };
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.map_err(|error| failed(&error))?;
         let program = CString::from(c"/proc/self/exe");
@@ -227,15 +250,15 @@ impl Forwarder {
         let forwarder = Self(child.map_err(|error| failed(&error))?);
         drop(theirs);
         let told = minicbor::to_vec(order).map_err(|error| failed(&error))?;
-        place::write_all(&ours, &(told.len() as u32).to_le_bytes());
-        place::write_all(&ours, &told);
+        sandbox_dir::write_all(&ours, &(told.len() as u32).to_le_bytes());
+        sandbox_dir::write_all(&ours, &told);
         let _ = rustix::net::shutdown(&ours, Shutdown::Write);
         let mut answer = String::new();
         let read = std::fs::File::from(ours).take(64 * 1024).read_to_string(&mut answer);
         read.map_err(|error| failed(&error))?;
         let Some(places) = answer.strip_prefix("ok ") else {
             return Err(match answer.strip_prefix("error ") {
-                Some(why) => why.to_owned(),
+                Some(why) => why.into(),
                 None => failed(&"it ended without a reply"),
             });
         };

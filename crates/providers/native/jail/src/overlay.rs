@@ -3,20 +3,21 @@
 //! The host's files appear as an unprivileged user sees them. A first, read-only overlay is mounted with the
 //! credentials of such a user. Overlayfs checks every access to the files below with the credentials of the process
 //! that mounted it, so the kernel refuses what other users may not read, even to root inside. The sandbox's own overlay
-//! is mounted on top of it, with a layer between the two that masks further paths (the cover).
+//! is mounted on top of it, with a layer between the two that masks further paths (the mask layer).
 //!
 //! ```text
 //! upper        what the sandbox writes
-//! cover        empty directories and whiteouts, in memory
+//! mask layer   empty directories and whiteouts, in memory
 //! first overlay, read-only, mounted as nobody
 //!   host       one filesystem of the host, its ids shifted
-//!   cover      because an overlay without an upper layer needs two lower ones; it adds nothing
+//!   mask layer because an overlay without an upper layer needs two lower ones; it adds nothing
 //! ```
 //!
 //! The kernel stacks at most two overlays. The provider refuses a host whose root is already an overlay.
 
 use crate::{disk, sys};
-use kennel_jail::{Base, Cover, CoverKind, Plan};
+use kennel_jail::{Base, MaskEntry, MaskEntryKind, Plan};
+use kennel_keeper::StartError;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, Uid, XattrFlags};
 use rustix::io::Errno;
@@ -29,24 +30,24 @@ pub(crate) struct Filesystems {
 }
 
 /// Creates the overlays. The working directory must be the sandbox's; `namespace` is its user namespace.
-pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, String> {
+pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, StartError> {
     let owner = plan.ids.root();
     let own = if plan.disk { disk::open()? } else { String::new() };
     // The upper layer's own directory becomes `/` inside.
     let upper = Upper::root(&own, owner)?;
     let mut layers = Layers::default();
     match &plan.base {
-        Base::Parts(_) => Err("the host's root does not build a root filesystem from parts".into()),
+        Base::HostDirs(_) => Err("the host's root does not build a root filesystem from parts".into()),
         Base::Image(dirs) => {
             let dirs: Vec<OwnedFd> =
-                dirs.iter().map(|dir| shifted(dir, namespace)).collect::<Result<Vec<_>, String>>()?;
+                dirs.iter().map(|dir| shifted(dir, namespace)).collect::<Result<Vec<_>, StartError>>()?;
             let root = layers.overlay(&dirs.iter().collect::<Vec<_>>(), Some(&upper)).map_err(named("/"))?;
             keep_open(dirs);
             Ok(Filesystems { root, others: Vec::new() })
         }
-        Base::Host { filesystems, cover: covers } => {
-            let cover = cover(covers, owner)?;
-            let root = layers.host("/", &cover, namespace, &upper)?;
+        Base::Host { filesystems, masks: entries } => {
+            let mask_layer = mask_layer(entries, owner)?;
+            let root = layers.host("/", &mask_layer, namespace, &upper)?;
             let mut others = Vec::new();
             for path in filesystems {
                 match shifted(&format!("/{path}"), namespace) {
@@ -55,13 +56,13 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, Str
                     Err(_) if path.contains('/') => continue,
                     shiftable => drop(shiftable?),
                 }
-                let upper = Upper::of(&own, path, owner)?;
-                let cover =
-                    clone(&cover, path).map_err(|error| format!("overlay of /{path}: clone the cover: {error}"))?;
-                others.push((path.clone(), layers.host(&format!("/{path}"), &cover, namespace, &upper)?));
-                keep_open([cover]);
+                let upper = Upper::filesystem(&own, path, owner)?;
+                let masks = clone(&mask_layer, path)
+                    .map_err(|error| format!("overlay of /{path}: clone the cover: {error}"))?;
+                others.push((path.clone(), layers.host(&format!("/{path}"), &masks, namespace, &upper)?));
+                keep_open([masks]);
             }
-            keep_open([cover]);
+            keep_open([mask_layer]);
             Ok(Filesystems { root, others })
         }
     }
@@ -74,14 +75,14 @@ struct Upper {
 }
 
 impl Upper {
-    fn root(own: &str, owner: (u32, u32)) -> Result<Self, String> {
+    fn root(own: &str, owner: (u32, u32)) -> Result<Self, StartError> {
         let dirs = Self { upper: format!("{own}upper"), work: format!("{own}work") };
         dirs.give(owner, 0o755)?;
         Ok(dirs)
     }
 
     /// The upper layer of another filesystem. It has the mode of the host's directory.
-    fn of(own: &str, path: &str, owner: (u32, u32)) -> Result<Self, String> {
+    fn filesystem(own: &str, path: &str, owner: (u32, u32)) -> Result<Self, StartError> {
         let dir = format!("{own}parts/{}", path.replace('/', "+"));
         let dirs = Self { upper: format!("{dir}/upper"), work: format!("{dir}/work") };
         for dir in [&dirs.upper, &dirs.work] {
@@ -93,10 +94,10 @@ impl Upper {
         Ok(dirs)
     }
 
-    fn give(&self, (user, group): (u32, u32), mode: u32) -> Result<(), String> {
+    fn give(&self, (user, group): (u32, u32), mode: u32) -> Result<(), StartError> {
         let failed = |error: Errno| format!("give {} the owner and mode of its mount point: {error}", self.upper);
         rustix::fs::chown(&*self.upper, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(failed)?;
-        rustix::fs::chmod(&*self.upper, Mode::from_raw_mode(mode)).map_err(failed)
+        Ok(rustix::fs::chmod(&*self.upper, Mode::from_raw_mode(mode)).map_err(failed)?)
     }
 }
 
@@ -116,10 +117,16 @@ fn named(path: &str) -> impl Fn(Failure) -> String {
 
 impl Layers {
     /// Creates the writable overlay of one filesystem of the host.
-    fn host(&mut self, path: &str, cover: &OwnedFd, namespace: &OwnedFd, upper: &Upper) -> Result<OwnedFd, String> {
+    fn host(
+        &mut self,
+        path: &str,
+        mask_layer: &OwnedFd,
+        namespace: &OwnedFd,
+        upper: &Upper,
+    ) -> Result<OwnedFd, StartError> {
         let host = shifted(path, namespace)?;
-        let weak = self.overlay(&[&host, cover], None).map_err(named(path))?;
-        let made = self.overlay(&[cover, &weak], Some(upper)).map_err(named(path))?;
+        let weak = self.overlay(&[&host, mask_layer], None).map_err(named(path))?;
+        let made = self.overlay(&[mask_layer, &weak], Some(upper)).map_err(named(path))?;
         keep_open([host, weak]);
         Ok(made)
     }
@@ -194,7 +201,7 @@ fn create(upper: Option<&Upper>, set_lower: impl FnOnce(&OwnedFd) -> Result<(), 
 }
 
 /// Clones a directory of the host without the mounts below it, and shifts its ids.
-fn shifted(path: &str, namespace: &OwnedFd) -> Result<OwnedFd, String> {
+fn shifted(path: &str, namespace: &OwnedFd) -> Result<OwnedFd, StartError> {
     let step = |what: &str, error: Errno| format!("layer {path}: {what}: {error}");
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let layer = rustix::mount::open_tree(CWD, path, flags).map_err(|error| step("open", error))?;
@@ -211,7 +218,7 @@ fn clone(mount: impl AsFd, path: &str) -> Result<OwnedFd, Errno> {
 /// Creates the layer that masks host paths. It is in memory, because it is small and must not be within a layer below
 /// it.
 #[expect(clippy::disallowed_methods, reason = "it saves system calls, and this program has one thread")]
-fn cover(cover: &[Cover], (user, group): (u32, u32)) -> Result<OwnedFd, String> {
+fn mask_layer(entries: &[MaskEntry], (user, group): (u32, u32)) -> Result<OwnedFd, StartError> {
     let (uid, gid) = (user.to_string(), group.to_string());
     let options = [("mode", "0755"), ("size", "4194304"), ("uid", &*uid), ("gid", &*gid)];
     let layer = crate::rootfs::filesystem("tmpfs", &options, MountAttrFlags::empty())
@@ -222,8 +229,8 @@ fn cover(cover: &[Cover], (user, group): (u32, u32)) -> Result<OwnedFd, String> 
     rustix::process::fchdir(&layer).map_err(|error| error.to_string())?;
     // The new files belong to root inside.
     let owner = sys::FilesOf::become_owner(user, group);
-    let whiteout = cover.iter().find(|cover| matches!(cover.kind, CoverKind::Nothing));
-    let put = cover.iter().try_for_each(|entry| put(entry, whiteout));
+    let whiteout = entries.iter().find(|entry| matches!(entry.kind, MaskEntryKind::Nothing));
+    let put = entries.iter().try_for_each(|entry| put(entry, whiteout));
     drop(owner);
     rustix::process::fchdir(&here).map_err(|error| error.to_string())?;
     put?;
@@ -232,24 +239,24 @@ fn cover(cover: &[Cover], (user, group): (u32, u32)) -> Result<OwnedFd, String> 
 
 /// Creates one entry of the mask layer, in the working directory. `whiteout` is the first whiteout; the others are hard
 /// links to it, which take half of the time.
-fn put(Cover { path, kind }: &Cover, whiteout: Option<&Cover>) -> Result<(), String> {
+fn put(MaskEntry { path, kind }: &MaskEntry, whiteout: Option<&MaskEntry>) -> Result<(), StartError> {
     let mode = |mode: &u32| Mode::from_raw_mode(*mode);
     let done = match kind {
-        CoverKind::Through(bits) => rustix::fs::mkdir(path, mode(bits)),
-        CoverKind::Empty(bits) => rustix::fs::mkdir(path, mode(bits))
+        MaskEntryKind::Through(bits) => rustix::fs::mkdir(path, mode(bits)),
+        MaskEntryKind::Empty(bits) => rustix::fs::mkdir(path, mode(bits))
             .and_then(|()| rustix::fs::setxattr(path, c"trusted.overlay.opaque", b"y", XattrFlags::CREATE)),
-        CoverKind::Nothing if whiteout.is_some_and(|first| first.path != *path) => {
+        MaskEntryKind::Nothing if whiteout.is_some_and(|first| first.path != *path) => {
             rustix::fs::link(whiteout.map_or("", |first| &*first.path), path)
         }
-        CoverKind::Nothing => {
+        MaskEntryKind::Nothing => {
             rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), rustix::fs::makedev(0, 0))
         }
-        CoverKind::File(bits, content) => {
+        MaskEntryKind::File(bits, content) => {
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
             rustix::fs::open(path, flags, mode(bits)).and_then(|file| rustix::io::write(&file, content)).map(drop)
         }
     };
-    done.map_err(|error| format!("mask /{path}: {error}"))
+    done.map_err(|error| format!("mask /{path}: {error}").into())
 }
 
 /// Unmounts what this process has attached in the sandbox's directory, where only it sees it: a mount point cannot be

@@ -6,8 +6,10 @@
 
 use crate::sys;
 use kennel_jail::{NAMES_BY_PASTA, Publish};
+use kennel_keeper::StartError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, PidfdFlags, WaitOptions};
 use std::ffi::CString;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -15,18 +17,23 @@ use std::time::{Duration, Instant};
 /// How long the start may take.
 const WITHIN: Duration = Duration::from_secs(5);
 
+/// How long to wait before looking again whether there is a default route. It is short compared with the start of
+/// `pasta`, and long compared with one look.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
+
 /// The `pasta` process for one sandbox. It ends when this is dropped, and with its parent.
 pub(crate) struct Pasta(i32);
 
 impl Pasta {
     /// Starts `pasta` in the namespaces of a process that this user has created.
-    pub(crate) fn start(program: &str, pid: i32, ports: &[Publish], names: bool) -> Result<Self, String> {
-        let failed = |why: &dyn std::fmt::Display| format!("start {program}: {why}");
+    pub(crate) fn start(program: &str, pid: i32, ports: &[Publish], names: bool) -> Result<Self, StartError> {
+        let failed = |why: &dyn std::fmt::Display| StartError::from(format!("start {program}: {why}"));
         let namespaces = ["user", "net"].map(|name| format!("/proc/{pid}/ns/{name}"));
         let at = Ipv4Addr::from(NAMES_BY_PASTA).to_string();
         let (tcp, udp) = (published(ports, false), published(ports, true));
         let mut arguments = vec![
-            program,
+            // Its own name, whatever the program's file is called: it makes `pasta` of `passt`.
+            "pasta",
             "--foreground",
             "--quiet",
             "--config-net",
@@ -51,6 +58,7 @@ impl Pasta {
             arguments.extend(["--dns-forward", &at]);
         }
         let text = |word: &str| CString::new(word).map_err(|error| failed(&error));
+        let file = text(&fastest(program))?;
         let arguments = arguments.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
         let nothing = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let nothing = nothing.map_err(|error| failed(&error))?;
@@ -62,7 +70,7 @@ impl Pasta {
             }
             // `pasta` fails if this signal is already ignored.
             kennel_keeper::sys::default_signal(libc::SIGPIPE);
-            kennel_keeper::sys::execve(&arguments[0], &arguments, &[]);
+            kennel_keeper::sys::execve(&file, &arguments, &[]);
             kennel_keeper::sys::exit_now(127)
         });
         let pasta = Self(child.map_err(|error| failed(&error))?);
@@ -72,18 +80,21 @@ impl Pasta {
         Ok(pasta)
     }
 
-    /// Waits until the network of that process has a default route.
-    #[expect(clippy::disallowed_methods, reason = "a backoff: pasta does not report when it is ready")]
-    pub(crate) fn wait(&self, program: &str, pid: i32) -> Result<(), String> {
-        let failed = |why: &dyn std::fmt::Display| format!("start {program}: {why}");
+    /// Waits until the network of that process has a default route. `pasta` does not report when it is ready.
+    pub(crate) fn wait(&self, program: &str, pid: i32) -> Result<(), StartError> {
+        let failed = |why: &dyn std::fmt::Display| StartError::from(format!("start {program}: {why}"));
+        let process = Pid::from_raw(self.0).ok_or(rustix::io::Errno::SRCH);
+        let process = process.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()));
+        let process = process.map_err(|error| failed(&error))?;
         let began = Instant::now();
         while !has_way_out(pid) {
-            match rustix::process::waitpid(Pid::from_raw(self.0), WaitOptions::NOHANG) {
-                Ok(None) if began.elapsed() < WITHIN => {}
-                Ok(None) => return Err(failed(&format!("the sandbox had no default route within {WITHIN:?}"))),
-                _ => return Err(failed(&"it ended at once; check that this user can open /dev/net/tun")),
+            let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&LOOK)).is_ok_and(|ready| ready > 0);
+            if ended {
+                return Err(failed(&"it ended at once; check that this user can open /dev/net/tun"));
             }
-            std::thread::sleep(Duration::from_millis(1)); // `pasta` does not report when it is ready.
+            if began.elapsed() > WITHIN {
+                return Err(failed(&format!("the sandbox had no default route within {WITHIN:?}")));
+            }
         }
         Ok(())
     }
@@ -94,6 +105,19 @@ impl Drop for Pasta {
         kennel_keeper::sys::kill(self.0, libc::SIGKILL);
         let _ = rustix::process::waitpid(Pid::from_raw(self.0), WaitOptions::empty());
     }
+}
+
+/// Returns the variant of the program that it would execute itself on this CPU, which would take as long again. Only
+/// x86 has variants.
+fn fastest(program: &str) -> String {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        let variant = format!("{program}.avx2");
+        if rustix::fs::access(&*variant, rustix::fs::Access::EXEC_OK).is_ok() {
+            return variant;
+        }
+    }
+    program.to_owned()
 }
 
 /// Formats the ports of one protocol for `pasta`.
@@ -152,7 +176,7 @@ mod tests {
         }
         let failed = Pasta::start("/usr/bin/false", pid, &[], false).unwrap();
         let refused = failed.wait("/usr/bin/false", pid).unwrap_err();
-        assert!(refused.contains("/usr/bin/false: it ended at once"), "{refused}");
+        assert!(refused.message().contains("/usr/bin/false: it ended at once"), "{refused}");
         let pasta = Pasta::start("/usr/bin/pasta", pid, &[], true).unwrap();
         pasta.wait("/usr/bin/pasta", pid).unwrap();
         assert!(has_way_out(pid));

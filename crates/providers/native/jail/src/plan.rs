@@ -9,7 +9,7 @@ use minicbor::{Decode, Encode};
 /// an error.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Plan {
-    /// The sandbox's directory (see `kennel_core::Records`).
+    /// The sandbox's directory (see `kennel_provider::Records`).
     #[n(0)]
     pub dir: String,
     /// What is below the sandbox's upper layer.
@@ -101,27 +101,27 @@ pub enum Base {
         filesystems: Vec<String>,
         /// The layer that masks host paths, parents first.
         #[n(1)]
-        cover: Vec<Cover>,
+        masks: Vec<MaskEntry>,
     },
-    /// The host's root, assembled from parts, parents first: an ordinary user cannot use it as a whole.
+    /// The host's root, assembled from its directories, parents first: an ordinary user cannot use it as a whole.
     #[n(1)]
-    Parts(#[n(0)] Vec<Part>),
+    HostDirs(#[n(0)] Vec<HostDir>),
 }
 
-/// A part of a root filesystem.
+/// A directory (or symlink) of the host's root filesystem that the sandbox shows.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Part {
+pub struct HostDir {
     /// The path, without a leading slash.
     #[n(0)]
     pub path: String,
-    /// The kind of part.
+    /// How it is provided.
     #[n(1)]
-    pub kind: PartKind,
+    pub kind: HostDirKind,
 }
 
-/// The kinds of parts.
+/// How a directory of the host's root is provided inside.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub enum PartKind {
+pub enum HostDirKind {
     /// The host's directory of the same path, under a private overlay, or read-only if that is not possible. The number
     /// is its mode.
     #[n(0)]
@@ -166,22 +166,41 @@ impl Ids {
         };
         Some((find(&self.users, user)?, find(&self.groups, group)?))
     }
+
+    /// The maps of users and of groups as arguments of the jail, which writes them before there is a plan.
+    pub fn arguments(&self) -> [String; 2] {
+        let text = |maps: &[IdMap]| maps.iter().flat_map(IdMap::words).collect::<Vec<_>>().join(" ");
+        [text(&self.users), text(&self.groups)]
+    }
+
+    /// Reads what [`Ids::arguments`] returned. `None` if the arguments are invalid.
+    pub fn from_arguments(users: &str, groups: &str) -> Option<Self> {
+        let read = |text: &str| {
+            let numbers: Option<Vec<u32>> = text.split(' ').map(|word| word.parse().ok()).collect();
+            let numbers = numbers?;
+            let (maps, rest) = numbers.as_chunks();
+            let maps =
+                maps.iter().map(|[inside, outside, count]| IdMap { inside: *inside, outside: *outside, count: *count });
+            rest.is_empty().then(|| maps.collect())
+        };
+        Some(Self { users: read(users)?, groups: read(groups)? })
+    }
 }
 
 /// An entry of the mask layer, which hides what is below it.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Cover {
+pub struct MaskEntry {
     /// The path, without a leading slash.
     #[n(0)]
     pub path: String,
     /// The kind of entry.
     #[n(1)]
-    pub kind: CoverKind,
+    pub kind: MaskEntryKind,
 }
 
 /// The kinds of entries in the mask layer.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub enum CoverKind {
+pub enum MaskEntryKind {
     /// A directory that shows the one below, with this mode.
     #[n(0)]
     Through(#[n(0)] u32),
@@ -208,6 +227,13 @@ pub struct IdMap {
     /// The number of ids.
     #[n(2)]
     pub count: u32,
+}
+
+impl IdMap {
+    /// The three numbers as text, in the order in which the kernel and `newuidmap` expect them.
+    pub fn words(&self) -> [String; 3] {
+        [self.inside, self.outside, self.count].map(|id| id.to_string())
+    }
 }
 
 /// A host path that is mounted inside.
@@ -271,26 +297,24 @@ pub enum Owners {
 }
 
 /// The network. It is not part of the plan but the jail's first argument, because namespaces are created before there
-/// is a plan. The second argument is the first host id of the sandbox, if the host's root creates it.
+/// is a plan. If the host's root creates the sandbox, the second argument is the sandbox's first host id. Otherwise the
+/// second and third arguments are the id maps; see [`Ids::arguments`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Loopback only.
-    None,
-    /// Its own network, which [`Plan::link`] connects to the outside. It exists before the plan is carried out.
-    Joined,
+    /// Its own network namespace: loopback, and what [`Plan::link`] adds.
+    Own,
     /// The host's network.
     Host,
 }
 
 impl Network {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::None, Self::Joined, Self::Host];
+    pub const ALL: [Self; 2] = [Self::Own, Self::Host];
 
     /// The value of the jail's argument.
     pub fn argument(self) -> &'static str {
         match self {
-            Self::None => "none",
-            Self::Joined => "joined",
+            Self::Own => "own",
             Self::Host => "host",
         }
     }
@@ -328,4 +352,21 @@ pub struct Clear {
     /// The ids of the users.
     #[n(1)]
     pub ids: Ids,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn id_maps_are_passed_as_arguments() {
+        let mut ids = Ids::range(0, 1000, 1);
+        ids.users.push(IdMap { inside: 1, outside: 100_000, count: 65_536 });
+        let [users, groups] = ids.arguments();
+        assert_eq!((&*users, &*groups), ("0 1000 1 1 100000 65536", "0 1000 1"));
+        assert_eq!(Ids::from_arguments(&users, &groups), Some(ids));
+        for invalid in ["", "0", "0 1000", "0 1000 1 ", "0 1000 1 1", "0 -1 1", "0 x 1"] {
+            assert_eq!(Ids::from_arguments(invalid, "0 1000 1"), None, "{invalid:?}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 use crate::ids::Namespaces;
 use crate::{overlay, sys};
 use kennel_jail::{Bind, EtcFile, IdMap, Ids, Owners, Plan};
+use kennel_keeper::StartError;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
@@ -30,7 +31,7 @@ const LINKS: [(&str, &str); 5] = [
 ];
 
 /// Creates all mounts. The working directory must be the sandbox's; `namespace` is its user namespace.
-pub(crate) fn build(plan: &Plan, namespace: &OwnedFd, namespaces: &Namespaces) -> Result<Mounts, String> {
+pub(crate) fn build(plan: &Plan, namespace: &OwnedFd, namespaces: &Namespaces) -> Result<Mounts, StartError> {
     let overlay::Filesystems { root, others } = overlay::build(plan, namespace)?;
     let dev = devices(plan)?;
     for place in ["dev", "proc", "sys", "tmp"] {
@@ -38,7 +39,7 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd, namespaces: &Namespaces) -
     }
     write_etc(&root, &plan.etc, Some(&plan.ids))?;
     let mut binds = show_all(root.as_fd(), others, &plan.binds, Some(&plan.ids), |bind, host, mount| {
-        let shift = |by: &OwnedFd| sys::shift_ids(mount, by, true).map_err(|error| error.to_string());
+        let shift = |by: &OwnedFd| sys::shift_ids(mount, by, true).map_err(|error| error.to_string().into());
         match &bind.owners {
             Owners::Top { user, group } => {
                 let top = rustix::fs::fstat(host).map_err(|error| error.to_string())?;
@@ -65,8 +66,8 @@ pub(crate) fn show_all(
     others: Vec<(String, OwnedFd)>,
     binds: &[Bind],
     owner: Option<&Ids>,
-    shift: impl Fn(&Bind, &OwnedFd, &OwnedFd) -> Result<(), String>,
-) -> Result<Vec<(OwnedFd, OwnedFd)>, String> {
+    shift: impl Fn(&Bind, &OwnedFd, &OwnedFd) -> Result<(), StartError>,
+) -> Result<Vec<(OwnedFd, OwnedFd)>, StartError> {
     let names = |path: &[u8]| -> Vec<Vec<u8>> {
         let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
         names.map(<[u8]>::to_vec).collect()
@@ -134,9 +135,9 @@ struct Pinned {
 }
 
 /// Prepares a host path for mounting inside, with its owners changed by `shift`.
-fn show(bind: &Bind, shift: impl Fn(&OwnedFd, &OwnedFd) -> Result<(), String>) -> Result<Shown, String> {
+fn show(bind: &Bind, shift: impl Fn(&OwnedFd, &OwnedFd) -> Result<(), StartError>) -> Result<Shown, StartError> {
     let shown = String::from_utf8_lossy(&bind.host);
-    let step = |what: &str, error: Errno| format!("mount {shown}: {what}: {error}");
+    let step = |what: &str, error: Errno| StartError::from(format!("mount {shown}: {what}: {error}"));
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     // The provider has resolved the path, so it contained no symlink then.
     let (path, by) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS);
@@ -173,12 +174,12 @@ fn pin_all(
     host: &OwnedFd,
     mount: &OwnedFd,
     attributes: u64,
-    shift: impl Fn(&OwnedFd, &OwnedFd) -> Result<(), String>,
-) -> Result<Vec<Pinned>, String> {
+    shift: impl Fn(&OwnedFd, &OwnedFd) -> Result<(), StartError>,
+) -> Result<Vec<Pinned>, StartError> {
     let mut pinned: Vec<Pinned> = Vec::new();
     for pin in &bind.pins {
         let (dir, name) = (String::from_utf8_lossy(&bind.host), String::from_utf8_lossy(&pin.path));
-        let failed = |why: &dyn std::fmt::Display| format!("protect {dir}/{name}: {why}");
+        let failed = |why: &dyn std::fmt::Display| StartError::from(format!("protect {dir}/{name}: {why}"));
         let step = |error: Errno| failed(&error);
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -220,7 +221,7 @@ fn beneath(dir: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
 }
 
 /// Creates a `/dev` with a few harmless devices. It is created outside, because devices cannot be created inside.
-fn devices(plan: &Plan) -> Result<OwnedFd, String> {
+fn devices(plan: &Plan) -> Result<OwnedFd, StartError> {
     let failed = |what: &str, error: Errno| format!("create /dev: {what}: {error}");
     let (user, group) = plan.ids.root();
     let (uid, gid) = (user.to_string(), group.to_string());
@@ -248,7 +249,7 @@ pub(crate) fn furnish(dev: &OwnedFd) -> Result<(), (&'static str, Errno)> {
 }
 
 /// Creates `/tmp` for a read-only root filesystem: a directory on disk, in the sandbox's directory.
-pub(crate) fn scratch(disk: bool, owner: Option<&Ids>) -> Result<OwnedFd, String> {
+pub(crate) fn scratch(disk: bool, owner: Option<&Ids>) -> Result<OwnedFd, StartError> {
     let dir = if disk { "disk/scratch" } else { "scratch" };
     let failed = |error: Errno| format!("create /tmp: {error}");
     match rustix::fs::mkdir(dir, Mode::from_raw_mode(0o700)) {
@@ -306,7 +307,12 @@ const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICL
 /// Returns a mount point in the sandbox's root, a directory or file, and creates it if necessary. The root may contain
 /// files that a sandbox left behind: symlinks are resolved inside only. A new mount point belongs to root inside; if
 /// the caller is that user, `owner` is not needed.
-pub(crate) fn make_place(root: impl AsFd, target: &[u8], is_dir: bool, owner: Option<&Ids>) -> Result<OwnedFd, String> {
+pub(crate) fn make_place(
+    root: impl AsFd,
+    target: &[u8],
+    is_dir: bool,
+    owner: Option<&Ids>,
+) -> Result<OwnedFd, StartError> {
     let root = root.as_fd();
     let shown = String::from_utf8_lossy(target);
     let failed = |error: Errno| format!("create the mount point {shown}: {error}");
@@ -315,7 +321,7 @@ pub(crate) fn make_place(root: impl AsFd, target: &[u8], is_dir: bool, owner: Op
     let names: Vec<&[u8]> =
         target.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
     if names.is_empty() || names.contains(&&b".."[..]) {
-        return Err(format!("invalid mount point {shown}: expected a path below the root without .."));
+        return Err(format!("invalid mount point {shown}: expected a path below the root without ..").into());
     }
     let mut path = Vec::new();
     for (index, name) in names.iter().enumerate() {
@@ -344,13 +350,13 @@ pub(crate) fn make_place(root: impl AsFd, target: &[u8], is_dir: bool, owner: Op
 
 /// Writes files in `/etc`. An existing file is often a symlink into a directory that does not exist inside; it is
 /// replaced.
-pub(crate) fn write_etc(root: impl AsFd, files: &[EtcFile], owner: Option<&Ids>) -> Result<(), String> {
+pub(crate) fn write_etc(root: impl AsFd, files: &[EtcFile], owner: Option<&Ids>) -> Result<(), StartError> {
     if files.is_empty() {
         return Ok(());
     }
     let etc = make_place(&root, b"etc", true, owner)?;
     for EtcFile { name, text, if_empty } in files {
-        let failed = |error: Errno| format!("write /etc/{name}: {error}");
+        let failed = |error: Errno| StartError::from(format!("write /etc/{name}: {error}"));
         match rustix::fs::statat(&etc, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) if *if_empty && found.st_size > 0 => continue,
             Ok(_) => rustix::fs::unlinkat(&etc, name, AtFlags::empty()).map_err(failed)?,

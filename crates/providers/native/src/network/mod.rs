@@ -7,21 +7,21 @@
 //! Each start asks the kernel whether everything is in place, which takes microseconds. Programs (`nft`,
 //! `iptables-restore`) run only if something is missing.
 
-mod beside;
+mod docker_firewall;
 mod names;
 mod nfnetlink;
 mod rules;
 
 use kennel_core::{Error, Result};
 use kennel_jail::{Link, PORTS, Publish, Rights};
-use kennel_types::{ErrorCode, Protocol, Published, SandboxId, SandboxSpec};
+use kennel_types::{ErrorCode, NextStep, Protocol, Published, SandboxId, SandboxSpec};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub use beside::Docker;
+pub use docker_firewall::DockerFirewall;
 
 /// What network `bridge` finds on this machine.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub struct Bridge {
     /// Whether this machine forwards packets.
     pub forwarding: bool,
     /// The state of Docker's rules.
-    pub docker: Docker,
+    pub docker: DockerFirewall,
     /// Whether the policy of the chain `FORWARD` drops packets, without Docker.
     pub closed: bool,
     /// Whether firewalld runs, which drops traffic it does not know.
@@ -54,15 +54,15 @@ impl Bridge {
     /// Returns the state without changing anything. Root sees everything; others see only programs.
     pub fn look() -> Self {
         let rules = rules::present().ok().flatten();
-        let docker = Docker::look();
+        let docker = DockerFirewall::look();
         Self {
             nft: program("nft"),
             range: rules.map(rules::Rules::range_text),
             forwarding: rules::is_forwarding(),
-            closed: docker == Docker::NotHere && beside::drops().unwrap_or(false),
+            closed: docker == DockerFirewall::NotHere && docker_firewall::drops().unwrap_or(false),
             docker,
-            firewalld: beside::has_firewalld().unwrap_or(false),
-            legacy: beside::has_old_rules(),
+            firewalld: docker_firewall::has_firewalld().unwrap_or(false),
+            legacy: docker_firewall::has_old_rules(),
         }
     }
 }
@@ -70,9 +70,9 @@ impl Bridge {
 /// What was found out when a sandbox was made, for the start that follows at once. Somebody may change the firewall later,
 /// so what is older is looked up again.
 #[derive(Default)]
-pub(crate) struct Found(Mutex<Option<(Instant, Ipv4Addr)>>);
+pub(crate) struct BridgeProbe(Mutex<Option<(Instant, Ipv4Addr)>>);
 
-impl Found {
+impl BridgeProbe {
     const FRESH: Duration = Duration::from_millis(200);
 
     /// Sees to it that sandboxes can have `bridge`.
@@ -105,8 +105,8 @@ async fn ready(rights: Rights) -> Result<Ipv4Addr> {
         Some(rules) => rules.range,
         None => apart(rules::install).await?,
     };
-    if Docker::look() == Docker::Shut {
-        apart(beside::pass).await?;
+    if DockerFirewall::look() == DockerFirewall::Shut {
+        apart(docker_firewall::pass).await?;
     }
     Ok(range)
 }
@@ -149,20 +149,19 @@ pub(crate) fn link(
 
 /// Returns the path of `pasta`, which connects the sandboxes of an ordinary user.
 fn pasta() -> Result<String> {
-    let unavailable = |what: &str, fix: &str| Error::new(ErrorCode::NotAvailable, what).hint(fix);
+    let unavailable = |what: &str| Error::new(ErrorCode::NotAvailable, what);
     let path = program("pasta").ok_or_else(|| {
-        unavailable("a network for sandboxes of ordinary users: pasta is not installed", "sudo apt-get install passt")
+        unavailable("a network for sandboxes of ordinary users: pasta is not installed")
+            .suggest(NextStep::run_on_host("sudo apt-get install passt"))
     })?;
     let device = rustix::fs::access("/dev/net/tun", rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK);
     device.map_err(|_| {
-        unavailable(
-            "a network for sandboxes of ordinary users: this user cannot open /dev/net/tun",
-            "sudo chmod 666 /dev/net/tun",
-        )
+        unavailable("a network for sandboxes of ordinary users: this user cannot open /dev/net/tun")
+            .suggest(NextStep::run_on_host("sudo chmod 666 /dev/net/tun"))
     })?;
-    path.into_os_string()
-        .into_string()
-        .map_err(|path| unavailable(&format!("{} is not valid UTF-8", path.display()), "install pasta elsewhere"))
+    path.into_os_string().into_string().map_err(|path| {
+        unavailable(&format!("{} is not valid UTF-8", path.display())).advise("install pasta elsewhere")
+    })
 }
 
 /// Returns the published ports of a running sandbox, which its jail has written to a file.
@@ -189,8 +188,11 @@ fn check_free(port: kennel_types::Port) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
             let message = format!("publish port {port}: 127.0.0.1:{number} is taken by another program");
             let free = kennel_types::Port { host: None, ..port };
-            Err(Error::new(ErrorCode::StartFailed, message)
-                .hint(format!("leave the choice to Kennel: --publish {free}; or see who has it: ss -ltunp")))
+            let steps = [
+                NextStep::PublishAtFreePort { port: Some(free) },
+                NextStep::run_on_host_to("see who has it", "ss -ltunp"),
+            ];
+            Err(Error::new(ErrorCode::StartFailed, message).suggest(NextStep::either(steps)))
         }
         Err(error) => Err(Error::io(format!("publish port {port}"), error)),
         Ok(()) => Ok(()),
@@ -212,7 +214,7 @@ fn run(what: &str, name: &str, arguments: &[&str], input: &str) -> Result<()> {
     let missing = || {
         let package = if name == "nft" { "nftables" } else { "iptables" };
         Error::new(ErrorCode::NotAvailable, format!("{what}: the program {name} is not installed"))
-            .hint(format!("install the package {package}; kennel doctor --fix gets nftables"))
+            .suggest(NextStep::InstallPackage { package: package.to_owned() })
     };
     let path = program(name).ok_or_else(missing)?;
     let failed = |error| Error::io(format!("{what}: {}", path.display()), error);
@@ -228,7 +230,7 @@ fn run(what: &str, name: &str, arguments: &[&str], input: &str) -> Result<()> {
         return Ok(());
     }
     let said = kennel_core::printable(String::from_utf8_lossy(&output.stderr).trim());
-    Err(Error::new(ErrorCode::StartFailed, format!("{what}: {name} says: {said}")).hint("kennel doctor"))
+    Err(Error::new(ErrorCode::StartFailed, format!("{what}: {name} says: {said}")).suggest(NextStep::check_machine()))
 }
 
 #[cfg(test)]
@@ -238,12 +240,12 @@ mod tests {
     #[tokio::test]
     async fn what_was_found_just_now_is_not_looked_up_again() {
         let range = Ipv4Addr::new(10, 0, 0, 0);
-        let found = |when| Found(Mutex::new(Some((when, range))));
+        let found = |when| BridgeProbe(Mutex::new(Some((when, range))));
         let fresh = found(Instant::now());
         assert_eq!(fresh.take(Rights::Root).await.unwrap(), range);
         assert!(fresh.slot().is_none(), "it counts for one start");
         // No machine gives sandboxes this range, so whatever is found now is something else.
-        let old = found(Instant::now().checked_sub(Found::FRESH).unwrap());
+        let old = found(Instant::now().checked_sub(BridgeProbe::FRESH).unwrap());
         assert_ne!(old.take(Rights::User).await.ok(), Some(range));
     }
 }

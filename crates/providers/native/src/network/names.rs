@@ -27,7 +27,7 @@ impl Names {
     pub(crate) fn of_this_machine() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let own = |address: Ipv4Addr| UdpSocket::bind((address, 0)).is_ok();
-        Self::of(&read("/etc/resolv.conf"), || read("/run/systemd/resolve/resolv.conf"), own)
+        Self::from_resolv_conf(&read("/etc/resolv.conf"), || read("/run/systemd/resolve/resolv.conf"), own)
     }
 
     /// Changes the configuration for `pasta`, which forwards queries to the host's first resolver.
@@ -48,7 +48,7 @@ impl Names {
 
     /// Creates the configuration from the host's file, the file with the upstream resolvers of systemd-resolved, and a
     /// function that tells whether an address is the host's own.
-    fn of(text: &str, upstream: impl FnOnce() -> String, own: impl Fn(Ipv4Addr) -> bool) -> Self {
+    fn from_resolv_conf(text: &str, upstream: impl FnOnce() -> String, own: impl Fn(Ipv4Addr) -> bool) -> Self {
         let mut servers = servers(text);
         if servers.is_empty() {
             // The C library's default if there is no resolver.
@@ -100,9 +100,9 @@ fn servers(text: &str) -> Vec<IpAddr> {
 mod tests {
     use super::*;
 
-    fn of(text: &str, upstream: &str) -> (Vec<String>, Vec<String>) {
+    fn lines_and_forwarded(text: &str, upstream: &str) -> (Vec<String>, Vec<String>) {
         let own = |address: Ipv4Addr| address == Ipv4Addr::new(192, 168, 1, 5);
-        let names = Names::of(text, || upstream.to_owned(), own);
+        let names = Names::from_resolv_conf(text, || upstream.to_owned(), own);
         let lines = names.text.lines().map(ToOwned::to_owned).collect();
         (lines, names.forwarded.iter().map(ToString::to_string).collect())
     }
@@ -110,15 +110,17 @@ mod tests {
     #[test]
     fn servers_in_reach_are_asked_directly() {
         let text = "# made by hand\nnameserver 10.0.0.1\nnameserver fd00::1\nnameserver 127.0.0.1\nsearch example.net\noptions edns0\n";
-        let (lines, forwarded) = of(text, "");
+        let (lines, forwarded) = lines_and_forwarded(text, "");
         assert_eq!(lines, ["nameserver 10.0.0.1", "search example.net", "options edns0"]);
         assert!(forwarded.is_empty());
     }
 
     #[test]
     fn of_systemd_resolved_those_are_asked_whom_it_asks() {
-        let (lines, forwarded) =
-            of("nameserver 127.0.0.53\noptions edns0\nsearch lan\n", "nameserver 10.0.0.1\nnameserver 10.0.0.2\n");
+        let (lines, forwarded) = lines_and_forwarded(
+            "nameserver 127.0.0.53\noptions edns0\nsearch lan\n",
+            "nameserver 10.0.0.1\nnameserver 10.0.0.2\n",
+        );
         assert_eq!(lines, ["nameserver 10.0.0.1", "nameserver 10.0.0.2", "options edns0", "search lan"]);
         assert!(forwarded.is_empty());
     }
@@ -131,7 +133,7 @@ mod tests {
             ("nameserver 192.168.1.5\nnameserver fd00::1\n", &["192.168.1.5:53", "[fd00::1]:53"]),
             ("nameserver 127.0.0.53\n", &["127.0.0.53:53"]),
         ] {
-            let (lines, forwarded) = of(text, "nameserver 127.0.0.1\n");
+            let (lines, forwarded) = lines_and_forwarded(text, "nameserver 127.0.0.1\n");
             assert_eq!(forwarded, servers, "{text}");
             assert_eq!(lines.len(), servers.len());
             assert_eq!(lines[0], "nameserver 127.0.0.11");
@@ -141,6 +143,6 @@ mod tests {
     #[test]
     fn more_than_three_are_never_asked() {
         let text: String = ["nameserver 127.0.1.1"; 9].join("\n");
-        assert_eq!(of(&text, "").1.len(), 3);
+        assert_eq!(lines_and_forwarded(&text, "").1.len(), 3);
     }
 }

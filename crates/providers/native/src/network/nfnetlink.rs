@@ -23,7 +23,7 @@ pub(super) const IPV4: u8 = 2;
 pub(super) struct Nftables(OwnedFd);
 
 /// The attributes of one reply.
-pub(super) struct Found(Vec<u8>);
+pub(super) struct Attributes(Vec<u8>);
 
 impl Nftables {
     pub(super) fn open() -> Result<Self, Errno> {
@@ -32,26 +32,26 @@ impl Nftables {
     }
 
     /// Returns a table, if it exists.
-    pub(super) fn table(&self, family: u8, name: &str) -> Result<Option<Found>, Errno> {
+    pub(super) fn table(&self, family: u8, name: &str) -> Result<Option<Attributes>, Errno> {
         const NAME: u16 = 1;
         self.one(GET_TABLE, family, &[(NAME, name)])
     }
 
     /// Returns a chain, if it exists.
-    pub(super) fn chain(&self, family: u8, table: &str, name: &str) -> Result<Option<Found>, Errno> {
+    pub(super) fn chain(&self, family: u8, table: &str, name: &str) -> Result<Option<Attributes>, Errno> {
         const TABLE: u16 = 1;
         const NAME: u16 = 3;
         self.one(GET_CHAIN, family, &[(TABLE, table), (NAME, name)])
     }
 
     /// Returns the rules of a chain.
-    pub(super) fn rules(&self, family: u8, table: &str, chain: &str) -> Result<Vec<Found>, Errno> {
+    pub(super) fn rules(&self, family: u8, table: &str, chain: &str) -> Result<Vec<Attributes>, Errno> {
         const TABLE: u16 = 1;
         const CHAIN: u16 = 2;
         self.ask(GET_RULE, DUMP, family, &[(TABLE, table), (CHAIN, chain)])
     }
 
-    fn one(&self, kind: u16, family: u8, attributes: &[(u16, &str)]) -> Result<Option<Found>, Errno> {
+    fn one(&self, kind: u16, family: u8, attributes: &[(u16, &str)]) -> Result<Option<Attributes>, Errno> {
         match self.ask(kind, 0, family, attributes) {
             Ok(mut found) => Ok(found.pop()),
             Err(Errno::NOENT) => Ok(None),
@@ -60,7 +60,7 @@ impl Nftables {
     }
 
     /// Sends a request and collects the replies.
-    fn ask(&self, kind: u16, flags: u16, family: u8, attributes: &[(u16, &str)]) -> Result<Vec<Found>, Errno> {
+    fn ask(&self, kind: u16, flags: u16, family: u8, attributes: &[(u16, &str)]) -> Result<Vec<Attributes>, Errno> {
         let question = question(kind, flags, family, attributes);
         rustix::io::retry_on_intr(|| rustix::net::send(&self.0, &question, SendFlags::empty()))?;
         let mut found = Vec::new();
@@ -78,7 +78,7 @@ impl Nftables {
                         return Err(Errno::from_raw_os_error(code.saturating_neg()));
                     }
                     // The attributes follow `struct nfgenmsg`.
-                    _ => found.push(Found(message.get(4..).unwrap_or_default().to_vec())),
+                    _ => found.push(Attributes(message.get(4..).unwrap_or_default().to_vec())),
                 }
                 if flags & DUMP == 0 {
                     return Ok(found);
@@ -117,7 +117,7 @@ fn question(kind: u16, flags: u16, family: u8, attributes: &[(u16, &str)]) -> Ve
     bytes
 }
 
-impl Found {
+impl Attributes {
     /// Returns one of the attributes.
     pub(super) fn attribute(&self, wanted: u16) -> Option<&[u8]> {
         const KIND: u16 = 0x3fff;
@@ -146,11 +146,11 @@ mod tests {
     #[test]
     fn garbage_is_no_attribute_and_no_message() {
         for bytes in [&[][..], &[1], &[4, 0, 1, 0], &[0, 0, 0, 0], &[255, 255, 1, 0, 7], &[3, 0, 1, 0, 0, 0, 0, 0]] {
-            let found = Found(bytes.to_vec());
+            let found = Attributes(bytes.to_vec());
             assert!(found.attribute(9).is_none());
             assert!(split(bytes).is_none());
         }
-        let found = Found([&[6, 0, 1, 0, b'a', 0, 0, 0][..], &[5, 0, 9, 0x80, b'x', 0, 0, 0]].concat());
+        let found = Attributes([&[6, 0, 1, 0, b'a', 0, 0, 0][..], &[5, 0, 9, 0x80, b'x', 0, 0, 0]].concat());
         assert_eq!(found.attribute(9), Some(&b"x"[..]));
         assert!(found.mentions(b"x") && !found.mentions(b"xy"));
     }

@@ -6,7 +6,7 @@
 
 use super::nfnetlink::{INET, Nftables};
 use kennel_core::{Error, Result};
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, NextStep};
 use rustix::io::Errno;
 use std::net::Ipv4Addr;
 
@@ -50,7 +50,7 @@ pub(super) fn present() -> Result<Option<Rules>, Errno> {
 pub(super) fn in_force() -> Result<Option<Rules>> {
     let failed = |error: Errno| {
         Error::new(ErrorCode::NotAvailable, format!("network bridge: cannot read the kernel's firewall rules: {error}"))
-            .hint("boot a kernel with CONFIG_NF_TABLES; in a container, start it with CAP_NET_ADMIN")
+            .advise("boot a kernel with CONFIG_NF_TABLES; in a container, start it with CAP_NET_ADMIN")
     };
     Ok(present().map_err(failed)?.filter(|_| is_forwarding()))
 }
@@ -80,8 +80,9 @@ pub(super) fn install() -> Result<Ipv4Addr> {
     super::run("create firewall rules for network bridge", "nft", &["-f", "-"], &text(range, !forwarding))?;
     if !forwarding {
         let what = || format!("enable forwarding: write 1 to {FORWARDING}");
-        std::fs::write(FORWARDING, "1")
-            .map_err(|error| Error::io(what(), error).hint("sysctl -w net.ipv4.ip_forward=1"))?;
+        std::fs::write(FORWARDING, "1").map_err(|error| {
+            Error::io(what(), error).suggest(NextStep::run_on_host("sysctl -w net.ipv4.ip_forward=1"))
+        })?;
     }
     Ok(range)
 }

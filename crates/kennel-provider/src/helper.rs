@@ -1,0 +1,138 @@
+//! Helper programs of Kennel: a helper is started, receives its instructions on standard input, and replies there.
+//!
+//! Its standard input is a socket. The instructions are preceded by their length. Later bytes are for the program that
+//! the helper turns into, such as the keeper.
+
+use kennel_core::{Error, Result};
+use kennel_types::{ErrorCode, LimitReason};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use std::ffi::OsStr;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+/// Bytes in the longest reply.
+const REPLY_CAP: u64 = 64 * 1024;
+
+/// A helper that was started and waits for its instructions. It exits if it never receives them.
+#[derive(Debug)]
+pub struct Helper {
+    program: PathBuf,
+    pid: u32,
+    line: StdUnixStream,
+}
+
+impl Helper {
+    /// Starts the helper. It keeps running when this process ends. No async runtime is needed, so this can be the first
+    /// thing a program does.
+    pub fn start(program: &Path, arguments: &[&OsStr]) -> Result<Self> {
+        let what = || format!("start {}", program.display());
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = pair.map_err(|error| Error::io(what(), error))?;
+        rustix::io::ioctl_fionbio(&ours, true).map_err(|error| Error::io(what(), error))?;
+        let mut command = Command::new(program);
+        command.args(arguments).env_clear().stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = spawn(&mut command)
+            .map_err(|error| Error::new(ErrorCode::StartFailed, format!("{}: {error}", what())).caused_by(error))?;
+        Ok(Self { program: program.to_owned(), pid: child.id(), line: ours.into() })
+    }
+
+    /// Sends the instructions. The process is reaped when it ends.
+    pub async fn instruct(self, what: &[u8]) -> Result<InstructedHelper> {
+        let process = reap_later(self.pid);
+        let failed = |error| Error::io(format!("talk to {}", self.program.display()), error);
+        let mut line = UnixStream::from_std(self.line).map_err(failed)?;
+        let length = u32::try_from(what.len())
+            .map_err(|_| Error::limit(LimitReason::TooLarge, format!("a plan of {} bytes is too large", what.len())))?;
+        let mut message = length.to_le_bytes().to_vec();
+        message.extend_from_slice(what);
+        match line.write_all(&message).await {
+            // The helper has already ended. Its reply, or the lack of one, tells why.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+            done => done.map_err(failed)?,
+        }
+        Ok(InstructedHelper { program: self.program, line, process })
+    }
+}
+
+/// A helper that has received its instructions.
+#[derive(Debug)]
+pub struct InstructedHelper {
+    program: PathBuf,
+    line: UnixStream,
+    process: Process,
+}
+
+/// The process of a helper. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Process(Option<Arc<AsyncFd<OwnedFd>>>);
+
+impl Process {
+    /// Kills the process. It is no error if it has already ended.
+    pub(crate) fn kill(&self) {
+        if let Some(process) = &self.0 {
+            let _ = rustix::process::pidfd_send_signal(process.get_ref(), Signal::KILL);
+        }
+    }
+}
+
+impl InstructedHelper {
+    /// Waits for the helper's reply: success, or an error message.
+    pub async fn reply(self) -> Result<Result<(), String>> {
+        let mut reply = Vec::new();
+        let read = self.line.take(REPLY_CAP).read_to_end(&mut reply).await;
+        read.map_err(|error| Error::io(format!("start {}", self.program.display()), error))?;
+        if reply == b"ok" {
+            return Ok(Ok(()));
+        }
+        let said = String::from_utf8_lossy(&reply);
+        let reason = said.strip_prefix("error ").unwrap_or("it ended without a message");
+        Ok(Err(kennel_core::printable(reason)))
+    }
+
+    /// The helper's process.
+    pub(crate) fn process(&self) -> Process {
+        self.process.clone()
+    }
+
+    /// Returns the socket, for a helper that does not reply but turns into another program.
+    pub fn into_line(self) -> UnixStream {
+        self.line
+    }
+}
+
+/// Starts the program. It retries if the file is busy: another thread may have forked while the program was being
+/// written to disk, and its child still holds the file open for writing.
+fn spawn(command: &mut Command) -> std::io::Result<Child> {
+    let mut tries = 0;
+    loop {
+        match command.spawn() {
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy && tries < 1000 => {
+                tries += 1;
+                std::thread::yield_now();
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Reaps the child when it ends, so that it leaves no zombie in a long-running program.
+fn reap_later(pid: u32) -> Process {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Process(None) };
+    let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK) else { return Process(None) };
+    #[allow(deprecated)] // its successor needs `unsafe`; an `OwnedFd` that nobody else holds is what both ask for
+    let Ok(pidfd) = AsyncFd::new(pidfd) else { return Process(None) };
+    let pidfd = Arc::new(pidfd);
+    let process = Process(Some(pidfd.clone()));
+    tokio::spawn(async move {
+        let _ = pidfd.readable().await;
+        let _ = rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+    });
+    process
+}

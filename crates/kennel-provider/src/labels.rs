@@ -1,0 +1,51 @@
+//! The labels that Kennel itself gives to what it makes, on every provider. Users' own labels cannot begin like these.
+
+use kennel_core::{Error, Result};
+use kennel_types::{ErrorCode, Owner, SandboxSpec};
+use std::collections::BTreeMap;
+
+/// On everything that Kennel makes.
+pub const KENNEL: &str = "kennel";
+/// The session that a sandbox belongs to.
+pub const SESSION: &str = "kennel.session";
+/// The project that a sandbox belongs to.
+pub const PROJECT: &str = "kennel.project";
+/// The profile that a sandbox was made from.
+pub const PROFILE: &str = "kennel.profile";
+/// On whose behalf it was made, as `uid:gid`.
+pub const OWNER: &str = "kennel.owner";
+
+/// Refuses labels that would pass for Kennel's own.
+pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
+    let wrong = |key: &&String| key.is_empty() || *key == KENNEL || key.starts_with("kennel.");
+    let Some(key) = labels.keys().find(wrong) else { return Ok(()) };
+    let message = if key.is_empty() {
+        "invalid label \"\": expected a name".to_owned()
+    } else {
+        format!("invalid label {key:?}: \"kennel\" and names that begin with \"kennel.\" are reserved for Kennel")
+    };
+    Err(Error::new(ErrorCode::InvalidConfig, message).advise("choose another name for the label"))
+}
+
+/// Kennel's own labels of a sandbox that was made on behalf of `owner`.
+pub fn own_labels(spec: &SandboxSpec, owner: Owner) -> BTreeMap<String, String> {
+    let belongs = [(SESSION, &spec.session), (PROJECT, &spec.project), (PROFILE, &spec.profile)];
+    let belongs = belongs.into_iter().filter_map(|(key, value)| Some((key, value.clone()?)));
+    let always = [(KENNEL, "true".to_owned()), (OWNER, format!("{}:{}", owner.uid, owner.gid))];
+    always.into_iter().chain(belongs).map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_else_writes_our_labels() {
+        for bad in ["", "kennel", "kennel.id", "kennel.anything"] {
+            assert!(check_labels(&BTreeMap::from([(bad.into(), String::new())])).is_err(), "{bad:?}");
+        }
+        for good in ["kennels", "my.kennel.id", "a"] {
+            assert!(check_labels(&BTreeMap::from([(good.into(), String::new())])).is_ok(), "{good:?}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Kennel's own directories. This module creates only the installation's id. The code that writes to a directory
+//! creates it.
+
+use crate::environment;
+use crate::next_step::Hint;
+use kennel_core::{Error, Result};
+use kennel_types::ErrorCode;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The directories of this installation.
+#[derive(Debug)]
+pub(crate) struct Directories {
+    state: PathBuf,
+    data: PathBuf,
+}
+
+impl Directories {
+    /// Returns the directories according to the environment: `KENNEL_HOME`, or else the XDG directories.
+    pub(crate) fn find() -> Result<Self> {
+        if let Some(home) = environment::kennel_home() {
+            let home = std::path::absolute(&home).map_err(|error| Error::io("find KENNEL_HOME", error))?;
+            return Ok(Self { state: home.join("state"), data: home.join("data") });
+        }
+        let below_home = |part: &str| {
+            environment::home().map(|home| home.join(part)).filter(|path| path.is_absolute()).ok_or_else(|| {
+                Error::new(ErrorCode::InvalidConfig, "cannot find a directory for Kennel's files: HOME is not set")
+                    .hint("set HOME, or KENNEL_HOME to a directory for Kennel alone")
+            })
+        };
+        let or_below = |given: Option<PathBuf>, part| given.map_or_else(|| below_home(part), Ok);
+        Ok(Self {
+            state: or_below(environment::state_home(), ".local/state")?.join("kennel"),
+            data: or_below(environment::data_home(), ".local/share")?.join("kennel"),
+        })
+    }
+
+    /// Returns the directory of the user's settings. Returns `None` if the environment names no home directory.
+    pub(crate) fn config() -> Option<PathBuf> {
+        if let Some(home) = environment::kennel_home() {
+            return std::path::absolute(home.join("config")).ok();
+        }
+        let below_home = || environment::home().map(|home| home.join(".config"));
+        environment::config_home().or_else(below_home).filter(|path| path.is_absolute()).map(|path| path.join("kennel"))
+    }
+
+    /// Returns all of Kennel's own directories: sandboxes, trust records, programs, images, the user's settings. A
+    /// sandbox must not see them, because a process that changes them decides what the next sandbox may do.
+    pub(crate) fn all(&self) -> impl Iterator<Item = PathBuf> {
+        [self.state.clone(), self.data.clone()].into_iter().chain(Self::config())
+    }
+
+    /// Returns the state directory of a provider.
+    pub(crate) fn provider_state(&self, provider: &str) -> PathBuf {
+        self.state.join(provider)
+    }
+
+    /// Returns the directory of the programs that run in sandboxes.
+    pub(crate) fn programs(&self) -> PathBuf {
+        self.data.join("programs")
+    }
+
+    /// Returns the directory of the image store.
+    pub(crate) fn images(&self) -> PathBuf {
+        self.data.join("images")
+    }
+
+    /// Returns the directory of the trust records for settings files of projects.
+    pub(crate) fn trusted(&self) -> PathBuf {
+        self.state.join("trusted")
+    }
+
+    /// Returns the id of this installation, which is created on first use. Everything that Kennel creates on an engine
+    /// is labelled with it, because others may use the engine as well.
+    pub(crate) fn installation(&self) -> Result<String> {
+        let path = self.state.join("installation");
+        let what = |error| Error::io(format!("read or make the installation's id in {}", path.display()), error);
+        match read_id(&path) {
+            Ok(id) => return Ok(id),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(what(error)),
+        }
+        std::fs::create_dir_all(&self.state).map_err(what)?;
+        let partial = self.state.join(format!(".installation-{}", std::process::id()));
+        let made = make_id(&partial, &path);
+        let _ = std::fs::remove_file(&partial);
+        made.map_err(what)?;
+        read_id(&path).map_err(what)
+    }
+}
+
+fn read_id(path: &Path) -> std::io::Result<String> {
+    let text = std::fs::read_to_string(path)?;
+    let id = text.trim_end();
+    if id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        Ok(id.to_owned())
+    } else {
+        Err(std::io::Error::other("expected sixteen hexadecimal digits"))
+    }
+}
+
+/// Writes the id to a partial file and links that to its final path. If two processes do this at the same time, one
+/// wins, and both use its id.
+fn make_id(partial: &Path, path: &Path) -> std::io::Result<()> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
+    let _ = std::fs::remove_file(partial);
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(partial)?;
+    writeln!(file, "{:016x}", u64::from_le_bytes(bytes))?;
+    match std::fs::hard_link(partial, path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_installation_keeps_its_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let directories = Directories { state: dir.path().join("a/state"), data: dir.path().join("a/data") };
+        let id = directories.installation().unwrap();
+        assert_eq!(id.len(), 16);
+        assert_eq!(directories.installation().unwrap(), id);
+        assert_eq!(std::fs::read_dir(dir.path().join("a/state")).unwrap().count(), 1, "no partial file stays");
+        let other = Directories { state: dir.path().join("b"), data: dir.path().join("b") };
+        assert_ne!(other.installation().unwrap(), id);
+    }
+
+    #[test]
+    fn a_spoilt_id_is_an_error_and_not_a_new_installation() {
+        let dir = tempfile::tempdir().unwrap();
+        let directories = Directories { state: dir.path().to_owned(), data: dir.path().to_owned() };
+        std::fs::write(dir.path().join("installation"), "half").unwrap();
+        assert!(directories.installation().is_err());
+    }
+}

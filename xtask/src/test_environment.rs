@@ -1,0 +1,57 @@
+//! The environment of the tests: this machine with everything they need installed, and running engines.
+
+use crate::engine::{Engine, Service, Services, is_nothing_left};
+use crate::machine::{FOR_TESTS, Machine, install_tool};
+use crate::stage::Stages;
+use crate::tally::Tally;
+use anyhow::Result;
+use std::process::Command;
+
+/// The machine and its engines, for the duration of a task.
+pub(crate) struct TestEnvironment {
+    pub(crate) machine: Machine,
+    pub(crate) engine: Option<Engine>,
+    pub(crate) services: Services,
+}
+
+impl TestEnvironment {
+    /// Installs what is missing, and finds or starts Docker and the other engines.
+    pub(crate) fn prepare(stages: &mut Stages, services: impl IntoIterator<Item = Service>) -> Result<Self> {
+        stages.time("set-up", "programs, users and engines that the tests need", || {
+            let mut machine = Machine::here();
+            machine.install(FOR_TESTS)?;
+            install_tool("nextest", "cargo-nextest")?;
+            machine.make_tester()?;
+            machine.give_ids_to_podman()?;
+            let engine = Engine::get(&mut machine)?;
+            machine.open_tunnels()?;
+            let services = Services::get(&mut machine, services)?;
+            if !machine.root {
+                let why = "its tests play root and ordinary users, which only root can";
+                machine.leave_out("everything on native", why)?;
+            }
+            Ok(Self { machine, engine, services })
+        })
+    }
+
+    /// Sets the variables that tell a command which engines to use.
+    pub(crate) fn tell(&self, command: &mut Command) {
+        Engine::tell(self.engine.as_ref(), command);
+        self.services.tell(command);
+    }
+
+    /// Checks that nothing is left on the engines, ends those that this task started, and prints all stages with their
+    /// durations. Returns whether everything passed.
+    pub(crate) fn conclude(self, mut stages: Stages, tally: Tally) -> Result<bool> {
+        let Self { machine, engine, services } = self;
+        let what = "what the engines have now, and had before";
+        stages.check("nothing left", what, || Ok(is_nothing_left(engine.as_ref(), &services)))?;
+        drop((engine, services));
+        let passed = stages.conclude();
+        for what in machine.left_out() {
+            eprintln!("LEFT OUT {what}");
+        }
+        println!("{} passed, {} failed", tally.passed, tally.failed);
+        Ok(passed)
+    }
+}

@@ -421,8 +421,10 @@ async fn nothing_is_left_when_everything_is_killed() {
     // The jail, what is inside, and what passes bytes on.
     let lock = ground.home.state().join(sandbox.id().as_str()).join("lock");
     let jail: u32 = std::fs::read_to_string(lock).unwrap().trim().parse().unwrap();
+    // The process inside and the one that forwards ports. A third one maps ids until just after the start.
+    let settled = within(SOON, async || children(jail).len() == 2);
+    assert!(settled.await, "{:?}", children(jail));
     let others = children(jail);
-    assert_eq!(others.len(), 2, "the one inside, and the one that passes bytes on");
     let jail = rustix::process::Pid::from_raw(i32::try_from(jail).unwrap()).unwrap();
     rustix::process::kill_process(jail, rustix::process::Signal::KILL).unwrap();
     let gone = within(SOON, async || {

@@ -1,0 +1,4 @@
+//! The engine: everything that makes a sandbox last beyond one command, for every front end.
+//!
+//! The command line, a server or your own program calls it. A front end passes in what it has read (environment
+//! variables, directories), and the engine returns data. It prints nothing and reads no environment variable.

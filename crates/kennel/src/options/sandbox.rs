@@ -130,6 +130,7 @@ impl SandboxOptions {
             env,
             labels,
             session: None,
+            store: None,
             project: workspace.as_deref().map(project_of),
             profile: None,
             user: self.user.clone().or_else(|| set.user.clone()),

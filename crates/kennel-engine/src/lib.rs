@@ -2,3 +2,16 @@
 //!
 //! The command line, a server or your own program calls it. A front end passes in what it has read (environment
 //! variables, directories), and the engine returns data. It prints nothing and reads no environment variable.
+
+mod failpoint;
+mod session;
+mod steps;
+mod store;
+
+pub use failpoint::Failpoints;
+pub use session::{
+    Cause, EventFilter, LOG_LINES, Session, SessionEvent, SessionFilter, SessionId, SessionState, SessionSummary,
+    Wanted,
+};
+pub use steps::Steps;
+pub use store::{Store, StoreProblem};

@@ -5,12 +5,14 @@
 
 mod claim;
 mod failpoint;
+mod reconcile;
 mod session;
 mod sessions;
 mod steps;
 mod store;
 
 pub use failpoint::Failpoints;
+pub use reconcile::{Action, Applied, Effect, Foreign, Plan, Unlisted, Unneeded};
 pub use session::{
     Cause, EventFilter, LOG_LINES, Session, SessionEvent, SessionFilter, SessionId, SessionState, SessionSummary,
     Wanted,

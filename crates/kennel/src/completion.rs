@@ -3,8 +3,6 @@
 //! For each completion, the shell runs this program with an environment variable set; see `kennel completions`.
 
 use crate::cli::Cli;
-use crate::directories::Directories;
-use crate::providers::Providers;
 use crate::{environment, report};
 use clap::CommandFactory;
 use clap_complete::engine::{
@@ -12,7 +10,7 @@ use clap_complete::engine::{
 };
 use clap_complete::env::{CompleteEnv, Shells};
 use kennel_core::printable;
-use kennel_image::Store;
+use kennel_engine::Engine;
 use std::ffi::OsStr;
 use std::time::Duration;
 
@@ -41,11 +39,18 @@ pub(crate) fn sandboxes() -> ArgValueCandidates {
     ArgValueCandidates::new(|| named(""))
 }
 
+/// Completes an argument that is the name of a profile.
+pub(crate) fn profiles() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let names = environment::caller().ok().and_then(|caller| Engine::new(caller).profiles().ok()?.names().ok());
+        names.unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
+    })
+}
+
 /// Completes an argument that is the name of an image.
 pub(crate) fn images() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let images =
-            Directories::find().ok().and_then(|directories| Store::open(directories.images()).ok()?.list().ok());
+        let images = environment::caller().ok().and_then(|caller| Engine::new(caller).images().ok()?.list().ok());
         images.unwrap_or_default().iter().map(|image| CompletionCandidate::new(image.reference.familiar())).collect()
     })
 }
@@ -63,8 +68,9 @@ pub(crate) fn places() -> ArgValueCompleter {
 /// Returns the name of each sandbox, or its id if it has no name, with `suffix` appended.
 fn named(suffix: &str) -> Vec<CompletionCandidate> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
-    let providers = Providers::new(None);
-    let listing = runtime.block_on(async { tokio::time::timeout(WITHIN, providers.list()).await });
+    let Ok(caller) = environment::caller() else { return Vec::new() };
+    let engine = Engine::new(caller);
+    let listing = runtime.block_on(async { tokio::time::timeout(WITHIN, engine.list()).await });
     let Ok(Ok(listing)) = listing else { return Vec::new() };
     let candidate = |info: kennel_types::SandboxInfo| {
         let help = format!("{}, {}", printable(&info.provider), info.status);

@@ -5,7 +5,7 @@ use clap::Command;
 use std::fmt::Write;
 
 /// The commands of each group, most used first. Each command is in exactly one group.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Sandboxes",
         &[
@@ -13,6 +13,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "events",
         ],
     ),
+    ("Profiles", &["profile"]),
     ("Commands and files", &["exec", "attach", "logs", "cp"]),
     ("Images", &["image", "build"]),
     ("Settings", &["config"]),

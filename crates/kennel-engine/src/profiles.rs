@@ -118,7 +118,6 @@ impl Profiles<'_> {
     /// not trust it.
     pub fn get(&self, name: &str) -> Result<Profile> {
         check_name(name)?;
-        self.check_enabled()?;
         let settings = self.settings.profile(name)?;
         let project = settings.as_ref().and_then(|profile| profile.project.clone());
         let document = self.read(&key(name, project.as_deref()))?;
@@ -149,7 +148,7 @@ impl Profiles<'_> {
     }
 
     /// Refuses to use profiles if the settings switch them off.
-    fn check_enabled(&self) -> Result<()> {
+    pub(super) fn check_enabled(&self) -> Result<()> {
         if self.settings.profiles_enabled() {
             return Ok(());
         }
@@ -215,9 +214,15 @@ impl Profiles<'_> {
         let _lock = self.lock(&key).await?;
         let file = document::path(&self.dir, &key);
         let mut document = self.read(&key)?.unwrap_or_default();
-        let overrides = document::parse(text, &file, &self.engine.caller().environment())?;
+        let overrides = with_workspace(document::parse(text, &file, &self.engine.caller().environment())?);
+        let mut written: Option<serde_json::Value> = serde_json::from_str(text).ok();
+        // The workspace was chosen when the profile was created. It stays unless the text names another, or none.
+        let keeps = overrides.workspace.is_none() && overrides.no_workspace != Some(true);
+        if let (true, Some(workspace), Some(written)) = (keeps, &profile.overrides.workspace, &mut written) {
+            written["workspace"] = workspace.to_string_lossy().replace('$', "$$").into();
+        }
         document.set(overrides);
-        document.written = serde_json::from_str(text).ok();
+        document.written = written;
         self.write(&key, name, &document)?;
         self.get(name)
     }

@@ -198,6 +198,7 @@ impl Profiles<'_> {
     /// Makes sure that the sandbox of a profile runs: creates it if there is none, and starts it if it does not run. Any
     /// number of calls at once create one sandbox. `pull` overrides when the image is pulled.
     pub async fn start(&self, name: &str, pull: Option<Pull>, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<Started> {
+        self.check_enabled()?;
         let key = self.get(name)?.key();
         let _lock = self.lock(&key).await?;
         let profile = self.get(name)?;
@@ -286,6 +287,7 @@ impl Profiles<'_> {
     /// Restarts the sandbox of a profile. If the profile has changed, or (with `pull`) its image, the sandbox is created
     /// again, and keeps its volumes.
     pub async fn restart(&self, name: &str, pull: bool, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<Started> {
+        self.check_enabled()?;
         let key = self.get(name)?.key();
         let _lock = self.lock(&key).await?;
         let profile = self.get(name)?;
@@ -295,11 +297,16 @@ impl Profiles<'_> {
             return self.create_sandbox(&profile, (kind, provider), when, tell).await;
         };
         let spec = self.spec(&profile, provider.mode())?;
+        let mut pulled = Ok(());
         if let (Some(when), Some(image)) = (when, &spec.image) {
-            provider.pull(image, when, tell).await?;
+            pulled = provider.pull(image, when, tell).await;
         }
         let changed = profile.state.spec.as_ref().is_none_or(|before| *before != hash(&spec));
         let image_changed = image_changed_on(&*provider, &profile).await?;
+        // An image that was built or loaded here may have no registry. If it has changed, it is what is wanted.
+        if !image_changed {
+            pulled?;
+        }
         if changed || (pull && image_changed) {
             sandbox.stop(GRACE).await?;
             sandbox.remove(RemoveOptions { volumes: false, force: true }).await?;

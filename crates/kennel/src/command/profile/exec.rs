@@ -122,7 +122,10 @@ impl InProfile<'_> {
         };
         spec.timeout = match self.timeout {
             Some(Patience(limit)) => limit,
-            None => command_limit(&profile.overrides),
+            None => command_limit(&profile.overrides).or_else(|| {
+                let settings = profiles.settings();
+                settings.said("sandbox.commandTimeout", settings.sandbox.command_timeout.0)
+            }),
         };
         record.timeout = spec.timeout;
         Ok((sandbox, spec))

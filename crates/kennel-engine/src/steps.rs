@@ -109,6 +109,10 @@ impl Provider for Steps {
         self.between(["pull: before", "pull: after"], self.provider.pull(image, when, tell)).await
     }
 
+    async fn image_id(&self, image: &str) -> Result<Option<String>> {
+        self.provider.image_id(image).await
+    }
+
     async fn sweep(&self, action: Sweep) -> Result<Vec<Leftover>> {
         self.between(["sweep: before", "sweep: after"], self.provider.sweep(action)).await
     }

@@ -62,6 +62,23 @@ impl Claims {
         }
     }
 
+    /// Removes the files of claims whose process was killed.
+    pub(crate) fn sweep(&self) -> Result<()> {
+        let failed = |error| Error::io(format!("list {}", self.dir.display()), error);
+        let entries = match std::fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(failed)?,
+        };
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            if let Some(session) = name.to_str().and_then(|name| SessionId::new(name).ok()) {
+                // It is removed when it is dropped.
+                drop(self.try_take(&session)?);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes the claim on a session, and waits while another process has it.
     pub(crate) async fn take(&self, session: &SessionId) -> Result<Claim> {
         let start = Instant::now();

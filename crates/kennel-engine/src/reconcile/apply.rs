@@ -35,6 +35,7 @@ impl Sessions {
         for action in &plan.actions {
             applied.push(Applied { action: action.clone(), result: self.carry_out(action).await });
         }
+        self.claims.sweep()?;
         self.store.trim_events().await?;
         Ok(applied)
     }

@@ -1,0 +1,336 @@
+//! Kills the process at every named step of every operation, reconciles, and compares the providers with the store: no
+//! orphan, no loss, no duplicate, and the store can be read.
+//!
+//! A step lies between two effects, and what a crash leaves depends only on the effects before it. So these kills stand
+//! for a kill at any moment, and no test has to guess a delay. The providers' own steps are tested with the providers.
+
+mod common;
+
+use common::check_history;
+use kennel_core::{Provider, RemoveOptions};
+use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix, UnixDialer};
+use kennel_engine::{
+    Cause, Effect, Failpoints, OpenSession, STOP_GRACE, SessionFilter, SessionState, SessionSummary, SessionWorkspace,
+    Sessions, Store, Wanted,
+};
+use kennel_native::Native;
+use kennel_testkit::{Home, docker, environment, host};
+use kennel_types::{NetworkMode, SandboxSpec};
+use serde::{Deserialize, Serialize};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+/// The environment variable that tells the killed process what to do.
+const TOLD: &str = "KENNEL_TEST_CRASH";
+const NAME: &str = "crash";
+const FORCE: RemoveOptions = RemoveOptions { force: true, volumes: true };
+
+/// An operation whose process is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Operation {
+    Open,
+    OpenWithWorkspace,
+    Start,
+    Stop,
+    StopAndRemoveSandbox,
+    Remove,
+    /// Completes an opening that was killed after its sandbox was made.
+    ReconcileOpen,
+    /// Completes a removal that was killed before its sandbox was removed.
+    ReconcileRemove,
+}
+
+impl Operation {
+    const ALL: [Self; 8] = [
+        Self::Open,
+        Self::OpenWithWorkspace,
+        Self::Start,
+        Self::Stop,
+        Self::StopAndRemoveSandbox,
+        Self::Remove,
+        Self::ReconcileOpen,
+        Self::ReconcileRemove,
+    ];
+}
+
+/// What the killed process is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Told {
+    place: Place,
+    operation: Operation,
+    /// The step at which it is killed.
+    kill_at: Option<usize>,
+}
+
+/// Where sandboxes and store are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Place {
+    state: PathBuf,
+    programs: PathBuf,
+    store: PathBuf,
+    workspaces: PathBuf,
+    mark: String,
+    /// The socket and the image of an engine. Native if there is none.
+    engine: Option<(PathBuf, String)>,
+}
+
+impl Place {
+    fn new(home: &Home, engine: Option<(PathBuf, String)>) -> Self {
+        Self {
+            state: home.state(),
+            programs: home.programs(),
+            store: home.path().join("store/kennel.db"),
+            workspaces: home.path().join("workspaces"),
+            mark: home.mark(),
+            engine,
+        }
+    }
+
+    fn provider(&self) -> Arc<dyn Provider> {
+        let Some((socket, _)) = &self.engine else {
+            return Arc::new(Native::new(self.state.clone(), self.programs.clone()));
+        };
+        let options = DockerOptions {
+            state_dir: self.state.clone(),
+            program_dir: self.programs.clone(),
+            expected: EngineKind::Docker,
+            installation: self.mark.clone(),
+            name_prefix: NamePrefix::default(),
+        };
+        Arc::new(Docker::new(options, Arc::new(UnixDialer::new(socket))))
+    }
+
+    async fn sessions(&self, failpoints: &Failpoints) -> Sessions {
+        let store = Store::open(&self.store).await.expect("the store can be read");
+        Sessions::with_failpoints(store, vec![self.provider()], failpoints)
+    }
+
+    fn request(&self, operation: Operation) -> OpenSession {
+        let spec = SandboxSpec {
+            image: self.engine.as_ref().map(|(_, image)| image.clone()),
+            env: [("KENNEL_TEST_HOME".to_owned(), self.mark.clone())].into(),
+            network: Some(NetworkMode::None),
+            auto_remove: operation == Operation::StopAndRemoveSandbox,
+            startup_ms: Some(60_000),
+            ..SandboxSpec::default()
+        };
+        let provider = if self.engine.is_some() { "docker" } else { "native" };
+        let workspace = if operation == Operation::OpenWithWorkspace {
+            SessionWorkspace::Own { base: self.workspaces.clone() }
+        } else {
+            SessionWorkspace::AsSpecified
+        };
+        OpenSession { name: Some(NAME.into()), provider: provider.into(), spec, workspace, ..OpenSession::default() }
+    }
+}
+
+/// The process that is killed. Only the other tests of this file start it.
+#[test]
+#[ignore = "the tests of this file start it, and kill it"]
+fn killed() {
+    let told = environment::variable(TOLD).expect("it is told what to do");
+    let told: Told = serde_json::from_slice(told.as_encoded_bytes()).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let failpoints = Failpoints::kill_at(told.kill_at);
+        let sessions = told.place.sessions(&failpoints).await;
+        match told.operation {
+            Operation::Open | Operation::OpenWithWorkspace => {
+                sessions.open(told.place.request(told.operation)).await.map(drop).unwrap();
+            }
+            Operation::Start => drop(sessions.start(NAME).await.unwrap()),
+            Operation::Stop | Operation::StopAndRemoveSandbox => drop(sessions.stop(NAME, STOP_GRACE).await.unwrap()),
+            Operation::Remove => sessions.remove(NAME, FORCE).await.unwrap(),
+            Operation::ReconcileOpen | Operation::ReconcileRemove => {
+                let plan = sessions.plan().await.unwrap();
+                assert_eq!(plan.actions.len(), 1, "{plan:?}");
+                for applied in sessions.apply(&plan).await.unwrap() {
+                    assert_eq!(applied.result.unwrap(), Effect::Done);
+                }
+            }
+        }
+        // The parent learns the steps of an operation that was not killed.
+        std::fs::write(told.place.store.with_extension("steps"), failpoints.reached().join("\n")).unwrap();
+    });
+}
+
+/// Runs an operation in a process of its own. Returns whether it was killed.
+fn run(place: &Place, operation: Operation, kill_at: Option<usize>) -> bool {
+    let told = Told { place: place.clone(), operation, kill_at };
+    let done = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "killed", "--nocapture"])
+        .env(TOLD, serde_json::to_string(&told).unwrap())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    if done.status.signal() == Some(9) {
+        return true;
+    }
+    let text = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{operation:?} killed at {kill_at:?}: {}\n{text}", done.status);
+    false
+}
+
+/// The steps of an operation, from a run that is not killed.
+fn steps(place: &Place, operation: Operation) -> Vec<String> {
+    assert!(!run(place, operation, None));
+    let file = place.store.with_extension("steps");
+    let steps = std::fs::read_to_string(&file).unwrap().lines().map(ToOwned::to_owned).collect();
+    std::fs::remove_file(file).unwrap();
+    steps
+}
+
+/// Brings a new place to the state in which the operation starts. Nothing here is killed but what is to be reconciled.
+async fn prepare(place: &Place, operation: Operation) -> Option<SessionSummary> {
+    let sessions = place.sessions(&Failpoints::default()).await;
+    match operation {
+        Operation::Open | Operation::OpenWithWorkspace => return None,
+        Operation::Start => {
+            sessions.open(place.request(operation)).await.unwrap();
+            sessions.stop(NAME, STOP_GRACE).await.unwrap();
+        }
+        Operation::Stop | Operation::StopAndRemoveSandbox | Operation::Remove => {
+            sessions.open(place.request(operation)).await.unwrap();
+        }
+        // The steps of an opening are: two of the store, two of `create`, and so on.
+        Operation::ReconcileOpen => {
+            let pull = if place.engine.is_some() { 2 } else { 0 };
+            assert!(run(place, Operation::Open, Some(3 + pull)), "killed after `create`");
+        }
+        Operation::ReconcileRemove => {
+            sessions.open(place.request(operation)).await.unwrap();
+            assert!(run(place, Operation::Remove, Some(2)), "killed before `remove`");
+        }
+    }
+    Some(sessions.show(NAME).await.unwrap().summary)
+}
+
+/// Reconciles as a later process would, and checks that one pass is enough.
+async fn reconcile(place: &Place) -> Sessions {
+    let sessions = place.sessions(&Failpoints::default()).await;
+    let plan = sessions.plan().await.unwrap();
+    assert_eq!((&plan.foreign[..], &plan.unlisted[..]), (&[][..], &[][..]));
+    for applied in sessions.apply(&plan).await.unwrap() {
+        assert_eq!(applied.result.unwrap(), Effect::Done, "{:?}", applied.action);
+    }
+    assert!(sessions.plan().await.unwrap().is_empty());
+    sessions
+}
+
+/// Compares the provider with the store.
+async fn compare(place: &Place, sessions: &Sessions, operation: Operation, before: Option<&SessionSummary>) {
+    check_history(sessions).await;
+    let sandboxes = place.provider().list().await.unwrap();
+    let all = sessions.list(&SessionFilter::default()).await.unwrap();
+    assert!(all.len() <= 1 && sandboxes.len() <= 1, "no duplicate: {all:?} {sandboxes:?}");
+    let session = all.first();
+    for sandbox in &sandboxes {
+        let session = session.expect("no orphan");
+        assert_eq!(session.sandbox, sandbox.id);
+        assert_eq!(sandbox.status.is_up(), session.state == SessionState::Running, "{session:?}");
+    }
+    if let (Some(before), Some(session)) = (before, session) {
+        assert_eq!((&before.id, &before.sandbox), (&session.id, &session.sandbox));
+    }
+    let found = session.map(|session| (session.state, sandboxes.len()));
+    let expected: &[Option<(SessionState, usize)>] = match operation {
+        // Not yet recorded; recorded, but nothing made; made.
+        Operation::Open | Operation::OpenWithWorkspace => {
+            &[None, Some((SessionState::Failed, 0)), Some((SessionState::Running, 1))]
+        }
+        Operation::Start => &[Some((SessionState::Stopped, 1)), Some((SessionState::Running, 1))],
+        Operation::Stop => &[Some((SessionState::Running, 1)), Some((SessionState::Stopped, 1))],
+        Operation::StopAndRemoveSandbox => &[Some((SessionState::Running, 1)), Some((SessionState::Stopped, 0))],
+        Operation::Remove => &[Some((SessionState::Running, 1)), None],
+        Operation::ReconcileOpen => &[Some((SessionState::Running, 1))],
+        Operation::ReconcileRemove => &[None],
+    };
+    assert!(expected.contains(&found), "{found:?} after {operation:?}");
+    if let Some(session) = session {
+        assert_eq!(session.wanted == Wanted::Running, session.state == SessionState::Running, "{session:?}");
+        assert!(session.state != SessionState::Failed || session.cause == Cause::Interrupted, "{session:?}");
+    }
+    let claims = place.store.with_extension("db.claims");
+    assert_eq!(std::fs::read_dir(claims).map_or(0, Iterator::count), 0, "no claim is left");
+}
+
+async fn crash_everywhere(engine: Option<(PathBuf, String)>, operation: Operation) {
+    let names = {
+        let home = Home::new();
+        let place = Place::new(&home, engine.clone());
+        prepare(&place, operation).await;
+        let names = steps(&place, operation);
+        clean_up(&home, &place).await;
+        names
+    };
+    assert!(names.len() >= 4, "{names:?}");
+    for (index, name) in names.iter().enumerate() {
+        let home = Home::new();
+        let place = Place::new(&home, engine.clone());
+        let before = prepare(&place, operation).await;
+        assert!(run(&place, operation, Some(index)), "{operation:?} reaches {name:?}");
+        let sessions = reconcile(&place).await;
+        compare(&place, &sessions, operation, before.as_ref()).await;
+        drop(sessions);
+        clean_up(&home, &place).await;
+    }
+    // For SPECIFICATION.md.
+    println!("{operation:?}: {} kills: {}", names.len(), names.join(", "));
+}
+
+async fn clean_up(home: &Home, place: &Place) {
+    let provider = place.provider();
+    let mut ids = Vec::new();
+    for sandbox in provider.list().await.unwrap() {
+        provider.remove(&sandbox.id, FORCE).await.unwrap();
+        ids.push(sandbox.id.to_string());
+    }
+    kennel_testkit::eventually("nothing is left", async || {
+        let _ = provider.sweep(kennel_core::Sweep::Remove).await;
+        host::leftovers(&home.mark(), &ids, &home.state()).is_empty()
+    })
+    .await;
+}
+
+/// One test for each operation, so that they run at the same time and name what failed.
+macro_rules! operations {
+    ($($name:ident $operation:ident,)*) => {
+        mod native {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::crash_everywhere(None, super::Operation::$operation).await;
+            })*
+        }
+
+        mod engine {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::crash_everywhere(Some(super::engine_and_image()), super::Operation::$operation).await;
+            })*
+        }
+
+        #[test]
+        fn every_operation_is_tested() {
+            assert_eq!([$(Operation::$operation),*], Operation::ALL);
+        }
+    };
+}
+
+fn engine_and_image() -> (PathBuf, String) {
+    let socket = docker::socket();
+    let image = docker::image_on(&socket);
+    (socket, image)
+}
+
+operations! {
+    open Open,
+    open_with_workspace OpenWithWorkspace,
+    start Start,
+    stop Stop,
+    stop_and_remove_sandbox StopAndRemoveSandbox,
+    remove Remove,
+    reconcile_open ReconcileOpen,
+    reconcile_remove ReconcileRemove,
+}

@@ -2,7 +2,7 @@
 
 use crate::command::{
     attach, build, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect, logs, ls, pause,
-    rename, rm, run, setup, start, stats, stop, version, wait,
+    rename, rm, run, setup, start, stats, stop, version, volume, wait,
 };
 use crate::providers::{ProviderName, Providers};
 use crate::{help, report};
@@ -79,6 +79,7 @@ enum Command {
     Attach(attach::Attach),
     Logs(logs::Logs),
     Cp(cp::Cp),
+    Volume(volume::Volume),
     Image(image::Image),
     Build(build::Build),
     Config(config::Config),
@@ -192,6 +193,7 @@ impl Cli {
             Command::Events(command) => command.run(providers).await,
             Command::Wait(command) => command.run(providers).await,
             Command::Gc(command) => command.run(providers).await,
+            Command::Volume(command) => command.run(providers).await,
             Command::Image(command) => command.run().await,
             Command::Config(command) => command.run(),
             Command::Doctor(command) => command.run(providers).await,

@@ -1,4 +1,4 @@
-//! Shell completions for commands, options, sandboxes and images.
+//! Shell completions for commands, options, sandboxes, volumes and images.
 //!
 //! For each completion, the shell runs this program with an environment variable set; see `kennel completions`.
 
@@ -11,8 +11,9 @@ use clap_complete::engine::{
     ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
 };
 use clap_complete::env::{CompleteEnv, Shells};
-use kennel_core::printable;
+use kennel_core::{Result, VolumeOptions, printable};
 use kennel_image::Store;
+use kennel_types::VolumeInfo;
 use std::ffi::OsStr;
 use std::time::Duration;
 
@@ -41,6 +42,19 @@ pub(crate) fn sandboxes() -> ArgValueCandidates {
     ArgValueCandidates::new(|| named(""))
 }
 
+/// Completes an argument that is the name of a volume.
+pub(crate) fn volumes() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let Some(listing) = in_time(|providers| async move { providers.volumes(VolumeOptions::default()).await })
+        else {
+            return Vec::new();
+        };
+        let candidate =
+            |volume: VolumeInfo| CompletionCandidate::new(volume.name).help(Some(printable(&volume.provider).into()));
+        listing.found.into_iter().map(|(_, volume)| candidate(volume)).collect()
+    })
+}
+
 /// Completes an argument that is the name of an image.
 pub(crate) fn images() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
@@ -62,13 +76,17 @@ pub(crate) fn places() -> ArgValueCompleter {
 
 /// Returns the name of each sandbox, or its id if it has no name, with `suffix` appended.
 fn named(suffix: &str) -> Vec<CompletionCandidate> {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
-    let providers = Providers::new(None);
-    let listing = runtime.block_on(async { tokio::time::timeout(WITHIN, providers.list()).await });
-    let Ok(Ok(listing)) = listing else { return Vec::new() };
+    let Some(listing) = in_time(|providers| async move { providers.list().await }) else { return Vec::new() };
     let candidate = |info: kennel_types::SandboxInfo| {
         let help = format!("{}, {}", printable(&info.provider), info.status);
         CompletionCandidate::new(format!("{}{suffix}", info.name)).help(Some(help.into()))
     };
     listing.found.into_iter().map(candidate).collect()
+}
+
+/// Returns the result of a request to all providers, if it succeeds within the time limit.
+fn in_time<T, F: Future<Output = Result<T>>>(request: impl FnOnce(Providers) -> F) -> Option<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let request = request(Providers::new(None));
+    runtime.block_on(async { tokio::time::timeout(WITHIN, request).await }).ok()?.ok()
 }

@@ -10,10 +10,10 @@ use crate::next_step::{Hint, words};
 use crate::report;
 use crate::settings::Settings;
 use kennel_config::OnUnavailable;
-use kennel_core::{Error, Provider, Result, Sandbox, Sweep, printable};
+use kennel_core::{Error, Provider, Result, Sandbox, Sweep, VolumeOptions, printable};
 use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix};
 use kennel_image::PullOptions;
-use kennel_types::{ErrorCode, Mode, NetworkMode, ProviderKind, SandboxId, SandboxInfo};
+use kennel_types::{ErrorCode, Mode, NetworkMode, ProviderKind, SandboxId, SandboxInfo, VolumeInfo};
 use std::sync::Arc;
 
 /// The name of a provider on the command line.
@@ -138,6 +138,12 @@ pub(crate) struct Providers {
 /// All sandboxes, and the providers that could not list theirs.
 pub(crate) struct Listing {
     pub(crate) found: Vec<SandboxInfo>,
+    pub(crate) silent: Vec<(ProviderName, Error)>,
+}
+
+/// All volumes with their providers, and the providers that could not list theirs.
+pub(crate) struct VolumeListing {
+    pub(crate) found: Vec<(Arc<dyn Provider>, VolumeInfo)>,
     pub(crate) silent: Vec<(ProviderName, Error)>,
 }
 
@@ -343,6 +349,25 @@ impl Providers {
             };
             match found {
                 Ok(found) => listing.found.extend(found),
+                Err(error) if self.named.is_some() => return Err(error),
+                Err(error) => listing.silent.push((name, error)),
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Lists all volumes. It is an error if a named provider cannot list its volumes; others are left out.
+    pub(crate) async fn volumes(&self, options: VolumeOptions) -> Result<VolumeListing> {
+        let mut listing = VolumeListing { found: Vec::new(), silent: Vec::new() };
+        for name in self.candidates() {
+            let found = match name.make() {
+                Ok(provider) => provider.volumes(options).await.map(|found| (provider, found)),
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok((provider, found)) => {
+                    listing.found.extend(found.into_iter().map(|volume| (provider.clone(), volume)));
+                }
                 Err(error) if self.named.is_some() => return Err(error),
                 Err(error) => listing.silent.push((name, error)),
             }

@@ -16,7 +16,7 @@ pub(crate) struct Context<'a> {
     pub(crate) expand: bool,
     /// Whether a text may stand for a number or a boolean. Variables and flags contain only text.
     pub(crate) loose: bool,
-    /// Sections that are passed over.
+    /// Sections that are passed over, and [`PROFILES`](crate::PROFILES) for the profiles alone.
     pub(crate) unused: &'a [&'a str],
 }
 
@@ -102,6 +102,11 @@ impl Context<'_> {
     fn section(&self, entries: &[&(Key, Node)], fields: &[Field], path: &mut KeyPath, problems: &mut Problems) -> Tree {
         let mut out = BTreeMap::new();
         let mut seen = BTreeMap::new();
+        let passed_over = |key: &Key| {
+            let below: Vec<&str> = path.segments().iter().map(String::as_str).chain([key.name.as_str()]).collect();
+            below.len() == 2 && self.unused.contains(&below.join(".").as_str())
+        };
+        let entries: Vec<_> = entries.iter().filter(|(key, _)| !passed_over(key)).collect();
         for (key, node) in entries {
             let Some((field, unit)) = find(fields, &key.name) else {
                 let nearest = if problems.is_full() { None } else { nearest(fields, &key.name) };

@@ -41,13 +41,21 @@ pub struct GrantedPath {
 }
 
 impl Layered {
-    /// Returns what the project's files grant to new sandboxes, in the sections `sandbox` and `images`. `resolve`
-    /// returns a path without symlinks, or `None` if it does not exist.
+    /// Returns what the project's files grant, in the sections that were loaded. `resolve` returns a path without
+    /// symlinks, or `None` if it does not exist.
     pub fn grants(&self, resolve: &dyn Fn(&Path) -> Option<PathBuf>) -> Vec<Grant<'_>> {
         let of_project = |(_, setting): &(KeyPath, &Setting)| setting.origin.layer == SettingsLayer::Project;
         let grant = |(key, setting)| {
             let rule = Rule::for_key(&key)?;
+            // A profile overrides the section `sandbox`, so it must not loosen what the user's file says there.
+            let base = match key.segments() {
+                [container, profiles, _, below @ ..] if container == "container" && profiles == "profiles" => {
+                    Some(std::iter::once("sandbox").chain(below.iter().map(String::as_str)).collect())
+                }
+                _ => None,
+            };
             let over = self.in_layer(SettingsLayer::User, &key);
+            let over = over.or_else(|| self.in_layer(SettingsLayer::User, &base?));
             let paths: Vec<GrantedPath> = host_paths(&key, setting)
                 .into_iter()
                 .map(|path| GrantedPath { resolved: resolve(&path), path })

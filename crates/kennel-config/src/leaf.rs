@@ -2,7 +2,7 @@
 
 use crate::check::{Context, Problems, describe};
 use crate::expand::expand;
-use crate::quantity::Time;
+use crate::quantity::{Port, Time};
 use crate::shape::{Field, Shape};
 use crate::{KeyPath, Node, Value, What};
 use kennel_types::{ByteSize, NetworkMode, parse_cpus, parse_duration};
@@ -184,11 +184,8 @@ fn volume(text: &str, base: &Path) -> Option<Json> {
 }
 
 fn port(text: &str) -> Option<Json> {
-    let number = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0);
-    Some(match text.split_once(':') {
-        Some((host, container)) => json!({ "host": number(host)?, "container": number(container)? }),
-        None => json!({ "host": null, "container": number(text)? }),
-    })
+    let port: Port = text.trim().parse().ok()?;
+    Some(port.to_string().into())
 }
 
 /// The map forms of values that have one.

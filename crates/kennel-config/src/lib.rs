@@ -35,11 +35,11 @@ pub use error::{Error, Problem, What};
 pub use grants::{Grant, GrantedPath};
 pub use key::{InvalidKey, KeyPath};
 pub use layers::{Layered, Origin, SettingsLayer};
-pub use load::{Loaded, Sources, check_text, load, validate};
+pub use load::{Loaded, PROFILES, Sources, check_profile, check_text, load, validate};
 pub use location::{Location, Source};
 pub use model::{
-    AgentContainer, AgentMode, AgentSection, Config, ContainerSection, ImagesSection, OnUnavailable, Profile, Provider,
-    SandboxSection, VmSection,
+    AgentContainer, AgentMode, AgentSection, Config, ContainerSection, ImagesSection, OnUnavailable, Provider,
+    SandboxOverrides, SandboxSection, VmSection,
 };
 pub use node::{Key, Node, Value};
 pub use parse::{Format, MAX_BYTES, MAX_DEPTH, parse};

@@ -11,6 +11,9 @@ use crate::{
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+/// The profiles, for [`Sources::unused`].
+pub const PROFILES: &str = "container.profiles";
+
 /// The sources of settings. All paths are absolute.
 #[derive(Clone, Debug)]
 pub struct Sources<'a> {
@@ -26,7 +29,8 @@ pub struct Sources<'a> {
     pub environment: &'a Environment,
     /// The flags; see [`Node::from_flags`].
     pub flags: Option<Node>,
-    /// Sections that the caller does not use. They are not checked, and need none of their `${VAR}`.
+    /// Sections that the caller does not use, and [`PROFILES`] if it uses none. They are not checked, and need none of
+    /// their `${VAR}`.
     pub unused: &'a [&'a str],
 }
 
@@ -181,8 +185,14 @@ fn check_search_path(
         let found = if problems.0.is_empty() { sections(&node, &[section]) } else { Vec::new() };
         return Ok(Checked { unused: found, ..Checked::default() });
     }
-    let tree = check_node(&node, Some(section), file, layer, environment, unused)?;
-    Ok(Checked { tree, ..Checked::default() })
+    match check_node(&node, Some(section), file, layer, environment, unused) {
+        Ok(tree) => Ok(Checked { tree, ..Checked::default() }),
+        // The section may mean something else to that program. Those who use profiles are told as an error.
+        Err(error) if unused.contains(&PROFILES) && section == "container" => {
+            Ok(Checked { warnings: error.problems().to_vec(), ..Checked::default() })
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a text that cannot be parsed has a section of this name.
@@ -209,4 +219,29 @@ fn has_known_key(section: &str, node: &Node) -> bool {
     let Some((_, Shape::Section(fields))) = Shape::root().under(section) else { return false };
     let Value::Map(entries) = &node.value else { return false };
     entries.iter().any(|(key, _)| find(fields, &key.name).is_some())
+}
+
+/// Checks the text of a profile's own file. Relative paths start at the directory of the file, and `${VAR}` is expanded.
+/// `extra` is a key that is not part of the profile, and is left alone.
+pub fn check_profile(
+    text: &str,
+    file: &Path,
+    extra: &str,
+    environment: &Environment,
+) -> Result<crate::SandboxOverrides, Error> {
+    let mut node = parse(text, Format::Json, Source::File(file.to_owned()))?;
+    if let Value::Map(entries) = &mut node.value {
+        entries.retain(|(key, _)| key.name != extra);
+    }
+    let path: crate::KeyPath = ["container", "profiles", "name"].into_iter().collect();
+    let (_, shape) = Shape::root().lookup(&path).expect("the model has profiles");
+    let base = file.parent().unwrap_or(file);
+    let context = Context { layer: SettingsLayer::User, base, environment, expand: true, loose: false, unused: &[] };
+    let mut problems = Problems::default();
+    let tree = context.check(&node, shape, &mut crate::KeyPath::default(), &mut problems);
+    let tree = Error::unless_empty(tree, problems.0)?.unwrap_or_default();
+    serde_json::from_value(tree.to_json(&|setting| setting.value.clone())).map_err(|error| {
+        let what = crate::What::Syntax(format!("a checked profile cannot be used, which is a defect: {error}"));
+        Problem { at: Location::whole(Source::File(file.to_owned())), key: crate::KeyPath::default(), what }.into()
+    })
 }

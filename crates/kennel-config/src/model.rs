@@ -91,7 +91,7 @@ pub struct SandboxSection {
     /// The network: `bridge`, `host` or `none`.
     #[schemars(with = "Network", extend("x-aliases" = {"networkMode": ""}))]
     pub network: Option<Network>,
-    /// Ports to publish on 127.0.0.1 of the host, each `container` or `host:container`.
+    /// Ports to publish on 127.0.0.1 of the host, each `container` or `host:container`, optionally with `/udp`.
     pub ports: Vec<Port>,
     /// Memory limit, as in `512m` or `4G`.
     #[schemars(with = "Size", extend("x-aliases" = {"memoryLimit": ""}))]
@@ -237,7 +237,7 @@ pub struct ContainerSection {
     pub default_profile: Option<String>,
     /// The profiles, by name.
     #[schemars(extend("x-keys" = "name"))]
-    pub profiles: BTreeMap<String, Profile>,
+    pub profiles: BTreeMap<String, SandboxOverrides>,
 }
 
 impl Default for ContainerSection {
@@ -246,55 +246,125 @@ impl Default for ContainerSection {
     }
 }
 
-/// A named description of a sandbox that stays. Settings that it does not contain are taken from `sandbox`.
+/// Settings that override those of the section `sandbox`. A profile consists of them, and so do the options of a single
+/// command.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub struct Profile {
+#[schemars(
+    rename = "Profile",
+    description = "A named description of a sandbox that stays. Settings that it does not contain are taken from `sandbox`."
+)]
+pub struct SandboxOverrides {
     /// Name of the profile, which must be its key.
     #[schemars(with = "Name")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The provider.
-    #[schemars(extend("x-aliases" = {"runtime": ""}))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<Provider>,
     /// The image.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// When to pull the image.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pull: Option<Pull>,
     /// Command of the main process, program first.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
+    /// Whether the image's own command is the main process if no other command is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_command: Option<bool>,
+    /// Whether the root filesystem is read-only. The workspace, volumes and `/tmp` stay writable. This needs an image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_only: Option<bool>,
+    /// Runtime that an engine uses for containers, as in `runsc`, `kata` or `crun`; the default is the engine's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
+    /// User namespace that an engine gives a sandbox: `auto`, `keep-id` or `host`; the default is the engine's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub userns: Option<String>,
     /// Working directory inside.
     #[schemars(with = "InnerPath")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
     /// Environment of every command.
     #[schemars(extend("x-aliases" = {"environment": ""}, "x-keys" = "variable"))]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// Labels, in addition to those that Kennel sets itself.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// User of commands: a name, an id, or `user:group`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// Directory of the host that is mounted at `/workspace`; the default is the current directory.
+    #[schemars(with = "HostPath", extend("x-aliases" = {"workspaceDir": ""}))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<PathBuf>,
+    /// Whether no directory is mounted at `/workspace`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_workspace: Option<bool>,
     /// Mounts, each `host:container[:ro]` or a map.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
+    /// Whether the sandbox has its own volume at `/.data`, which outlives it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<bool>,
+    /// Volumes that all sandboxes of a workspace share, each with its path inside, as in `npm = "/root/.npm"`.
+    #[schemars(with = "BTreeMap<String, InnerPath>", extend("x-keys" = "name"))]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub caches: BTreeMap<String, String>,
     /// The network: `bridge`, `host` or `none`.
     #[schemars(with = "Network", extend("x-aliases" = {"networkMode": ""}))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// Ports to publish on 127.0.0.1 of the host, each `container` or `host:container`.
+    /// Ports to publish on 127.0.0.1 of the host, each `container` or `host:container`, optionally with `/udp`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Port>,
     /// Memory limit, as in `512m` or `4G`.
     #[schemars(with = "Size", extend("x-aliases" = {"memoryLimit": ""}))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
     /// CPU limit, as in `0.5` or `4`.
     #[schemars(with = "Cpus", extend("x-aliases" = {"cpuLimit": ""}))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Cpus>,
     /// Limit on the number of processes and threads.
     #[schemars(range(min = 1), extend("x-aliases" = {"pidsLimit": ""}))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u32>,
+    /// Disk limit for the files that a sandbox writes outside its mounts, as in `512m` or `4G`.
+    #[schemars(with = "Size", extend("x-aliases" = {"diskLimit": ""}))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<ByteSize>,
+    /// Whether a sandbox on the host's own files can read and run toolchains in the home directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub toolchains: Option<bool>,
+    /// Additional directories of programs that a sandbox on the host's own files can read and run.
+    #[schemars(with = "Vec<HostPath>")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub extra_toolchains: Vec<PathBuf>,
+    /// Whether sandboxes such as those of bubblewrap can be created inside. This exposes more of the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nesting: Option<bool>,
+    /// Whether `.git/config` is read-only inside, in addition to `.git/hooks`. With `false` neither is. By default only
+    /// the hooks are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protect_git: Option<bool>,
     /// Time limit of one command.
     #[schemars(with = "Time", extend("x-aliases" = {"commandTimeoutMs": "ms"}))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub command_timeout: Option<Time>,
-    /// Whether the sandbox keeps running between commands.
+    /// Time limit for the start of the sandbox. A sandbox that takes longer is ended.
+    #[schemars(with = "Time", extend("x-aliases" = {"startupTimeoutSeconds": "s"}))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub startup_timeout: Option<Time>,
+    /// Whether the sandbox keeps running between commands; the default is `true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_alive: Option<bool>,
     /// How long the sandbox may run without a command before it stops; the default is forever.
     #[schemars(with = "Time", extend("x-aliases" = {"idleTimeoutMinutes": "m"}))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout: Option<Time>,
 }
 

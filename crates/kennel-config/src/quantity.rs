@@ -1,6 +1,6 @@
 //! The values of settings that are more than a text or a number, each with its JSON form and its schema.
 
-use kennel_types::{NetworkMode, parse_cpus, parse_duration};
+use kennel_types::{NetworkMode, Protocol, parse_cpus, parse_duration};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
@@ -67,13 +67,47 @@ pub struct Volume {
     pub readonly: bool,
 }
 
-/// A port inside that is reachable on this machine. Written `8080` (any free port outside) or `3000:8080`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A port inside that is reachable on this machine. Written `8080` (any free port outside) or `3000:8080`, optionally
+/// with `/udp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
     /// Outside, on 127.0.0.1; any free one if not given.
     pub host: Option<u16>,
     /// Inside.
     pub container: u16,
+    /// The protocol.
+    pub protocol: Protocol,
+}
+
+impl std::str::FromStr for Port {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let kennel_types::Port { host, inside, protocol } = text.parse()?;
+        Ok(Self { host, container: inside, protocol })
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(host) = self.host {
+            write!(f, "{host}:")?;
+        }
+        write!(f, "{}", self.container)?;
+        if self.protocol == Protocol::Tcp { Ok(()) } else { write!(f, "/{}", self.protocol) }
+    }
+}
+
+impl Serialize for Port {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Port {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
 }
 
 /// A network mode as a setting: `bridge`, or a map with `mode`.

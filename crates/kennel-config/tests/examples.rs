@@ -106,7 +106,7 @@ fn every_key_of_a_sandbox() {
     assert!(sandbox.volumes[0].readonly);
     assert_eq!(sandbox.volumes[1].host, Path::new("/here/../data"));
     assert_eq!(sandbox.network.map(|network| network.0), Some(NetworkMode::None));
-    assert_eq!(sandbox.ports, [Port { host: None, container: 8080 }, Port { host: Some(3000), container: 3001 }]);
+    assert_eq!(sandbox.ports, ["8080".parse().unwrap(), "3000:3001".parse::<Port>().unwrap()]);
     assert_eq!(sandbox.cpus.map(|cpus| cpus.0), Some(1500));
     assert_eq!(sandbox.pids, Some(200));
     assert_eq!(sandbox.timeout.0, Duration::from_mins(5));

@@ -195,6 +195,12 @@ pub trait Provider: Send + Sync {
         Ok(())
     }
 
+    /// Returns the id of an image that is present here. It changes when the name refers to another image. Returns `None`
+    /// if the image is not present, or if the provider has no images.
+    async fn image_id(&self, _image: &str) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// Finds leftovers of killed programs that belong to no sandbox, and removes or only reports them. Creating a
     /// sandbox also removes leftovers now and then; listing never does.
     async fn sweep(&self, _action: Sweep) -> Result<Vec<Leftover>> {

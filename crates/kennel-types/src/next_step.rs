@@ -82,6 +82,8 @@ pub enum NextStep {
         /// The field.
         field: Field,
     },
+    /// Use a directory of one's own as the workspace, or none.
+    ChooseWorkspace,
     /// Leave the git repository in the workspace unprotected.
     LeaveGitUnprotected,
     /// Mount the directory read-only.
@@ -96,6 +98,49 @@ pub enum NextStep {
         /// The providers that support the request.
         providers: Vec<ProviderKind>,
     },
+    /// Set up a provider on this machine.
+    SetUpProvider {
+        /// The provider.
+        provider: ProviderKind,
+    },
+    /// List the profiles.
+    ListProfiles,
+    /// Start the profile's sandbox.
+    StartProfile {
+        /// The name of the profile.
+        name: String,
+    },
+    /// Change the profile.
+    EditProfile {
+        /// The name of the profile.
+        name: String,
+    },
+    /// Restart the profile's sandbox, so that it is created again.
+    RestartProfile {
+        /// The name of the profile.
+        name: String,
+        /// Pull the image first.
+        pull: bool,
+    },
+    /// Remove the definition from a settings file.
+    RemoveFromSettings {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Change to this directory, or below it.
+    ChangeDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Read what the project's settings request, and trust them.
+    TrustProject,
+    /// Show the settings in effect and their origin.
+    ShowSettings {
+        /// Only this key.
+        key: Option<String>,
+    },
+    /// Look up which settings exist.
+    LookUpSettings,
     /// Show which providers support a feature.
     ExplainFeature {
         /// The feature.

@@ -2,13 +2,14 @@
 
 use crate::command::{
     attach, build, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect, logs, ls, pause,
-    rename, rm, run, setup, start, stats, stop, version, volume, wait,
+    profile, rename, rm, run, setup, start, stats, stop, version, volume, wait,
 };
-use crate::providers::{ProviderName, Providers};
-use crate::{help, report};
+use crate::provider_name::ProviderName;
+use crate::{environment, help, report};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser};
-use kennel_core::printable_path;
+use kennel_core::{Result as KennelResult, printable_path};
+use kennel_engine::Engine;
 use std::ffi::OsString;
 
 const EXAMPLES: &str = "\
@@ -75,6 +76,7 @@ enum Command {
     Wait(wait::Wait),
     Stats(stats::Stats),
     Events(events::Events),
+    Profile(profile::Profile),
     Exec(exec::Exec),
     Attach(attach::Attach),
     Logs(logs::Logs),
@@ -157,48 +159,52 @@ impl Cli {
         quick.map_or_else(|| parse(arguments).map_err(|error| suggest(safe(error, arguments))), Ok)
     }
 
-    /// Returns the providers that the command may use. For `run`, it already starts to prepare a sandbox, so that this
-    /// overlaps with other work.
-    pub(crate) fn providers(&self) -> Providers {
+    /// Returns the engine with the providers that the command may use. For `run`, it already starts to prepare a
+    /// sandbox, so that this overlaps with other work.
+    pub(crate) fn engine(&self) -> KennelResult<Engine> {
         report::set_quiet(self.global.quiet);
-        let mut providers = Providers::new(self.global.provider);
-        if let Some(Command::Run(run)) = &self.command {
-            run.prepare(&mut providers);
+        let mut engine = Engine::new(environment::caller()?);
+        if let Some(provider) = self.global.provider {
+            engine = provider.restrict(engine);
         }
-        providers
+        if let Some(Command::Run(run)) = &self.command {
+            run.prepare(&mut engine);
+        }
+        Ok(engine)
     }
 
     /// Runs the command, and returns the exit status.
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
         let Some(command) = self.command else {
             return crate::output::print(&Self::with_help().render_help().ansi().to_string());
         };
         match command {
-            Command::Run(command) => command.run(providers).await,
-            Command::Create(command) => command.run(providers).await,
-            Command::Start(command) => command.run(providers).await,
-            Command::Stop(command) => command.run(providers).await,
-            Command::Pause(command) => command.run(providers).await,
-            Command::Unpause(command) => command.run(providers).await,
-            Command::Rename(command) => command.run(providers).await,
-            Command::Build(command) => command.run(providers).await,
-            Command::Rm(command) => command.run(providers).await,
-            Command::Ls(command) => command.run(providers).await,
-            Command::Inspect(command) => command.run(providers).await,
-            Command::Exec(command) => command.run(providers).await,
-            Command::Attach(command) => command.run(providers).await,
-            Command::Logs(command) => command.run(providers).await,
-            Command::Cp(command) => command.run(providers).await,
-            Command::Stats(command) => command.run(providers).await,
-            Command::Events(command) => command.run(providers).await,
-            Command::Wait(command) => command.run(providers).await,
-            Command::Gc(command) => command.run(providers).await,
-            Command::Volume(command) => command.run(providers).await,
-            Command::Image(command) => command.run().await,
-            Command::Config(command) => command.run(),
-            Command::Doctor(command) => command.run(providers).await,
-            Command::Setup(command) => command.run(providers).await,
-            Command::Explain(command) => command.run().await,
+            Command::Run(command) => command.run(engine).await,
+            Command::Create(command) => command.run(engine).await,
+            Command::Start(command) => command.run(engine).await,
+            Command::Stop(command) => command.run(engine).await,
+            Command::Pause(command) => command.run(engine).await,
+            Command::Unpause(command) => command.run(engine).await,
+            Command::Rename(command) => command.run(engine).await,
+            Command::Build(command) => command.run(engine).await,
+            Command::Rm(command) => command.run(engine).await,
+            Command::Ls(command) => command.run(engine).await,
+            Command::Inspect(command) => command.run(engine).await,
+            Command::Profile(command) => command.run(engine).await,
+            Command::Exec(command) => command.run(engine).await,
+            Command::Attach(command) => command.run(engine).await,
+            Command::Logs(command) => command.run(engine).await,
+            Command::Cp(command) => command.run(engine).await,
+            Command::Stats(command) => command.run(engine).await,
+            Command::Events(command) => command.run(engine).await,
+            Command::Wait(command) => command.run(engine).await,
+            Command::Gc(command) => command.run(engine).await,
+            Command::Volume(command) => command.run(engine).await,
+            Command::Image(command) => command.run(engine).await,
+            Command::Config(command) => command.run(engine),
+            Command::Doctor(command) => command.run(engine).await,
+            Command::Setup(command) => command.run(engine).await,
+            Command::Explain(command) => command.run(engine).await,
             Command::Completions(command) => command.run(),
             Command::Man(command) => command.run(),
             Command::Version(command) => command.run(),

@@ -3,8 +3,6 @@
 //! For each completion, the shell runs this program with an environment variable set; see `kennel completions`.
 
 use crate::cli::Cli;
-use crate::directories::Directories;
-use crate::providers::Providers;
 use crate::{environment, report};
 use clap::CommandFactory;
 use clap_complete::engine::{
@@ -12,8 +10,7 @@ use clap_complete::engine::{
 };
 use clap_complete::env::{CompleteEnv, Shells};
 use kennel_core::{Result, VolumeOptions, printable};
-use kennel_image::Store;
-use kennel_types::VolumeInfo;
+use kennel_engine::{Engine, FoundVolume};
 use std::ffi::OsStr;
 use std::time::Duration;
 
@@ -45,21 +42,25 @@ pub(crate) fn sandboxes() -> ArgValueCandidates {
 /// Completes an argument that is the name of a volume.
 pub(crate) fn volumes() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let Some(listing) = in_time(|providers| async move { providers.volumes(VolumeOptions::default()).await })
-        else {
-            return Vec::new();
-        };
+        let listing = in_time(|engine| async move { engine.volumes(VolumeOptions::default()).await });
         let candidate =
-            |volume: VolumeInfo| CompletionCandidate::new(volume.name).help(Some(printable(&volume.provider).into()));
-        listing.found.into_iter().map(|(_, volume)| candidate(volume)).collect()
+            |FoundVolume { info, .. }| CompletionCandidate::new(info.name).help(Some(printable(&info.provider).into()));
+        listing.unwrap_or_default().found.into_iter().map(candidate).collect()
+    })
+}
+
+/// Completes an argument that is the name of a profile.
+pub(crate) fn profiles() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let names = environment::caller().ok().and_then(|caller| Engine::new(caller).profiles().ok()?.names().ok());
+        names.unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
     })
 }
 
 /// Completes an argument that is the name of an image.
 pub(crate) fn images() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let images =
-            Directories::find().ok().and_then(|directories| Store::open(directories.images()).ok()?.list().ok());
+        let images = environment::caller().ok().and_then(|caller| Engine::new(caller).images().ok()?.list().ok());
         images.unwrap_or_default().iter().map(|image| CompletionCandidate::new(image.reference.familiar())).collect()
     })
 }
@@ -76,7 +77,7 @@ pub(crate) fn places() -> ArgValueCompleter {
 
 /// Returns the name of each sandbox, or its id if it has no name, with `suffix` appended.
 fn named(suffix: &str) -> Vec<CompletionCandidate> {
-    let Some(listing) = in_time(|providers| async move { providers.list().await }) else { return Vec::new() };
+    let Some(listing) = in_time(|engine| async move { engine.list().await }) else { return Vec::new() };
     let candidate = |info: kennel_types::SandboxInfo| {
         let help = format!("{}, {}", printable(&info.provider), info.status);
         CompletionCandidate::new(format!("{}{suffix}", info.name)).help(Some(help.into()))
@@ -85,8 +86,8 @@ fn named(suffix: &str) -> Vec<CompletionCandidate> {
 }
 
 /// Returns the result of a request to all providers, if it succeeds within the time limit.
-fn in_time<T, F: Future<Output = Result<T>>>(request: impl FnOnce(Providers) -> F) -> Option<T> {
+fn in_time<T, F: Future<Output = Result<T>>>(request: impl FnOnce(Engine) -> F) -> Option<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    let request = request(Providers::new(None));
+    let request = request(Engine::new(environment::caller().ok()?));
     runtime.block_on(async { tokio::time::timeout(WITHIN, request).await }).ok()?.ok()
 }

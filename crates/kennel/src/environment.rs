@@ -4,52 +4,26 @@
 
 #![expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
 
-use kennel_types::Owner;
+use kennel_core::{Error, Result};
+use kennel_engine::Caller;
+#[cfg(test)]
+use kennel_engine::caller::{
+    CONTAINER_HOST, DOCKER_CERT_PATH, DOCKER_CONFIG, DOCKER_CONTEXT, DOCKER_HOST, DOCKER_TLS, DOCKER_TLS_VERIFY, HOME,
+    KENNEL_HOME, PATH, REGISTRY_AUTH_FILE, SUDO_GID, SUDO_UID, XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_RUNTIME_DIR,
+    XDG_STATE_HOME,
+};
 use std::ffi::OsString;
-use std::path::PathBuf;
 
-/// Moves all of Kennel's files: configuration, data and state.
-const KENNEL_HOME: &str = "KENNEL_HOME";
-/// The user's home directory, under which the other places are found.
-const HOME: &str = "HOME";
-/// Where programs keep their state; `~/.local/state` if not set.
-const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
-/// Where programs keep their settings; `~/.config` if not set.
-const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
-/// Where programs keep their data; `~/.local/share` if not set.
-const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
-/// The directory in which engines of ordinary users have their sockets.
-const XDG_RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
-/// Docker's endpoint.
-const DOCKER_HOST: &str = "DOCKER_HOST";
-/// The directory of Docker's settings and logins; `~/.docker` if not set.
-const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
-/// Podman's file of registry logins.
-const REGISTRY_AUTH_FILE: &str = "REGISTRY_AUTH_FILE";
-/// Proxies for registries by protocol, and hosts that need no proxy. The names may also be in lower case.
-const HTTP_PROXY: &str = "HTTP_PROXY";
-const HTTPS_PROXY: &str = "HTTPS_PROXY";
-const NO_PROXY: &str = "NO_PROXY";
-/// The Docker context to use.
-const DOCKER_CONTEXT: &str = "DOCKER_CONTEXT";
-/// Whether a Docker engine at a TCP port must have a valid certificate.
-const DOCKER_TLS_VERIFY: &str = "DOCKER_TLS_VERIFY";
-/// TLS whose certificates are not verified, which Kennel refuses.
-const DOCKER_TLS: &str = "DOCKER_TLS";
-/// The directory of the certificates for Docker.
-const DOCKER_CERT_PATH: &str = "DOCKER_CERT_PATH";
-/// Podman's endpoint.
-const CONTAINER_HOST: &str = "CONTAINER_HOST";
 /// Set by a shell that requests completions; see `kennel completions`.
 pub(crate) const COMPLETE: &str = "KENNEL_COMPLETE";
-/// Directories of programs, for `kennel doctor`.
-const PATH: &str = "PATH";
 /// The type of the terminal, which is passed to a command that runs on a terminal.
 const TERM: &str = "TERM";
-/// The user who called `sudo`, who becomes the owner of files created in a workspace.
-const SUDO_UID: &str = "SUDO_UID";
-/// The group of the user who called `sudo`.
-const SUDO_GID: &str = "SUDO_GID";
+
+/// Returns what the engine needs to know about the user who calls this program.
+pub(crate) fn caller() -> Result<Caller> {
+    let current_dir = std::env::current_dir().map_err(|error| Error::io("find the current directory", error))?;
+    Ok(Caller { variables: std::env::vars_os().collect(), current_dir, uid: rustix::process::geteuid().as_raw() })
+}
 
 /// All variables and their meanings, from which the reference is generated.
 #[cfg(test)]
@@ -75,6 +49,7 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
         "Proxies for registries, and hosts without a proxy. Lower-case names work too.",
     ),
     (PATH, "Directories in which Kennel looks for programs, for example credential helpers."),
+    ("VISUAL, EDITOR", "The editor of `kennel profile edit`. Default: `vi`."),
     (TERM, "Terminal type, passed to commands that run on a terminal."),
     (SUDO_UID, "The user who called `sudo`. Files created in a workspace belong to that user."),
     (SUDO_GID, "The group of the user who called `sudo`."),
@@ -86,124 +61,25 @@ pub(crate) fn named(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-pub(crate) fn kennel_home() -> Option<PathBuf> {
-    path(KENNEL_HOME)
-}
-
 pub(crate) fn is_completing() -> bool {
     std::env::var_os(COMPLETE).is_some()
 }
 
-pub(crate) fn home() -> Option<PathBuf> {
-    path(HOME)
+/// Returns whether a variable is set, and not empty.
+pub(crate) fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
-pub(crate) fn state_home() -> Option<PathBuf> {
-    path(XDG_STATE_HOME).filter(|path| path.is_absolute())
+pub(crate) fn program_dirs() -> Vec<std::path::PathBuf> {
+    std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default()
 }
 
-pub(crate) fn config_home() -> Option<PathBuf> {
-    path(XDG_CONFIG_HOME).filter(|path| path.is_absolute())
-}
-
-/// Returns all variables that a settings file can refer to. Those that are not UTF-8 are left out.
-pub(crate) fn all() -> kennel_config::Environment {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect()
-}
-
-pub(crate) fn data_home() -> Option<PathBuf> {
-    path(XDG_DATA_HOME).filter(|path| path.is_absolute())
-}
-
-pub(crate) fn runtime_dir() -> Option<PathBuf> {
-    path(XDG_RUNTIME_DIR).filter(|path| path.is_absolute())
-}
-
-pub(crate) fn docker_host() -> Option<String> {
-    text(DOCKER_HOST)
-}
-
-pub(crate) fn docker_context() -> Option<String> {
-    text(DOCKER_CONTEXT)
-}
-
-/// Returns the directory of Docker's settings.
-pub(crate) fn docker_config() -> Option<PathBuf> {
-    path(DOCKER_CONFIG).or_else(|| home().map(|home| home.join(".docker")))
-}
-
-pub(crate) fn docker_tls_verify() -> bool {
-    text(DOCKER_TLS_VERIFY).is_some()
-}
-
-pub(crate) fn docker_tls() -> bool {
-    text(DOCKER_TLS).is_some()
-}
-
-pub(crate) fn docker_cert_path() -> Option<PathBuf> {
-    path(DOCKER_CERT_PATH)
-}
-
-pub(crate) fn container_host() -> Option<String> {
-    text(CONTAINER_HOST)
-}
-
-pub(crate) fn program_dirs() -> Vec<PathBuf> {
-    std::env::var_os(PATH).map(|path| std::env::split_paths(&path).collect()).unwrap_or_default()
+/// Returns the user's editor.
+pub(crate) fn editor() -> String {
+    let set = |name| std::env::var(name).ok().filter(|text: &String| !text.is_empty());
+    set("VISUAL").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".to_owned())
 }
 
 pub(crate) fn term() -> Option<String> {
-    text(TERM)
-}
-
-/// Returns the paths of files with registry logins, highest precedence first. They need not exist.
-pub(crate) fn login_files() -> Vec<PathBuf> {
-    let docker = path(DOCKER_CONFIG).or_else(|| home().map(|home| home.join(".docker")));
-    let podman = config_home().or_else(|| home().map(|home| home.join(".config")));
-    let parts = [
-        path(REGISTRY_AUTH_FILE),
-        docker.map(|dir| dir.join("config.json")),
-        runtime_dir().map(|dir| dir.join("containers/auth.json")),
-        podman.map(|dir| dir.join("containers/auth.json")),
-    ];
-    parts.into_iter().flatten().collect()
-}
-
-/// Returns the proxies for registries.
-pub(crate) fn proxies() -> kennel_image::Proxies {
-    let said = |name: &str| {
-        let value = std::env::var(name.to_lowercase()).or_else(|_| std::env::var(name));
-        value.ok().filter(|value| !value.is_empty())
-    };
-    kennel_image::Proxies { http: said(HTTP_PROXY), https: said(HTTPS_PROXY), none: said(NO_PROXY) }
-}
-
-/// Returns the user who called `sudo`. The variables count only if this process runs as root.
-pub(crate) fn sudo_owner() -> Option<Owner> {
-    if !rustix::process::geteuid().is_root() {
-        return None;
-    }
-    let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
-    Some(Owner { uid: number(SUDO_UID)?, gid: number(SUDO_GID)? })
-}
-
-/// Returns the home directory of the calling user; with `sudo`, of the user who called it.
-pub(crate) fn home_of_caller() -> Option<PathBuf> {
-    let Some(Owner { uid, .. }) = sudo_owner() else { return home() };
-    let accounts = std::fs::read_to_string("/etc/passwd").ok()?;
-    let mut fields = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let own = fields.find(|fields| fields.get(2).and_then(|field| field.parse().ok()) == Some(uid))?;
-    own.get(5).map(PathBuf::from)
-}
-
-/// Returns the value of a variable that contains text. An empty variable counts as not set.
-fn text(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|text| !text.is_empty())
-}
-
-/// Returns the value of a variable that contains a path. An empty variable counts as not set.
-fn path(name: &str) -> Option<PathBuf> {
-    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+    std::env::var(TERM).ok().filter(|text| !text.is_empty())
 }

@@ -5,7 +5,7 @@ use clap::Command;
 use std::fmt::Write;
 
 /// The commands of each group, most used first. Each command is in exactly one group.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     (
         "Sandboxes",
         &[
@@ -13,6 +13,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "events",
         ],
     ),
+    ("Profiles", &["profile"]),
     ("Commands and files", &["exec", "attach", "logs", "cp"]),
     ("Volumes", &["volume"]),
     ("Images", &["image", "build"]),

@@ -6,8 +6,6 @@
 mod cli;
 mod command;
 mod completion;
-mod directories;
-mod engines;
 mod environment;
 mod help;
 mod input;
@@ -17,12 +15,12 @@ mod next_step;
 mod options;
 mod output;
 mod progress;
-mod providers;
+mod provider_name;
 #[cfg(test)]
 mod reference;
 mod report;
 mod result;
-mod settings;
+mod sandboxes;
 mod signals;
 mod terminal;
 mod triggers;
@@ -36,13 +34,16 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return report::usage(&error),
     };
-    let providers = cli.providers();
+    let engine = match cli.engine() {
+        Ok(engine) => engine,
+        Err(error) => return report::failure(&error),
+    };
     // One thread is enough for one command. Starting a second one would cost more than it saves.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return report::failure(&kennel_core::Error::io("start the runtime", error)),
     };
-    let status = runtime.block_on(cli.run(&providers));
+    let status = runtime.block_on(cli.run(&engine));
     // Exit without waiting for threads: one may still be blocked on standard input, or on a slow reader of the output.
     #[expect(clippy::disallowed_methods, reason = "the main function of the program ends the process")]
     std::process::exit(status.into())

@@ -53,6 +53,9 @@ pub(crate) fn words(step: &NextStep) -> String {
             "leave it out with --no-workspace, and copy what is needed: kennel cp".into()
         }
         NextStep::CopyInstead { .. } => "copy what is needed: kennel cp".into(),
+        NextStep::ChooseWorkspace => {
+            "cd to a directory of your own, or use --no-workspace, or --workspace / if you mean it".into()
+        }
         NextStep::LeaveGitUnprotected => "leave the repository unprotected with --protect-git=false".into(),
         NextStep::MountReadOnly => "mount it read-only with -v HOST:TARGET:ro".into(),
         NextStep::PublishAtFreePort { port: Some(port) } => format!("leave the choice to Kennel: --publish {port}"),
@@ -63,6 +66,19 @@ pub(crate) fn words(step: &NextStep) -> String {
             let names: Vec<&str> = providers.iter().map(|provider| provider.name()).collect();
             format!("use --provider {}", one_of(&names))
         }
+        NextStep::SetUpProvider { provider } => format!("kennel setup {}", provider.name()),
+        NextStep::ListProfiles => "kennel profile list".into(),
+        NextStep::StartProfile { name } => format!("kennel profile start {name}"),
+        NextStep::EditProfile { name } => format!("kennel profile edit {name}"),
+        NextStep::RestartProfile { name, pull: true } => format!("kennel profile restart --pull {name}"),
+        NextStep::RestartProfile { name, pull: false } => format!("kennel profile restart {name}"),
+        NextStep::RemoveFromSettings { file } => format!("remove it from {}", file.display()),
+        NextStep::ChangeDirectory { path } => format!("cd {}", path.display()),
+        NextStep::TrustProject => "read it, then: kennel config trust".into(),
+        NextStep::ShowSettings { key } => {
+            key.as_ref().map_or_else(|| "kennel config show".into(), |key| format!("kennel config show {key}"))
+        }
+        NextStep::LookUpSettings => "kennel config schema".into(),
         NextStep::ExplainFeature { feature } => format!("kennel explain {}", feature.name()),
         NextStep::UsePath { path } => format!("name {}", path.display()),
 

@@ -69,7 +69,7 @@ impl Bars {
         self.show(PullProgress { part, doing: doing.to_string(), bytes });
     }
 
-    fn show(&self, PullProgress { part, doing, bytes }: PullProgress) {
+    pub(crate) fn show(&self, PullProgress { part, doing, bytes }: PullProgress) {
         if !self.watched {
             return;
         }

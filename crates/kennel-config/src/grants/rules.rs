@@ -1,4 +1,4 @@
-//! The rule for each key of `sandbox`: what it grants, and how it may differ from the user's own file.
+//! The rule for each key of `sandbox` and of profiles: what it grants, and how it may differ from the user's own file.
 
 use super::read;
 use crate::{Cpus, KeyPath, OnUnavailable, Port, Provider, Setting, Time};
@@ -94,15 +94,39 @@ pub(super) const RULES: &[Rule] = &[
     rule("vm.memory", Opens::Nothing, Over::AtMost(amount)),
 ];
 
+/// The rules for the keys of a profile that `sandbox` does not have. All others have the rule of the key in `sandbox`.
+const PROFILE_RULES: &[Rule] = &[
+    rule("name", Opens::Nothing, Over::Free),
+    rule("noWorkspace", Opens::Nothing, Over::Free),
+    rule("keepAlive", Opens::Nothing, Over::Free),
+];
+
+/// The rules for the keys of `container`, apart from the profiles.
+const CONTAINER_RULES: &[Rule] = &[
+    rule("enabled", Opens::Nothing, Over::Same),
+    rule("runtime", Opens::If(is_local, DIRECTLY), Over::Same),
+    // The profile may be one of the user's own, which grants more than this project should have.
+    rule("defaultProfile", Opens::Always("the profile in which your commands run"), Over::Same),
+];
+
 impl Rule {
-    /// Returns the rule for a setting, or `None` for sections that do not affect new sandboxes.
+    /// Returns the rule for a setting, or `None` for a key that does not exist.
     pub(super) fn for_key(key: &KeyPath) -> Option<Self> {
         let (section, below) = key.segments().split_first()?;
-        match section.as_str() {
-            "sandbox" => Some(RULES.iter().find(|rule| rule.covers(below)).copied().unwrap_or(UNKNOWN)),
+        let find = |rules: &[Self], below: &[String]| rules.iter().find(|rule| rule.covers(below)).copied();
+        match (section.as_str(), below) {
+            ("sandbox", below) => Some(find(RULES, below).unwrap_or(UNKNOWN)),
+            ("container", [profiles, _, below @ ..]) if profiles == "profiles" => {
+                Some(find(PROFILE_RULES, below).or_else(|| find(RULES, below)).unwrap_or(UNKNOWN))
+            }
+            ("container", below) => Some(find(CONTAINER_RULES, below).unwrap_or(UNKNOWN)),
+            // In process mode, this is a program of the host. In container mode, it gets the user's secrets.
+            ("agent", _) => Some(rule("", Opens::Always("the agent that Kennel starts for you"), Over::Same)),
             // These settings could substitute another image for one that the user trusts, or fill the disk.
-            "images" if below == ["maxSize"] => Some(rule("", Opens::Always("how much an image may take"), Over::Same)),
-            "images" => Some(rule("", Opens::Always("where your images come from"), Over::Same)),
+            ("images", [key]) if key == "maxSize" => {
+                Some(rule("", Opens::Always("how much an image may take"), Over::Same))
+            }
+            ("images", _) => Some(rule("", Opens::Always("where your images come from"), Over::Same)),
             _ => None,
         }
     }
@@ -203,6 +227,25 @@ mod tests {
         known.sort();
         ruled.sort();
         assert_eq!(ruled, known, "decide in RULES what a project may say at a new key without trust");
+    }
+
+    #[test]
+    fn every_key_of_a_profile_has_a_rule() {
+        let profile: KeyPath = ["container", "profiles", "p"].into_iter().collect();
+        let (_, shape) = Shape::root().lookup(&profile).unwrap();
+        let mut known = Vec::new();
+        keys(shape, "", &mut known);
+        for key in known {
+            let ruled = PROFILE_RULES.iter().chain(RULES).any(|rule| rule.key == key);
+            assert!(ruled, "decide what a project's profile may say at {key} without trust");
+        }
+        for rule in PROFILE_RULES {
+            assert!(Shape::root().lookup(&profile.with(rule.key)).is_ok(), "{}", rule.key);
+        }
+        for rule in CONTAINER_RULES {
+            let key: KeyPath = ["container", rule.key].into_iter().collect();
+            assert!(Shape::root().lookup(&key).is_ok(), "{}", rule.key);
+        }
     }
 
     #[test]

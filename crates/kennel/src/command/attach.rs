@@ -4,9 +4,9 @@ use crate::completion::sandboxes;
 use crate::interact::{Ending, Interaction, Sink, interact};
 use crate::lifecycle::Deadline;
 use crate::next_step::Hint;
-use crate::providers::Providers;
 use crate::{environment, input, report, terminal};
 use kennel_core::{Error, Exec, Position, Result, Sandbox, printable};
+use kennel_engine::Engine;
 use kennel_types::{Command, ErrorCode, ExecSpec, TermSize};
 
 const EXAMPLES: &str = "\
@@ -33,8 +33,8 @@ pub(crate) struct Attach {
 }
 
 impl Attach {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        match self.attach(providers).await {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        match self.attach(engine).await {
             Ok(Ending::Exited(status) | Ending::Aborted(status, _)) => status.shell_code() as u8,
             Ok(Ending::ReaderGone) => crate::output::BROKEN_PIPE,
             Ok(Ending::Detached) => {
@@ -48,9 +48,9 @@ impl Attach {
         }
     }
 
-    async fn attach(&self, providers: &Providers) -> Result<Ending> {
+    async fn attach(&self, engine: &Engine) -> Result<Ending> {
         let mut deadline = Deadline::begin(None)?;
-        let (sandbox, exec) = deadline.unless_ended(self.connect(providers)).await?;
+        let (sandbox, exec) = deadline.unless_ended(self.connect(engine)).await?;
         let typed = input::kind();
         let raw = exec.is_tty() && typed == input::StdinKind::Terminal;
         let interaction = Interaction { input: typed != input::StdinKind::Nothing, raw, visiting: true, until: None };
@@ -58,8 +58,8 @@ impl Attach {
         interact(&sandbox, exec, interaction, &mut Sink::Pass, &mut signals).await
     }
 
-    async fn connect(&self, providers: &Providers) -> Result<(Sandbox, Exec)> {
-        let sandbox = providers.find(&self.id).await?;
+    async fn connect(&self, engine: &Engine) -> Result<(Sandbox, Exec)> {
+        let sandbox = crate::sandboxes::find(engine, &self.id).await?;
         let exec = match self.choose(&sandbox).await? {
             Some(process) => {
                 // Output that an earlier client has read does not count as lost.

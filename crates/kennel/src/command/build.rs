@@ -3,11 +3,10 @@
 use crate::lifecycle::Deadline;
 use crate::options::label;
 use crate::output::{print, print_json};
-use crate::providers::Providers;
 use crate::report;
 use crate::result::JsonError;
-use crate::settings::Settings;
 use kennel_core::{ImageBuild, Result, printable};
+use kennel_engine::Engine;
 use kennel_types::{ByteSize, Limits, parse_cpus};
 use std::path::PathBuf;
 
@@ -56,8 +55,8 @@ pub(crate) struct Build {
 }
 
 impl Build {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        match self.built(providers).await {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        match self.built(engine).await {
             Ok(provider) if self.json => print_json(&serde_json::json!({ "image": self.tag, "provider": provider })),
             Ok(_) => print(&printable(&self.tag)),
             Err(error) if self.json => {
@@ -68,10 +67,10 @@ impl Build {
         }
     }
 
-    async fn built(&self, providers: &Providers) -> Result<&'static str> {
+    async fn built(&self, engine: &Engine) -> Result<&'static str> {
         let mut deadline = Deadline::begin(None)?;
-        let settings = Settings::in_force()?;
-        let provider = deadline.unless_ended(providers.for_builds(&settings)).await?;
+        let settings = crate::sandboxes::settings(engine)?;
+        let provider = deadline.unless_ended(engine.choose_for_builds(&settings)).await?.provider;
         let build = ImageBuild {
             context: self.context.clone(),
             file: self.file.clone(),

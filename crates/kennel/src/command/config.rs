@@ -1,15 +1,15 @@
 //! `kennel config`: shows, changes and checks settings.
 
-use crate::directories::Directories;
 use crate::next_step::Hint;
 use crate::options::existing;
 use crate::output::{print, print_json};
 use crate::report;
-use crate::settings::trust::{Trust, describe};
-use crate::settings::{Around, RealPaths, warn, wrong};
 use comfy_table::{Table, presets};
-use kennel_config::{SearchPath, SettingsLayer, Tree};
+use kennel_config::{Loaded, SearchPath, SettingsLayer, Tree};
 use kennel_core::{Error, Result, printable, printable_path};
+use kennel_engine::Engine;
+use kennel_engine::settings::trust::{Trust, describe};
+use kennel_engine::settings::{RealPaths, SettingsSources, grants, invalid};
 use kennel_types::ErrorCode;
 use std::path::{Path, PathBuf};
 
@@ -91,27 +91,35 @@ enum Action {
 }
 
 impl Config {
-    pub(crate) fn run(&self) -> u8 {
-        self.act().unwrap_or_else(|error| report::failed(&error))
+    pub(crate) fn run(&self, engine: &Engine) -> u8 {
+        self.act(engine).unwrap_or_else(|error| report::failed(&error))
     }
 
-    fn act(&self) -> Result<u8> {
+    fn act(&self, engine: &Engine) -> Result<u8> {
         match &self.action {
-            Action::Show { key, json } => show(key.as_deref(), *json),
-            Action::Get { key, json } => get(key, *json),
-            Action::Set { key, value, user, file } => set(key, value, *user, file.as_ref()),
-            Action::Path { json } => paths(*json),
+            Action::Show { key, json } => show(engine, key.as_deref(), *json),
+            Action::Get { key, json } => get(engine, key, *json),
+            Action::Set { key, value, user, file } => set(engine, key, value, *user, file.as_ref()),
+            Action::Path { json } => paths(engine, *json),
             Action::Schema => Ok(print_json(&kennel_config::schema())),
-            Action::Trust { revoke } => trust(*revoke),
-            Action::Validate { files } => validate(files),
+            Action::Trust { revoke } => trust(engine, *revoke),
+            Action::Validate { files } => validate(engine, files),
         }
     }
 }
 
-fn show(key: Option<&str>, json: bool) -> Result<u8> {
-    let loaded = Around::look()?.load_all()?;
+/// Reads all settings, for display, and prints warnings. An error in a section that sandboxes do not use is a warning.
+fn load_all(engine: &Engine) -> Result<Loaded> {
+    let (loaded, problems) = SettingsSources::new(engine.caller()).read_all()?;
+    problems.iter().for_each(|problem| report::warning(problem));
+    loaded.warnings.iter().for_each(|problem| report::warning(&problem.to_string()));
+    Ok(loaded)
+}
+
+fn show(engine: &Engine, key: Option<&str>, json: bool) -> Result<u8> {
+    let loaded = load_all(engine)?;
     // An unknown key is an error.
-    let wanted = key.map(|key| loaded.layered.explain(key)).transpose().map_err(|error| wrong(&error))?;
+    let wanted = key.map(|key| loaded.layered.explain(key)).transpose().map_err(|error| invalid(&error))?;
     let keys: Option<Vec<String>> = wanted.map(|found| found.iter().map(|(key, _)| key.to_string()).collect());
     let counts = |name: &String| keys.as_ref().is_none_or(|keys| keys.contains(name));
     if json && key.is_none() {
@@ -147,9 +155,9 @@ fn shown(value: &serde_json::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
 }
 
-fn get(key: &str, json: bool) -> Result<u8> {
-    let loaded = Around::look()?.load_all()?;
-    match loaded.layered.get(key).map_err(|error| wrong(&error))? {
+fn get(engine: &Engine, key: &str, json: bool) -> Result<u8> {
+    let loaded = load_all(engine)?;
+    match loaded.layered.get(key).map_err(|error| invalid(&error))? {
         Some(Tree::Leaf(setting)) if json => Ok(print_json(&setting.written)),
         Some(Tree::Leaf(setting)) => Ok(print(&printable(&shown(&setting.written)))),
         Some(tree) => {
@@ -162,23 +170,23 @@ fn get(key: &str, json: bool) -> Result<u8> {
     }
 }
 
-fn set(key: &str, value: &str, user: bool, file: Option<&PathBuf>) -> Result<u8> {
-    let around = Around::look()?;
+fn set(engine: &Engine, key: &str, value: &str, user: bool, file: Option<&PathBuf>) -> Result<u8> {
+    let sources = SettingsSources::new(engine.caller());
     let search_path = match (file, user) {
         (Some(file), _) => SearchPath::named(&named(file)?),
         (None, true) => {
-            let dir = around.user.clone().ok_or_else(|| {
+            let dir = sources.user.clone().ok_or_else(|| {
                 Error::new(
                     ErrorCode::InvalidConfig,
                     "cannot find the directory of the user's settings: HOME is not set",
                 )
             })?;
-            chosen(&around, SettingsLayer::User).unwrap_or_else(|| SearchPath::of_user(&dir.join("config.toml")))
+            chosen(&sources, SettingsLayer::User).unwrap_or_else(|| SearchPath::of_user(&dir.join("config.toml")))
         }
-        (None, false) => chosen(&around, SettingsLayer::Project)
-            .unwrap_or_else(|| SearchPath::named(&around.here.join("kennel.toml"))),
+        (None, false) => chosen(&sources, SettingsLayer::Project)
+            .unwrap_or_else(|| SearchPath::named(&sources.current_dir.join("kennel.toml"))),
     };
-    kennel_config::set(&search_path, key, value).map_err(|error| wrong(&error))?;
+    kennel_config::set(&search_path, key, value).map_err(|error| invalid(&error))?;
     Ok(print(&printable_path(&search_path.path)))
 }
 
@@ -193,15 +201,15 @@ fn named(file: &Path) -> Result<PathBuf> {
 }
 
 /// Returns the existing settings file of a layer, if there is one.
-fn chosen(around: &Around, layer: SettingsLayer) -> Option<SearchPath> {
+fn chosen(sources: &SettingsSources, layer: SettingsLayer) -> Option<SearchPath> {
     let ours = |search_path: &SearchPath| {
         search_path.layer == layer && search_path.exists && search_path.owner == kennel_config::Owner::Kennel
     };
-    around.search_paths().into_iter().find(ours)
+    sources.search_paths().into_iter().find(ours)
 }
 
-fn paths(json: bool) -> Result<u8> {
-    let search_paths = Around::look()?.search_paths();
+fn paths(engine: &Engine, json: bool) -> Result<u8> {
+    let search_paths = SettingsSources::new(engine.caller()).search_paths();
     if json {
         let rows: Vec<_> = search_paths
             .iter()
@@ -218,21 +226,20 @@ fn paths(json: bool) -> Result<u8> {
     Ok(print(&lines.join("\n")))
 }
 
-fn trust(revoke: bool) -> Result<u8> {
-    let around = Around::look()?;
-    let trust = Trust::new(Directories::find()?.trusted());
+fn trust(engine: &Engine, revoke: bool) -> Result<u8> {
+    let sources = SettingsSources::new(engine.caller());
+    let trust = Trust::new(engine.directories()?.trusted());
     if revoke {
         // Trust is revoked even if a file has changed or does not exist any more.
         for search_path in
-            around.search_paths().into_iter().filter(|search_path| search_path.layer == SettingsLayer::Project)
+            sources.search_paths().into_iter().filter(|search_path| search_path.layer == SettingsLayer::Project)
         {
             trust.revoke(&search_path.path)?;
         }
         return Ok(0);
     }
-    let loaded = around.load()?;
-    let paths = RealPaths::default();
-    let grants = loaded.layered.grants(&|path| paths.resolve(path).ok());
+    let loaded = load_all(engine)?;
+    let grants = grants(&loaded, &RealPaths::default());
     if grants.is_empty() {
         report::note("the project's files request no additional access: there is nothing to trust");
         return Ok(0);
@@ -242,13 +249,13 @@ fn trust(revoke: bool) -> Result<u8> {
     Ok(print(&lines.join("\n")))
 }
 
-fn validate(files: &[PathBuf]) -> Result<u8> {
-    let around = Around::look()?;
+fn validate(engine: &Engine, files: &[PathBuf]) -> Result<u8> {
+    let sources = SettingsSources::new(engine.caller());
     let absolute = |file: &PathBuf| std::path::absolute(file).map_err(|error| Error::io("find the file", error));
     let search_paths: Vec<SearchPath> = if files.is_empty() {
-        around.search_paths().into_iter().filter(|search_path| search_path.exists).collect()
+        sources.search_paths().into_iter().filter(|search_path| search_path.exists).collect()
     } else {
-        let known = around.search_paths();
+        let known = sources.search_paths();
         let found = |path: PathBuf| {
             known
                 .iter()
@@ -262,8 +269,10 @@ fn validate(files: &[PathBuf]) -> Result<u8> {
         report::note("there are no settings files to check");
         return Ok(0);
     }
-    let warnings = kennel_config::validate(&search_paths, &around.environment).map_err(|error| wrong(&error))?;
-    warn(&warnings);
+    let warnings = kennel_config::validate(&search_paths, &sources.environment).map_err(|error| invalid(&error))?;
+    for problem in &warnings {
+        report::warning(&problem.to_string());
+    }
     let lines: Vec<String> =
         search_paths.iter().map(|search_path| format!("{}: ok", printable_path(&search_path.path))).collect();
     Ok(print(&lines.join("\n")))

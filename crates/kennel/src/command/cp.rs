@@ -7,12 +7,12 @@ use crate::completion::places;
 use crate::input;
 use crate::next_step::Hint;
 use crate::output::{BROKEN_PIPE, Stdout};
-use crate::providers::Providers;
 use crate::report;
 use crate::signals::Signals;
 use endpoint::CopyEndpoint;
 use kennel_core::copy::{Copier, Counts, PipeReader};
 use kennel_core::{Error, Result};
+use kennel_engine::Engine;
 use kennel_types::ErrorCode;
 use progress::Shown;
 use std::ffi::OsString;
@@ -58,11 +58,11 @@ pub(crate) struct Cp {
 }
 
 impl Cp {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
         let done = match Signals::listen() {
             // A copy that is dropped removes its incomplete file.
             Ok(mut signals) => tokio::select! {
-                done = self.copy(providers) => done,
+                done = self.copy(engine) => done,
                 signal = signals.end() => Ok((128 + signal) as u8),
             },
             Err(error) => Err(error),
@@ -70,10 +70,10 @@ impl Cp {
         done.unwrap_or_else(|error| report::failed(&error))
     }
 
-    async fn copy(&self, providers: &Providers) -> Result<u8> {
+    async fn copy(&self, engine: &Engine) -> Result<u8> {
         match (CopyEndpoint::read(&self.source), CopyEndpoint::read(&self.target)) {
             (CopyEndpoint::Inside { id, path }, to @ (CopyEndpoint::Host(_) | CopyEndpoint::Stream)) => {
-                let mut copier = self.copier(providers, &id).await?;
+                let mut copier = self.copier(engine, &id).await?;
                 let mut stdout = Stdout::default();
                 let done = match to.file() {
                     Some(file) if self.archive => copier.pack(&path, file).await,
@@ -90,7 +90,7 @@ impl Cp {
                 done.and_then(|()| all_copied(copier.counts()))
             }
             (from @ (CopyEndpoint::Host(_) | CopyEndpoint::Stream), CopyEndpoint::Inside { id, path }) => {
-                let mut copier = self.copier(providers, &id).await?;
+                let mut copier = self.copier(engine, &id).await?;
                 let target = self.target.display().to_string();
                 match from.file() {
                     Some(file) if self.archive => copier.unpack(file, &path, &target).await?,
@@ -110,8 +110,8 @@ impl Cp {
         }
     }
 
-    async fn copier(&self, providers: &Providers, id: &str) -> Result<Copier> {
-        let sandbox = providers.find(id).await?;
+    async fn copier(&self, engine: &Engine, id: &str) -> Result<Copier> {
+        let sandbox = crate::sandboxes::find(engine, id).await?;
         let mut shown = Shown::begin();
         Copier::new(&sandbox, self.user.as_deref(), move |progress| shown.show(progress)).await
     }

@@ -4,11 +4,11 @@ use crate::lifecycle::{Deadline, create, remove, say_ports};
 use crate::options::{Patience, SandboxOptions};
 use crate::output::{print, print_json};
 use crate::progress::{pull, while_waiting};
-use crate::providers::Providers;
 use crate::report;
 use crate::result::JsonError;
-use crate::settings::Settings;
+use crate::sandboxes::{choose, settings};
 use kennel_core::{Result, Sandbox, printable};
+use kennel_engine::Engine;
 use kennel_types::ErrorCode;
 
 const EXAMPLES: &str = "\
@@ -50,8 +50,8 @@ pub(crate) struct Create {
 }
 
 impl Create {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        match self.made(providers).await {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        match self.made(engine).await {
             Ok(status) => status,
             Err(error) => {
                 if self.json {
@@ -63,12 +63,12 @@ impl Create {
         }
     }
 
-    async fn made(&self, providers: &Providers) -> Result<u8> {
+    async fn made(&self, engine: &Engine) -> Result<u8> {
         let mut deadline = Deadline::begin(None)?;
-        let mut settings = Settings::in_force()?;
+        let mut settings = settings(engine)?;
         let image = self.sandbox.image(&settings).map(ToOwned::to_owned);
-        let provider = deadline.unless_ended(providers.for_new(&mut settings, image.as_deref())).await?;
-        let mut spec = self.sandbox.spec(&settings, provider.mode())?;
+        let provider = deadline.unless_ended(choose(engine, &mut settings, image.as_deref())).await?;
+        let mut spec = self.sandbox.spec(engine, &settings, provider.mode())?;
         if !self.command.is_empty() {
             spec.command = Some(self.command.clone());
         }

@@ -10,12 +10,12 @@ mod text;
 
 use crate::next_step::words;
 use crate::output::{print, print_json};
-use crate::providers::{ProviderName, Providers};
 use crate::report;
 use fix::{Fix, Lack, Step};
 use host::Host;
 use kennel_core::{Provider, RemoveOptions, Result, Sandbox};
-use kennel_types::{Availability, Backing, ExecSpec, Mode, SandboxSpec};
+use kennel_engine::Engine;
+use kennel_types::{Availability, Backing, ExecSpec, Mode, ProviderKind, SandboxSpec};
 use machine::{Check, CheckResult};
 use serde::Serialize;
 use std::sync::Arc;
@@ -48,14 +48,14 @@ pub(crate) struct Doctor {
 }
 
 impl Doctor {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        let names = providers.named_or_all();
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        let names = engine.named_or_all();
         if self.fix {
-            let named = if let [one] = *names { format!(" --provider {}", one.as_str()) } else { String::new() };
-            return get_what_is_missing(&names, self.yes, &format!("kennel doctor{named} --fix --yes")).await;
+            let named = if let [one] = *names { format!(" --provider {}", one.name()) } else { String::new() };
+            return get_what_is_missing(engine, &names, self.yes, &format!("kennel doctor{named} --fix --yes")).await;
         }
         let host = Host::here();
-        let diagnosis = diagnose(&names, &host).await;
+        let diagnosis = diagnose(engine, &names, &host).await;
         let printed = if self.json { print_json(&diagnosis) } else { print(&text::diagnosis_text(&diagnosis)) };
         if fix::steps(&diagnosis.lacks(), &host).iter().any(|step| matches!(step, Step::Run(_))) {
             report::note("kennel doctor --fix fixes what is missing, after asking");
@@ -66,9 +66,9 @@ impl Doctor {
 
 /// Shows the diagnosis, fixes what is missing after asking the user, and shows the new diagnosis. `unasked` is the
 /// command to suggest if the user cannot be asked.
-pub(super) async fn get_what_is_missing(names: &[ProviderName], yes: bool, unasked: &str) -> u8 {
+pub(super) async fn get_what_is_missing(engine: &Engine, names: &[ProviderKind], yes: bool, unasked: &str) -> u8 {
     let host = Host::here();
-    let before = diagnose(names, &host).await;
+    let before = diagnose(engine, names, &host).await;
     let printed = print(&text::diagnosis_text(&before));
     if printed != 0 {
         return printed;
@@ -76,7 +76,7 @@ pub(super) async fn get_what_is_missing(names: &[ProviderName], yes: bool, unask
     match repair::all(&fix::steps(&before.lacks(), &host), yes, unasked) {
         Ok(false) => before.status(),
         Ok(true) => {
-            let after = diagnose(names, &host).await;
+            let after = diagnose(engine, names, &host).await;
             let printed = print(&format!("\n{}", text::diagnosis_text(&after)));
             if printed == 0 { after.status() } else { printed }
         }
@@ -126,36 +126,36 @@ impl Diagnosis {
     }
 }
 
-async fn diagnose(names: &[ProviderName], host: &Host) -> Diagnosis {
+async fn diagnose(engine: &Engine, names: &[ProviderKind], host: &Host) -> Diagnosis {
     let mut findings = Vec::new();
     for name in names {
-        findings.push(examine(*name, host).await);
+        findings.push(examine(engine, *name, host).await);
     }
     let named = findings.len() == 1;
     let healthy = findings.iter().any(|found| found.available && (named || !found.mode.layers.is_empty()));
-    let machine = if names.contains(&ProviderName::Native) { machine::checks(host) } else { Vec::new() };
+    let machine = if names.contains(&ProviderKind::Native) { machine::checks(engine, host) } else { Vec::new() };
     Diagnosis { healthy, providers: findings, machine }
 }
 
 /// Probes a provider, and creates a sandbox if it is available.
-async fn examine(name: ProviderName, host: &Host) -> Finding {
-    let (mode, seen, tried_ms) = match name.make() {
+async fn examine(engine: &Engine, name: ProviderKind, host: &Host) -> Finding {
+    let (mode, seen, tried_ms) = match engine.provider(name) {
         Ok(provider) => {
             let (seen, tried_ms) = examine_made(&provider).await;
             (provider.mode(), seen, tried_ms)
         }
         Err(error) => {
             let next_step = error.next_step().cloned();
-            (name.mode(), Availability { available: false, detail: error.to_string(), next_step }, None)
+            (Mode::first_of(name), Availability { available: false, detail: error.to_string(), next_step }, None)
         }
     };
     let Availability { available, detail, next_step } = seen;
-    let engine = matches!(name, ProviderName::Podman | ProviderName::Docker);
-    let mut lacks = if engine && !available { engine::lacks(name) } else { Vec::new() };
+    let is_engine = matches!(name, ProviderKind::Podman | ProviderKind::Docker);
+    let mut lacks = if is_engine && !available { engine::lacks(engine, name) } else { Vec::new() };
     if lacks.is_empty() {
         lacks.extend(next_step.as_ref().map(words).map(Lack::Other));
     }
-    Finding { provider: name.as_str(), available, detail, fix: Fix::for_lacks(&lacks, host), tried_ms, mode, lacks }
+    Finding { provider: name.name(), available, detail, fix: Fix::for_lacks(&lacks, host), tried_ms, mode, lacks }
 }
 
 async fn examine_made(provider: &Arc<dyn Provider>) -> (Availability, Option<f64>) {

@@ -3,10 +3,10 @@
 use crate::completion::sandboxes;
 use crate::output::{print, print_json};
 use crate::progress::while_waiting;
-use crate::providers::Providers;
 use crate::report;
 use crate::result::JsonError;
 use kennel_core::{Result, Sandbox};
+use kennel_engine::Engine;
 use kennel_types::SandboxId;
 use serde::Serialize;
 
@@ -23,9 +23,9 @@ pub(super) struct Targets {
 
 impl Targets {
     /// Applies the action to each sandbox, and returns the exit status.
-    pub(super) async fn each(&self, providers: &Providers, action: impl AsyncFn(&Sandbox) -> Result<()>) -> u8 {
+    pub(super) async fn each(&self, engine: &Engine, action: impl AsyncFn(&Sandbox) -> Result<()>) -> u8 {
         each(&self.ids, self.json, async |name| {
-            let sandbox = providers.find(name).await?;
+            let sandbox = crate::sandboxes::find(engine, name).await?;
             while_waiting(&format!("waiting for {}", sandbox.info().name), action(&sandbox)).await?;
             Ok(sandbox.id().clone())
         })

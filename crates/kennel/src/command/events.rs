@@ -1,11 +1,11 @@
 //! `kennel events`.
 
 use crate::output::{print, print_json_line};
-use crate::providers::Providers;
 use crate::report;
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
 use kennel_core::{Error, Result, printable};
+use kennel_engine::Engine;
 use kennel_types::Event;
 
 const EXAMPLES: &str = "\
@@ -26,13 +26,13 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        self.show(providers).await.unwrap_or_else(|error| report::failed(&error))
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        self.show(engine).await.unwrap_or_else(|error| report::failed(&error))
     }
 
-    async fn show(&self, providers: &Providers) -> Result<u8> {
+    async fn show(&self, engine: &Engine) -> Result<u8> {
         let mut streams = Vec::new();
-        for provider in providers.all_that_answer().await? {
+        for provider in crate::sandboxes::responding(engine).await? {
             streams.push(provider.watch().await?);
         }
         let mut events = select_all(streams);

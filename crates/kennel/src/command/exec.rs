@@ -6,11 +6,10 @@ use crate::lifecycle::Deadline;
 use crate::next_step::Hint;
 use crate::options::{EnvironmentOptions, Patience, ProgramOptions};
 use crate::output::{print, print_json};
-use crate::providers::Providers;
 use crate::report;
 use crate::result::{CommandReport, Phase};
-use crate::settings::Settings;
 use kennel_core::{Error, Result, Sandbox};
+use kennel_engine::{Engine, Settings};
 use kennel_types::{ErrorCode, ExecSpec};
 use std::time::Instant;
 
@@ -55,50 +54,33 @@ pub(crate) struct Exec {
 }
 
 impl Exec {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
         let mut record = CommandReport::begin(self.json);
         if self.detach {
-            return match self.detached(providers, &mut record).await {
+            return match self.detached(engine, &mut record).await {
                 Ok(status) => status,
                 Err(error) if self.json => record.conclude(Err(error), Ok(())),
                 Err(error) => report::failed(&error),
             };
         }
-        let outcome = self.outcome(providers, &mut record).await;
+        let outcome = self.outcome(engine, &mut record).await;
         record.conclude(outcome, Ok(()))
     }
 
-    async fn outcome(&self, providers: &Providers, record: &mut CommandReport) -> Result<Ending> {
+    async fn outcome(&self, engine: &Engine, record: &mut CommandReport) -> Result<Ending> {
         let mut deadline = Deadline::begin(None)?;
-        let (sandbox, mut spec) = deadline.unless_ended(self.connect(providers, record)).await?;
-        let program = self.program.program(None)?;
-        if self.json && program.tty {
-            return Err(Error::new(ErrorCode::InvalidConfig, "--json needs a command, whose output it collects")
-                .hint(format!("kennel exec --json {} -- COMMAND", self.id)));
-        }
-        let own = program.spec();
-        spec.env.extend(own.env);
-        let spec = ExecSpec { command: own.command, stdin: own.stdin, tty: own.tty, ..spec };
-        record.look_at(sandbox.info().workspace.as_deref(), true);
-        let exec = deadline.unless_ended(sandbox.exec(&spec)).await.map_err(|error| self.explain(error))?;
-        let mut signals = deadline.signals;
-        let mut interaction = program.interaction;
-        interaction.until = spec.timeout.and_then(|limit| Instant::now().checked_add(limit + KEEPER_GRACE));
-        if interaction.raw {
-            signals = signals.and_window()?;
-        }
-        let ending = interact(&sandbox, exec, interaction, &mut record.sink, &mut signals).await;
-        record.ended(Phase::Exec);
-        ending
+        let (sandbox, spec) = deadline.unless_ended(self.connect(engine, record)).await?;
+        let how = format!("kennel exec {}", self.id);
+        InSandbox { program: &self.program, spec, json: self.json, how: &how }.run(&sandbox, deadline, record).await
     }
 
     /// Starts the command and leaves it running.
-    async fn detached(&self, providers: &Providers, record: &mut CommandReport) -> Result<u8> {
+    async fn detached(&self, engine: &Engine, record: &mut CommandReport) -> Result<u8> {
         if self.program.is_empty() {
             return Err(Error::new(ErrorCode::InvalidConfig, "--detach needs a command to leave running")
                 .hint(format!("kennel exec -d {} -- COMMAND", self.id)));
         }
-        let (sandbox, mut spec) = self.connect(providers, record).await?;
+        let (sandbox, mut spec) = self.connect(engine, record).await?;
         let own = self.program.program(None)?.spec();
         spec.env.extend(own.env);
         // A command on a terminal gets input from clients that attach later.
@@ -120,11 +102,15 @@ impl Exec {
     }
 
     /// Finds the sandbox and connects to its keeper. Returns a specification of the command without the program.
-    async fn connect(&self, providers: &Providers, record: &mut CommandReport) -> Result<(Sandbox, ExecSpec)> {
+    async fn connect(&self, engine: &Engine, record: &mut CommandReport) -> Result<(Sandbox, ExecSpec)> {
         let env = self.env.read()?;
         // The setting does not apply to a detached command.
-        let set = if self.timeout.is_none() && !self.detach { Settings::command_timeout()? } else { None };
-        let sandbox = providers.find(&self.id).await?;
+        let set = if self.timeout.is_none() && !self.detach {
+            Settings::command_timeout(engine.caller(), &engine.directories()?)?
+        } else {
+            None
+        };
+        let sandbox = crate::sandboxes::find(engine, &self.id).await?;
         record.provider = Some(sandbox.provider().name());
         record.sandbox = Some(sandbox.id().clone());
         sandbox.keeper().await?;
@@ -143,5 +129,47 @@ impl Exec {
 
     fn explain(&self, error: Error) -> Error {
         self.program.explain(error, &format!("kennel exec {}", self.id))
+    }
+}
+
+/// A command that runs in a sandbox that stays, connected to this program.
+pub(crate) struct InSandbox<'a> {
+    pub(crate) program: &'a ProgramOptions,
+    /// The specification without the program.
+    pub(crate) spec: ExecSpec,
+    /// Whether the output is collected.
+    pub(crate) json: bool,
+    /// How this command was called, for hints.
+    pub(crate) how: &'a str,
+}
+
+impl InSandbox<'_> {
+    /// Runs the command, and passes on its input, output and signals.
+    pub(crate) async fn run(
+        self,
+        sandbox: &Sandbox,
+        mut deadline: Deadline,
+        record: &mut CommandReport,
+    ) -> Result<Ending> {
+        let Self { program: options, mut spec, json, how } = self;
+        let program = options.program(None)?;
+        if json && program.tty {
+            return Err(Error::new(ErrorCode::InvalidConfig, "--json needs a command, whose output it collects")
+                .hint(format!("{how} --json -- COMMAND")));
+        }
+        let own = program.spec();
+        spec.env.extend(own.env);
+        let spec = ExecSpec { command: own.command, stdin: own.stdin, tty: own.tty, ..spec };
+        record.look_at(sandbox.info().workspace.as_deref(), true);
+        let exec = deadline.unless_ended(sandbox.exec(&spec)).await.map_err(|error| options.explain(error, how))?;
+        let mut signals = deadline.signals;
+        let mut interaction = program.interaction;
+        interaction.until = spec.timeout.and_then(|limit| Instant::now().checked_add(limit + KEEPER_GRACE));
+        if interaction.raw {
+            signals = signals.and_window()?;
+        }
+        let ending = interact(sandbox, exec, interaction, &mut record.sink, &mut signals).await;
+        record.ended(Phase::Exec);
+        ending
     }
 }

@@ -4,11 +4,11 @@ mod syscalls;
 
 use crate::next_step::{Hint, hint, words};
 use crate::output::{print, print_json};
-use crate::providers::ProviderName;
 use crate::report;
 use comfy_table::{Table, presets};
 use kennel_core::{Error, printable};
-use kennel_types::{Availability, Backing, ErrorCode, IsolationLayer, MODES, Mode, NetworkMode, Support};
+use kennel_engine::Engine;
+use kennel_types::{Availability, Backing, ErrorCode, IsolationLayer, MODES, Mode, NetworkMode, ProviderKind, Support};
 use serde::Serialize;
 use syscalls::Syscalls;
 
@@ -69,21 +69,21 @@ impl From<Availability> for Found {
 }
 
 impl Explain {
-    pub(crate) async fn run(&self) -> u8 {
+    pub(crate) async fn run(&self, engine: &Engine) -> u8 {
         let mut rows = Vec::new();
-        for name in ProviderName::ALL {
-            let (here, can_be) = match name.make() {
+        for name in Engine::PROVIDERS {
+            let (here, can_be) = match engine.provider(name) {
                 Ok(provider) => (Found::from(provider.probe().await), provider.modes()),
-                Err(error) => {
-                    (Found { available: false, detail: error.to_string(), fix: hint(&error) }, vec![name.mode()])
-                }
+                Err(error) => (
+                    Found { available: false, detail: error.to_string(), fix: hint(&error) },
+                    vec![Mode::first_of(name)],
+                ),
             };
             // For an engine, only its current mode is shown, unless the user names the engine.
-            let is_engine = matches!(name, ProviderName::Podman | ProviderName::Docker);
-            let asked = is_engine && self.subject.as_deref() == Some(name.as_str());
-            let wanted = |mode: &&Mode| {
-                Some(mode.key.provider) == name.kind() && (asked || can_be.iter().any(|can| can.key == mode.key))
-            };
+            let is_engine = matches!(name, ProviderKind::Podman | ProviderKind::Docker);
+            let asked = is_engine && self.subject.as_deref() == Some(name.name());
+            let wanted =
+                |mode: &&Mode| mode.key.provider == name && (asked || can_be.iter().any(|can| can.key == mode.key));
             rows.extend(MODES.iter().filter(wanted).map(|mode| Here { mode, here: here.clone() }));
         }
         let Some(subject) = self.subject.as_deref() else {

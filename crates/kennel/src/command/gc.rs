@@ -1,11 +1,10 @@
 //! `kennel gc`.
 
 use crate::output::{print, print_json};
-use crate::providers::Providers;
 use crate::report;
+use crate::sandboxes::report_silent;
 use kennel_core::{Sweep, printable};
-use kennel_types::Leftover;
-use serde::Serialize;
+use kennel_engine::{Engine, FoundLeftover};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,19 +29,14 @@ pub(crate) struct Gc {
     json: bool,
 }
 
-/// A leftover and the provider that found it.
-#[derive(Debug, Serialize)]
-pub(crate) struct Found {
-    pub(crate) provider: &'static str,
-    #[serde(flatten)]
-    pub(crate) what: Leftover,
-}
-
 impl Gc {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
         let action = if self.dry_run { Sweep::Report } else { Sweep::Remove };
-        let found = match providers.sweep(action).await {
-            Ok(found) => found,
+        let found = match engine.sweep(action).await {
+            Ok((found, silent)) => {
+                report_silent(&silent);
+                found
+            }
             Err(error) => return report::failed(&error),
         };
         if self.json {
@@ -52,7 +46,7 @@ impl Gc {
             report::note(if self.dry_run { "there is nothing to remove" } else { "there was nothing to remove" });
             return 0;
         }
-        let line = |found: &Found| format!("{}: {}", found.provider, printable(&found.what.to_string()));
+        let line = |found: &FoundLeftover| format!("{}: {}", found.provider, printable(&found.what.to_string()));
         print(&found.iter().map(line).collect::<Vec<_>>().join("\n"))
     }
 }

@@ -4,12 +4,9 @@ mod get;
 mod ls;
 mod remove;
 
-use crate::directories::Directories;
-use crate::environment;
 use crate::signals::Signals;
-use kennel_config::ImagesSection;
-use kennel_core::Result;
-use kennel_image::{Credentials, Digest, ImageConfig, Limits, PullOptions, Reference, Store};
+use kennel_engine::Engine;
+use kennel_image::{Digest, ImageConfig, Reference};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -45,18 +42,18 @@ enum Action {
 }
 
 impl Image {
-    pub(crate) async fn run(self) -> u8 {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
         let mut signals = match Signals::listen() {
             Ok(signals) => signals,
             Err(error) => return crate::report::failed(&error),
         };
         let work = async {
             match self.action {
-                Action::Ls(command) => command.run(),
-                Action::Pull(command) => command.run().await,
-                Action::Load(command) => command.run().await,
-                Action::Rm(command) => command.run(),
-                Action::Prune(command) => command.run(),
+                Action::Ls(command) => command.run(engine),
+                Action::Pull(command) => command.run(engine).await,
+                Action::Load(command) => command.run(engine).await,
+                Action::Rm(command) => command.run(engine),
+                Action::Prune(command) => command.run(engine),
             }
         };
         tokio::select! {
@@ -65,35 +62,6 @@ impl Image {
             signal = signals.end() => (128 + signal) as u8,
         }
     }
-}
-
-fn store() -> Result<Store> {
-    Store::open(Directories::find()?.images())
-}
-
-/// Returns the logins for registries.
-pub(crate) fn logins() -> Credentials {
-    Credentials { files: environment::login_files(), programs: environment::program_dirs() }
-}
-
-/// Returns the options for pulling an image, according to the settings.
-pub(crate) fn pull_options(settings: ImagesSection) -> PullOptions {
-    let usual = Limits::default();
-    PullOptions {
-        limits: Limits { bytes: settings.max_size.map_or(usual.bytes, |size| size.0), ..usual },
-        credentials: logins(),
-        insecure: settings.insecure,
-        mirrors: settings.mirrors,
-        proxies: environment::proxies(),
-        ..PullOptions::default()
-    }
-}
-
-/// Returns the layers that sandboxes use. They are recorded in the directories of the sandboxes.
-fn in_use() -> kennel_image::Result<std::collections::HashSet<Digest>> {
-    // Without a state directory there are no sandboxes.
-    let Ok(directories) = Directories::find() else { return Ok(std::collections::HashSet::new()) };
-    kennel_image::noted_below(&directories.provider_state("native"))
 }
 
 /// An image in JSON output.

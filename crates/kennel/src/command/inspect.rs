@@ -2,9 +2,9 @@
 
 use crate::completion::sandboxes;
 use crate::output::print_json;
-use crate::providers::Providers;
 use crate::report;
 use crate::result::JsonError;
+use kennel_engine::Engine;
 use kennel_types::SandboxInfo;
 use serde::Serialize;
 
@@ -35,11 +35,11 @@ enum Row<'a> {
 }
 
 impl Inspect {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
         let mut status = 0;
         let mut found = Vec::new();
         for name in &self.ids {
-            match providers.find(name).await {
+            match crate::sandboxes::find(engine, name).await {
                 Ok(sandbox) => found.push(Row::Found(Box::new(sandbox.info().clone()))),
                 Err(error) => {
                     status = if status == 0 { report::exit_status(&error) } else { status };

@@ -2,10 +2,10 @@
 
 use crate::completion::sandboxes;
 use crate::output::{BROKEN_PIPE, Stream};
-use crate::providers::Providers;
 use crate::report;
 use futures_util::StreamExt;
-use kennel_core::{Error, LogOptions, Result};
+use kennel_core::{Error, LogOptions, Result, Sandbox};
+use kennel_engine::Engine;
 use kennel_proto::Channel;
 use rustix::io::Errno;
 
@@ -32,22 +32,27 @@ pub(crate) struct Logs {
 }
 
 impl Logs {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        self.show(providers).await.unwrap_or_else(|error| report::failed(&error))
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        self.show(engine).await.unwrap_or_else(|error| report::failed(&error))
     }
 
-    async fn show(&self, providers: &Providers) -> Result<u8> {
-        let sandbox = providers.find(&self.id).await?;
-        let mut log = sandbox.logs(LogOptions { tail: self.tail, follow: self.follow }).await?;
-        while let Some(chunk) = log.next().await {
-            let chunk = chunk?;
-            let stream = if chunk.channel == Channel::Stderr { Stream::Stderr } else { Stream::Stdout };
-            match stream.write(chunk.bytes).await {
-                Ok(()) => {}
-                Err(Errno::PIPE) => return Ok(BROKEN_PIPE),
-                Err(error) => return Err(Error::io("write the log", error)),
-            }
-        }
-        Ok(0)
+    async fn show(&self, engine: &Engine) -> Result<u8> {
+        let sandbox = crate::sandboxes::find(engine, &self.id).await?;
+        show(&sandbox, self.follow, self.tail).await
     }
+}
+
+/// Prints the log of a sandbox's main process.
+pub(crate) async fn show(sandbox: &Sandbox, follow: bool, tail: Option<usize>) -> Result<u8> {
+    let mut log = sandbox.logs(LogOptions { tail, follow }).await?;
+    while let Some(chunk) = log.next().await {
+        let chunk = chunk?;
+        let stream = if chunk.channel == Channel::Stderr { Stream::Stderr } else { Stream::Stdout };
+        match stream.write(chunk.bytes).await {
+            Ok(()) => {}
+            Err(Errno::PIPE) => return Ok(BROKEN_PIPE),
+            Err(error) => return Err(Error::io("write the log", error)),
+        }
+    }
+    Ok(0)
 }

@@ -1,12 +1,13 @@
 //! `kennel ls`.
 
 use crate::output::{print, print_json};
-use crate::providers::{Providers, report_silent};
 use crate::report;
+use crate::sandboxes::report_silent;
 use comfy_table::{Table, presets};
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
 use kennel_core::{Error, Result, printable};
+use kennel_engine::{Engine, Filter};
 use kennel_types::{ErrorCode, SandboxInfo, Status};
 use std::io::IsTerminal;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -82,73 +83,29 @@ impl Column {
     }
 }
 
-/// A condition that a listed sandbox must meet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Filter {
-    Status(String),
-    Provider(String),
-    Name(String),
-    Image(String),
-    Label(String, Option<String>),
-}
-
-impl std::str::FromStr for Filter {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
-        let owned = value.to_owned();
-        match key {
-            "status" if Status::ALL.iter().any(|it| it.to_string() == value) => Ok(Self::Status(owned)),
-            "status" => Err(format!("unknown status {value:?}: expected created, running, paused or stopped")),
-            "provider" => Ok(Self::Provider(owned)),
-            "name" => Ok(Self::Name(owned)),
-            "image" => Ok(Self::Image(owned)),
-            "label" => Ok(match value.split_once('=') {
-                Some((key, value)) => Self::Label(key.to_owned(), Some(value.to_owned())),
-                None => Self::Label(owned, None),
-            }),
-            _ => Err(format!("unknown filter {key:?}: expected status, provider, name, image or label")),
-        }
-    }
-}
-
-impl Filter {
-    fn fits(&self, sandbox: &SandboxInfo) -> bool {
-        match self {
-            Self::Status(status) => sandbox.status.to_string() == *status,
-            Self::Provider(provider) => sandbox.provider == *provider,
-            Self::Name(name) => sandbox.name.contains(name.as_str()),
-            Self::Image(image) => sandbox.image.as_deref() == Some(image),
-            Self::Label(key, None) => sandbox.labels.contains_key(key),
-            Self::Label(key, value) => sandbox.labels.get(key) == value.as_ref(),
-        }
-    }
-}
-
 impl Ls {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        let shown = if self.watch { self.watch(providers).await } else { self.once(providers).await };
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        let shown = if self.watch { self.watch(engine).await } else { self.once(engine).await };
         shown.unwrap_or_else(|error| report::failed(&error))
     }
 
-    async fn once(&self, providers: &Providers) -> Result<u8> {
-        let listing = providers.list().await?;
+    async fn once(&self, engine: &Engine) -> Result<u8> {
+        let listing = engine.list().await?;
         report_silent(&listing.silent);
         Ok(self.show(listing.found))
     }
 
     /// Prints the table again after each event. On a terminal, it replaces the previous table.
-    async fn watch(&self, providers: &Providers) -> Result<u8> {
+    async fn watch(&self, engine: &Engine) -> Result<u8> {
         const HOME_AND_CLEAR: &str = "\x1b[H\x1b[2J";
         // Subscribe before listing, so that no event in between is missed.
         let mut streams = Vec::new();
-        for provider in providers.all_that_answer().await? {
+        for provider in crate::sandboxes::responding(engine).await? {
             streams.push(provider.watch().await?);
         }
         let mut events = select_all(streams);
         loop {
-            let found = providers.list().await?.found;
+            let found = engine.list().await?.found;
             if std::io::stdout().is_terminal() {
                 print(HOME_AND_CLEAR.trim_end());
             }
@@ -226,15 +183,6 @@ pub(super) fn ago(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn filters() {
-        for bad in ["running", "status=gone", "color=red", ""] {
-            assert!(bad.parse::<Filter>().is_err(), "{bad}");
-        }
-        assert_eq!("label=a=b=c".parse(), Ok(Filter::Label("a".into(), Some("b=c".into()))));
-        assert_eq!("label=a".parse(), Ok(Filter::Label("a".into(), None)));
-    }
 
     #[test]
     fn times_for_people() {

@@ -1,8 +1,8 @@
 //! `kennel pause` and `kennel unpause`.
 
 use super::each::Targets;
-use crate::providers::Providers;
 use kennel_core::Sandbox;
+use kennel_engine::Engine;
 
 const PAUSE: &str = "\
 Examples:
@@ -33,13 +33,13 @@ pub(crate) struct Unpause {
 }
 
 impl Pause {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        self.targets.each(providers, Sandbox::pause).await
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        self.targets.each(engine, Sandbox::pause).await
     }
 }
 
 impl Unpause {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        self.targets.each(providers, Sandbox::unpause).await
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        self.targets.each(engine, Sandbox::unpause).await
     }
 }

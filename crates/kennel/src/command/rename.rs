@@ -2,7 +2,7 @@
 
 use super::each::each;
 use crate::completion::sandboxes;
-use crate::providers::Providers;
+use kennel_engine::Engine;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,9 +24,9 @@ pub(crate) struct Rename {
 }
 
 impl Rename {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
         each(&[self.id], self.json, async |name| {
-            let sandbox = providers.find(name).await?;
+            let sandbox = crate::sandboxes::find(engine, name).await?;
             sandbox.rename(&self.name).await?;
             Ok(sandbox.id().clone())
         })

@@ -2,8 +2,8 @@
 
 use super::each::each;
 use crate::completion::sandboxes;
-use crate::providers::Providers;
 use kennel_core::RemoveOptions;
+use kennel_engine::Engine;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,10 +30,10 @@ pub(crate) struct Rm {
 }
 
 impl Rm {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
         let options = RemoveOptions { volumes: self.volumes, force: self.force };
         each(&self.ids, self.json, async |name| {
-            let sandbox = providers.find(name).await?;
+            let sandbox = crate::sandboxes::find(engine, name).await?;
             sandbox.remove(options).await?;
             Ok(sandbox.id().clone())
         })

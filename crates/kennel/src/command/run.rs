@@ -1,15 +1,18 @@
 //! `kennel run`: creates a sandbox, runs one command in it, and removes it.
 
+use super::profile::InProfile;
+use crate::completion;
 use crate::interact::{Ending, KEEPER_GRACE, interact};
 use crate::lifecycle::{Deadline, create, remove, say_ports};
 use crate::next_step::Hint;
 use crate::options::{Patience, ProgramOptions, SandboxOptions};
 use crate::progress::{pull, while_waiting};
-use crate::providers::Providers;
 use crate::report;
 use crate::result::{CommandReport, Phase};
-use crate::settings::Settings;
+use crate::sandboxes::{choose, settings};
+use kennel_config::SandboxOverrides;
 use kennel_core::{Error, Keeper, Result, Sandbox};
+use kennel_engine::{Engine, Settings};
 use kennel_types::{ErrorCode, ExecSpec, GitProtection, SandboxSpec, Support};
 use std::time::{Duration, Instant};
 
@@ -48,6 +51,12 @@ pub(crate) struct Run {
     /// Keep the sandbox running afterwards
     #[arg(long)]
     keep: bool,
+    /// Run the command in the sandbox of this profile, and start it if needed [default: container.defaultProfile]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["keep", "rm"], add = completion::profiles())]
+    profile: Option<String>,
+    /// Use a new sandbox, even if the settings name a default profile
+    #[arg(long, conflicts_with = "profile")]
+    no_profile: bool,
     /// Collect the output and print one JSON object
     #[arg(long, conflicts_with = "tty")]
     json: bool,
@@ -57,34 +66,41 @@ pub(crate) struct Run {
 
 impl Run {
     /// Lets the provider start to prepare a sandbox.
-    pub(crate) fn prepare(&self, providers: &mut Providers) {
-        providers.prepare(self.sandbox.image.as_deref(), self.sandbox.network);
+    pub(crate) fn prepare(&self, engine: &mut Engine) {
+        if self.profile.is_none() {
+            engine.prepare(self.sandbox.image.as_deref(), self.sandbox.network);
+        }
     }
 
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
         let mut record = CommandReport::begin(self.json);
         let mut cleanup = Ok(());
         // The connection is held to the end. A tied sandbox is cleaned up when it closes, and this should not compete
         // with work that is left to do here.
         let mut line = None;
-        let outcome = self.outcome(providers, &mut record, &mut cleanup, &mut line).await;
+        let outcome = self.outcome(engine, &mut record, &mut cleanup, &mut line).await;
         record.conclude(outcome, cleanup)
     }
 
     async fn outcome(
         &self,
-        providers: &Providers,
+        engine: &Engine,
         record: &mut CommandReport,
         cleanup: &mut Result<()>,
         line: &mut Option<Keeper>,
     ) -> Result<Ending> {
-        let mut settings = Settings::in_force()?;
+        let mut settings = settings(engine)?;
+        let profile = if self.no_profile { None } else { self.profile.as_deref() };
+        let default = if self.no_profile || profile.is_some() { None } else { settings.default_profile()? };
+        if let Some(name) = profile.or(default) {
+            return self.in_profile(name, engine, &settings, record).await;
+        }
         let mut deadline = Deadline::begin(self.limit(&settings))?;
         record.timeout = deadline.limit;
         let image = self.sandbox.image(&settings).map(ToOwned::to_owned);
-        let provider = deadline.unless_ended(providers.for_new(&mut settings, image.as_deref())).await?;
+        let provider = deadline.unless_ended(choose(engine, &mut settings, image.as_deref())).await?;
         record.provider = Some(provider.name());
-        let mut spec = self.sandbox.spec(&settings, provider.mode())?;
+        let mut spec = self.sandbox.spec(engine, &settings, provider.mode())?;
         // A tied sandbox does not outlive this process, even if the process is killed.
         spec.tied = !self.keeps(&settings);
         // The command from the settings is run below. It is not the main process.
@@ -109,6 +125,26 @@ impl Run {
             record.ended(Phase::Remove);
         }
         outcome
+    }
+
+    /// Runs the command in the sandbox of a profile. Options that describe a sandbox are refused, because the sandbox
+    /// may exist already.
+    async fn in_profile(
+        &self,
+        name: &str,
+        engine: &Engine,
+        settings: &Settings,
+        record: &mut CommandReport,
+    ) -> Result<Ending> {
+        let mut given = self.sandbox.overrides(engine, settings)?;
+        let (env, workdir, user) = (std::mem::take(&mut given.env), given.workdir.take(), given.user.take());
+        if given != SandboxOverrides::default() || self.keep || self.rm {
+            let message = format!("the options describe a new sandbox, but the command runs in that of profile {name}");
+            return Err(Error::new(ErrorCode::InvalidConfig, message)
+                .hint(format!("kennel profile edit {name}, or use --no-profile for a new sandbox")));
+        }
+        let (program, timeout, json) = (&self.program, self.timeout, self.json);
+        InProfile { name, program, env, workdir, user, timeout, json, how: "kennel run" }.run(engine, record).await
     }
 
     /// Starts the sandbox and runs the command. Stores the connection to the keeper in `line`.

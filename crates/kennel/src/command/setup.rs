@@ -2,11 +2,11 @@
 
 use super::doctor::get_what_is_missing;
 use crate::next_step::Hint;
-use crate::providers::{ProviderName, Providers};
+use crate::provider_name::ProviderName;
 use crate::report;
-use crate::settings::Settings;
 use kennel_core::{Error, Result};
-use kennel_types::ErrorCode;
+use kennel_engine::Engine;
+use kennel_types::{ErrorCode, ProviderKind};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,22 +30,28 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        match self.provider(providers).await {
-            Ok(name) => get_what_is_missing(&[name], self.yes, &format!("kennel setup {} --yes", name.as_str())).await,
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        match self.provider(engine).await {
+            Ok(name) => {
+                get_what_is_missing(engine, &[name], self.yes, &format!("kennel setup {} --yes", name.name())).await
+            }
             Err(error) => report::failed(&error),
         }
     }
 
-    async fn provider(&self, providers: &Providers) -> Result<ProviderName> {
-        match (self.chosen, providers.named()) {
+    async fn provider(&self, engine: &Engine) -> Result<ProviderKind> {
+        if self.chosen.is_some_and(|chosen| chosen.kind().is_none()) {
+            return Err(Error::new(ErrorCode::Unsupported, "there is no apple provider yet")
+                .hint("kennel setup native, podman or docker"));
+        }
+        match (self.chosen.and_then(ProviderName::kind), engine.named()) {
             (Some(chosen), Some(named)) if chosen != named => {
                 let message =
-                    format!("setup {} --provider {}: expected only one provider", chosen.as_str(), named.as_str());
-                Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("kennel setup {}", chosen.as_str())))
+                    format!("setup {} --provider {}: expected only one provider", chosen.name(), named.name());
+                Err(Error::new(ErrorCode::InvalidConfig, message).hint(format!("kennel setup {}", chosen.name())))
             }
             (Some(name), _) | (None, Some(name)) => Ok(name),
-            (None, None) => providers.name_for_new(&Settings::in_force()?).await,
+            (None, None) => engine.provider_for_new(&crate::sandboxes::settings(engine)?).await,
         }
     }
 }

@@ -3,8 +3,8 @@
 use super::each::each;
 use crate::completion::sandboxes;
 use crate::lifecycle::Deadline;
-use crate::providers::Providers;
 use crate::report;
+use kennel_engine::Engine;
 use kennel_types::{ErrorCode, Status};
 use std::time::Duration;
 
@@ -26,10 +26,10 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
         each(&self.ids, self.json, async |name| {
             let mut deadline = Deadline::begin(None)?;
-            let sandbox = deadline.unless_ended(providers.find(name)).await?;
+            let sandbox = deadline.unless_ended(crate::sandboxes::find(engine, name)).await?;
             match deadline.unless_ended(sandbox.start()).await {
                 Ok(()) => Ok(sandbox.id().clone()),
                 Err(error) => {

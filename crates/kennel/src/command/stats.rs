@@ -2,10 +2,10 @@
 
 use crate::completion::sandboxes;
 use crate::output::{print, print_json_line};
-use crate::providers::Providers;
 use crate::report;
 use comfy_table::{Table, presets};
 use kennel_core::{Result, Sandbox, printable};
+use kennel_engine::Engine;
 use kennel_types::{ErrorCode, SandboxId, Stats as Use, Status, format_bytes};
 use serde::Serialize;
 use std::io::IsTerminal;
@@ -60,20 +60,20 @@ struct Watched {
 }
 
 impl Stats {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        self.show(providers).await.unwrap_or_else(|error| report::failed(&error))
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        self.show(engine).await.unwrap_or_else(|error| report::failed(&error))
     }
 
-    async fn show(&self, providers: &Providers) -> Result<u8> {
+    async fn show(&self, engine: &Engine) -> Result<u8> {
         let mut watched = Vec::new();
         for name in &self.ids {
-            watched.push(Watched { sandbox: providers.find(name).await?, before: None });
+            watched.push(Watched { sandbox: crate::sandboxes::find(engine, name).await?, before: None });
         }
         look(&mut watched, !self.ids.is_empty()).await?;
         let mut pause = FIRST_LOOKS;
         loop {
             if self.ids.is_empty() {
-                follow(providers, &mut watched).await?;
+                follow(engine, &mut watched).await?;
                 look(&mut watched, false).await?;
             }
             #[expect(clippy::disallowed_methods, reason = "usage is measured over an interval")]
@@ -96,15 +96,15 @@ impl Stats {
 }
 
 /// Updates the watched sandboxes to those that run now, and keeps their earlier measurements.
-async fn follow(providers: &Providers, watched: &mut Vec<Watched>) -> Result<()> {
-    let running = providers.list().await?.found;
+async fn follow(engine: &Engine, watched: &mut Vec<Watched>) -> Result<()> {
+    let running = engine.list().await?.found;
     let running = running.into_iter().filter(|info| info.status == Status::Running);
     let mut before = std::mem::take(watched);
     for info in running {
         match before.iter().position(|known| *known.sandbox.id() == info.id) {
             Some(at) => watched.push(before.swap_remove(at)),
             // The sandbox may have ended meanwhile.
-            None => match providers.find(info.id.as_str()).await {
+            None => match crate::sandboxes::find(engine, info.id.as_str()).await {
                 Ok(sandbox) => watched.push(Watched { sandbox, before: None }),
                 Err(error) if error.code() == ErrorCode::NotFound => {}
                 Err(error) => return Err(error),

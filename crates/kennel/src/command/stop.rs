@@ -1,8 +1,8 @@
 //! `kennel stop`.
 
 use super::each::Targets;
-use crate::providers::Providers;
 use kennel_core::Sandbox;
+use kennel_engine::Engine;
 use kennel_types::parse_duration;
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        self.targets.each(providers, async |sandbox: &Sandbox| sandbox.stop(self.timeout).await).await
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        self.targets.each(engine, async |sandbox: &Sandbox| sandbox.stop(self.timeout).await).await
     }
 }
 

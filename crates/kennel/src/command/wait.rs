@@ -2,11 +2,11 @@
 
 use crate::completion::sandboxes;
 use crate::output::{print, print_json};
-use crate::providers::Providers;
 use crate::report;
 use crate::result::JsonError;
 use futures_util::StreamExt;
 use kennel_core::{Error, Result, Sandbox};
+use kennel_engine::Engine;
 use kennel_types::{ErrorCode, SandboxId};
 use serde::Serialize;
 
@@ -39,14 +39,14 @@ struct Ended<'a> {
 }
 
 impl Wait {
-    pub(crate) async fn run(self, providers: &Providers) -> u8 {
-        if self.json { self.wait_json(providers).await } else { self.wait(providers).await }
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        if self.json { self.wait_json(engine).await } else { self.wait(engine).await }
     }
 
-    async fn wait(&self, providers: &Providers) -> u8 {
+    async fn wait(&self, engine: &Engine) -> u8 {
         let mut sandboxes = Vec::new();
         for name in &self.ids {
-            match providers.find(name).await {
+            match crate::sandboxes::find(engine, name).await {
                 Ok(sandbox) => sandboxes.push(sandbox),
                 Err(error) => return report::failed(&error),
             }
@@ -64,10 +64,10 @@ impl Wait {
     }
 
     /// Waits for all sandboxes, and prints a JSON array. The error for a sandbox is at its place in the array.
-    async fn wait_json(&self, providers: &Providers) -> u8 {
+    async fn wait_json(&self, engine: &Engine) -> u8 {
         let mut sandboxes = Vec::new();
         for name in &self.ids {
-            sandboxes.push((name.as_str(), providers.find(name).await));
+            sandboxes.push((name.as_str(), crate::sandboxes::find(engine, name).await));
         }
         let mut status = 0;
         let mut all = Vec::new();

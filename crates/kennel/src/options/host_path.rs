@@ -5,6 +5,7 @@
 
 use crate::next_step::Hint;
 use kennel_core::{Error, Result};
+use kennel_engine::request::missing_path;
 use kennel_types::ErrorCode;
 use std::path::{Component, Path, PathBuf};
 
@@ -17,7 +18,7 @@ pub(crate) fn existing(path: &Path, option: &str) -> Result<PathBuf> {
 /// Resolves the symlinks in a path like [`existing`]. A relative path that starts in the workspace must also stay
 /// beneath it. `workspace` must not contain symlinks.
 pub(super) fn existing_in(path: &Path, option: &str, workspace: Option<&Path>) -> Result<PathBuf> {
-    let real = path.canonicalize().map_err(|error| not_there(path, option, error))?;
+    let real = path.canonicalize().map_err(|error| missing_path(path, option, error))?;
     if path.is_absolute() {
         return Ok(real);
     }
@@ -38,19 +39,4 @@ pub(super) fn existing_in(path: &Path, option: &str, workspace: Option<&Path>) -
         }
     }
     Ok(real)
-}
-
-/// Returns the error for a path that cannot be resolved.
-pub(super) fn not_there(path: &Path, option: &str, error: std::io::Error) -> Error {
-    // The hint suggests creating a directory only if a user would create it.
-    let made_by_programs =
-        ["/run", "/var/run", "/proc", "/sys", "/dev", "/etc"].iter().any(|dir| path.starts_with(dir));
-    let hint = if path.extension().is_some() || made_by_programs {
-        "check the path: only an existing path can be mounted".to_owned()
-    } else {
-        format!("mkdir -p {}", path.display())
-    };
-    let missing = error.kind() == std::io::ErrorKind::NotFound;
-    let error = Error::new(ErrorCode::InvalidConfig, format!("{option} {}: {error}", path.display())).caused_by(error);
-    if missing { error.hint(hint) } else { error }
 }

@@ -26,6 +26,18 @@ const COMMANDS: &[&str] = &[
     "ls",
     "inspect",
     "exec",
+    "profile",
+    "profile create",
+    "profile list",
+    "profile show",
+    "profile edit",
+    "profile delete",
+    "profile start",
+    "profile stop",
+    "profile restart",
+    "profile status",
+    "profile logs",
+    "profile exec",
     "attach",
     "logs",
     "cp",
@@ -105,7 +117,7 @@ fn the_help_in_colour() {
 #[test]
 fn every_command_has_a_snapshot_of_its_help() {
     let kennel = Kennel::on("local");
-    for above in ["", "config ", "image ", "volume "] {
+    for above in ["", "config ", "image ", "profile ", "volume "] {
         let words: Vec<&str> = above.split_whitespace().chain(["--help"]).collect();
         let said = kennel.kennel(&words).ok();
         let listed = said.lines().skip_while(|line| !line.starts_with("Usage:")).take_while(|line| *line != "Options:");
@@ -133,7 +145,7 @@ fn every_command_has_a_snapshot_of_a_success() {
     }
     let calls: Vec<&str> = seen.lines().filter_map(|line| line.strip_prefix("$ kennel ")).collect();
     // These alone are their help.
-    for command in COMMANDS.iter().filter(|command| !["config", "image", "volume"].contains(command)) {
+    for command in COMMANDS.iter().filter(|command| !["config", "image", "profile", "volume"].contains(command)) {
         let is_it =
             |call: &&str| call.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
         assert!(calls.iter().any(is_it), "what {command} prints when all is well is in no snapshot");
@@ -288,6 +300,31 @@ fn volumes(coloured: bool) -> String {
     walk.go(&["volume", "rm", names.lines().next().unwrap_or_default()]);
     walk.go(&["volume", "ls"]);
     walk.text
+}
+
+/// A walk through all commands of profiles.
+fn walk_profiles() -> String {
+    let kennel = Kennel::on("native");
+    let mut walk = Walk::new(&kennel, false);
+    let here = kennel.here();
+    walk.stands_for(here.to_str().unwrap(), "HERE");
+    walk.go(&["profile", "create", "dev", "--network", "none", "--", "sh", "-c", "echo started; exec sleep 100"]);
+    walk.go(&["profile", "list"]);
+    walk.go(&["profile", "show", "dev"]);
+    walk.go(&["profile", "start", "dev"]);
+    walk.go(&["profile", "status", "dev"]);
+    walk.go(&["profile", "exec", "dev", "--", "echo", "hello"]);
+    walk.go(&["profile", "logs", "dev"]);
+    walk.go(&["profile", "edit", "dev", "--memory", "1g"]);
+    walk.go(&["profile", "restart", "dev"]);
+    walk.go(&["profile", "stop", "dev"]);
+    walk.go(&["profile", "delete", "--force", "dev"]);
+    walk.text
+}
+
+#[test]
+fn a_walk_through_profiles() {
+    insta::assert_snapshot!("profiles", walk_profiles());
 }
 
 fn walk(provider: &'static str, coloured: bool) -> String {

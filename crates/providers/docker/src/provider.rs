@@ -78,6 +78,10 @@ impl Provider for Docker {
         self.fetch(image, when, tell).await
     }
 
+    async fn image_id(&self, image: &str) -> Result<Option<String>> {
+        self.id_of_image(image).await
+    }
+
     async fn start(&self, id: &SandboxId) -> Result<()> {
         let container = self.existing(id).await?;
         container.permit(Operation::Start)?;

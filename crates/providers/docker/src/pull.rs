@@ -42,9 +42,14 @@ impl Docker {
     }
 
     async fn has_image(&self, image: &str) -> Result<bool> {
+        self.id_of_image(image).await.map(|id| id.is_some())
+    }
+
+    /// Returns the id of an image of the engine. Returns `None` if the engine does not have it.
+    pub(crate) async fn id_of_image(&self, image: &str) -> Result<Option<String>> {
         match self.engine.api().await?.inspect_image(image).await {
-            Ok(_) => Ok(true),
-            Err(error) if status(&error) == Some(404) => Ok(false),
+            Ok(found) => Ok(Some(found.id.unwrap_or_default())),
+            Err(error) if status(&error) == Some(404) => Ok(None),
             Err(error) => Err(self.engine.error(format!("inspect the image {image}"), error)),
         }
     }

@@ -520,6 +520,11 @@ impl Provider for Native {
         self.fetch(image, when, tell).await
     }
 
+    async fn image_id(&self, image: &str) -> Result<Option<String>> {
+        let (Some((store, _)), Ok(reference)) = (&self.images, image.parse()) else { return Ok(None) };
+        Ok(store.get(&reference)?.map(|image| image.id.to_string()))
+    }
+
     async fn sweep(&self, action: Sweep) -> Result<Vec<Leftover>> {
         let records = self.records.clone();
         let gone = blocking(move || records.sweep(action)).await?;

@@ -3,24 +3,26 @@
 use super::fix::Lack;
 use super::host::{Program, user};
 use crate::environment;
-use crate::providers::ProviderName;
+use kennel_engine::Engine;
+use kennel_engine::caller::{CONTAINER_HOST, DOCKER_HOST};
+use kennel_types::ProviderKind;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
 /// Returns what is missing for an engine to respond, as far as this process can tell.
-pub(super) fn lacks(name: ProviderName) -> Vec<Lack> {
-    let Ok(endpoint) = name.endpoint() else { return Vec::new() };
+pub(super) fn lacks(engine: &Engine, name: ProviderKind) -> Vec<Lack> {
+    let Ok(endpoint) = engine.endpoint(name) else { return Vec::new() };
     let Some(socket) = endpoint.socket() else { return Vec::new() };
-    if name == ProviderName::Podman {
+    if name == ProviderKind::Podman {
         // An engine that the user has named may not be the one that the system starts.
-        if environment::container_host().is_some() {
+        if environment::is_set(CONTAINER_HOST) {
             return Vec::new();
         }
         let program = Program::Podman.find().is_none().then_some(Lack::Program(Program::Podman));
         return program.into_iter().chain([Lack::PodmanService]).collect();
     }
     let seen = access(socket, Access::READ_OK | Access::WRITE_OK);
-    why(Program::Docker.find().is_some(), seen, environment::docker_host().is_some(), user())
+    why(Program::Docker.find().is_some(), seen, environment::is_set(DOCKER_HOST), user())
 }
 
 fn why(installed: bool, socket: Result<(), Errno>, named: bool, user: Option<String>) -> Vec<Lack> {

@@ -2,7 +2,7 @@
 
 use super::fix::{Fix, Lack, SUBORDINATE_IDS};
 use super::host::{Host, Program, user};
-use crate::providers::probe_kernel;
+use kennel_engine::Engine;
 use rustix::fs::{Access, access};
 use serde::Serialize;
 use std::fs;
@@ -43,8 +43,8 @@ pub(super) fn missing(name: &'static str, detail: impl Into<String>, lack: Optio
 }
 
 /// Runs all checks.
-pub(super) fn checks(host: &Host) -> Vec<Check> {
-    let (namespaces, landlock) = tried();
+pub(super) fn checks(engine: &Engine, host: &Host) -> Vec<Check> {
+    let (namespaces, landlock) = tried(engine);
     let mut checks = vec![kernel(), namespaces, control_groups(Path::new("/sys/fs/cgroup"), host), overlay(), landlock];
     checks.extend([super::network::check(host), pasta(host), newuidmap(host), subordinate_ids(host)]);
     for check in &mut checks {
@@ -69,10 +69,10 @@ fn kernel() -> Check {
 
 /// Checks user namespaces and Landlock by trying them, because a kernel that supports them may refuse them to this
 /// user.
-fn tried() -> (Check, Check) {
+fn tried(engine: &Engine) -> (Check, Check) {
     const NAMESPACES: &str = "user namespaces";
     const LANDLOCK: &str = "landlock";
-    let support = match probe_kernel() {
+    let support = match engine.probe_kernel() {
         Ok(support) => support,
         Err(error) => {
             let untried = |name| missing(name, format!("could not be tested: {error}"), None);

@@ -1,13 +1,14 @@
 //! `kennel image pull` and `kennel image load`.
 
-use super::{ImageJson, pull_options, store};
+use super::ImageJson;
 use crate::next_step::Hint;
 use crate::output::{print, print_json};
 use crate::progress::Bars;
 use crate::result::JsonError;
-use crate::settings::Settings;
+use crate::sandboxes::settings;
 use crate::{input, report};
 use kennel_core::{Error, Result, printable};
+use kennel_engine::Engine;
 use kennel_image::{LoadOptions, PullOptions, Reference};
 use kennel_types::ErrorCode;
 use serde::Serialize;
@@ -88,26 +89,27 @@ fn named(text: &str) -> Result<Reference> {
 }
 
 impl Pull {
-    pub(super) async fn run(self) -> u8 {
-        match self.pull().await {
+    pub(super) async fn run(self, engine: &Engine) -> u8 {
+        match self.pull(engine).await {
             Ok(image) if self.json => print_json(&ImageJson::from(image)),
             Ok(image) => print(&printable(&image.reference.to_string())),
             Err(error) => failed(self.json, &error),
         }
     }
 
-    async fn pull(&self) -> Result<kennel_image::Image> {
+    async fn pull(&self, engine: &Engine) -> Result<kennel_image::Image> {
         let reference = named(&self.image)?;
-        let options = PullOptions { when: kennel_types::Pull::Always, ..pull_options(Settings::in_force()?.images) };
+        let set = engine.pull_options(settings(engine)?.images);
+        let options = PullOptions { when: kennel_types::Pull::Always, ..set };
         let bars = Bars::new(format!("pulling {reference}"));
-        let pulled = store()?.pull(&reference, &options, &|progress| bars.show_image(progress)).await;
+        let pulled = engine.images()?.pull(&reference, &options, &|progress| bars.show_image(progress)).await;
         pulled.map_err(|error| or_hint(error, "try again; if it is refused again, tell the author of the image"))
     }
 }
 
 impl Load {
-    pub(super) async fn run(self) -> u8 {
-        match self.load().await {
+    pub(super) async fn run(self, engine: &Engine) -> u8 {
+        match self.load(engine).await {
             Ok(images) if self.json => print_json(&images.into_iter().map(ImageJson::from).collect::<Vec<_>>()),
             Ok(images) => {
                 let names: Vec<String> = images.iter().map(|image| printable(&image.reference.to_string())).collect();
@@ -117,9 +119,9 @@ impl Load {
         }
     }
 
-    async fn load(&self) -> Result<Vec<kennel_image::Image>> {
+    async fn load(&self, engine: &Engine) -> Result<Vec<kennel_image::Image>> {
         let name = self.name.as_deref().map(named).transpose()?;
-        let options = LoadOptions { name, limits: pull_options(Settings::in_force()?.images).limits };
+        let options = LoadOptions { name, limits: engine.pull_options(settings(engine)?.images).limits };
         let standard_input = self.path.as_os_str() == "-";
         if standard_input && input::kind() == input::StdinKind::Terminal {
             let message = "standard input is a terminal, not an archive";
@@ -127,7 +129,7 @@ impl Load {
         }
         let path = if standard_input { Path::new("/dev/stdin") } else { &self.path };
         let bars = Bars::new(format!("loading {}", self.path.display()));
-        let loaded = store()?.load(path, &options, &|progress| bars.show_image(progress)).await;
+        let loaded = engine.images()?.load(path, &options, &|progress| bars.show_image(progress)).await;
         loaded.map_err(|error| or_hint(error, "kennel image load --help lists what can be loaded"))
     }
 }

@@ -1,11 +1,12 @@
 //! `kennel image ls`.
 
-use super::{ImageJson, store};
+use super::ImageJson;
 use crate::command::ls::ago;
 use crate::output::{print, print_json};
 use crate::report;
 use comfy_table::{Table, presets};
 use kennel_core::{Result, printable};
+use kennel_engine::Engine;
 use kennel_image::Image;
 use kennel_types::format_bytes;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -56,12 +57,12 @@ impl Column {
 }
 
 impl Ls {
-    pub(super) fn run(&self) -> u8 {
-        self.list().unwrap_or_else(|error| report::failed(&error))
+    pub(super) fn run(&self, engine: &Engine) -> u8 {
+        self.list(engine).unwrap_or_else(|error| report::failed(&error))
     }
 
-    fn list(&self) -> Result<u8> {
-        let images = store()?.list()?;
+    fn list(&self, engine: &Engine) -> Result<u8> {
+        let images = engine.images()?.list()?;
         if self.json {
             return Ok(print_json(&images.into_iter().map(ImageJson::from).collect::<Vec<_>>()));
         }

@@ -1,11 +1,11 @@
 //! `kennel image rm` and `kennel image prune`.
 
-use super::{in_use, store};
 use crate::completion::images;
 use crate::output::{print, print_json};
 use crate::report;
 use crate::result::JsonError;
 use kennel_core::{Error, printable};
+use kennel_engine::Engine;
 use kennel_image::{Reference, Removed};
 use kennel_types::format_bytes;
 use serde::Serialize;
@@ -59,15 +59,15 @@ struct Object {
 }
 
 impl Rm {
-    pub(super) fn run(&self) -> u8 {
-        let removed = store().and_then(|store| store.remove(&self.images, &in_use));
+    pub(super) fn run(&self, engine: &Engine) -> u8 {
+        let removed = engine.images().and_then(|store| store.remove(&self.images, &|| engine.image_layers_in_use()));
         show(removed, self.json, false)
     }
 }
 
 impl Prune {
-    pub(super) fn run(&self) -> u8 {
-        let removed = store().and_then(|store| store.prune(self.all, &in_use));
+    pub(super) fn run(&self, engine: &Engine) -> u8 {
+        let removed = engine.images().and_then(|store| store.prune(self.all, &|| engine.image_layers_in_use()));
         show(removed, self.json, true)
     }
 }

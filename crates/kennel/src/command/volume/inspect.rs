@@ -1,12 +1,12 @@
 //! `kennel volume inspect`.
 
-use super::{find, list};
+use super::list;
 use crate::completion::volumes;
 use crate::output::print_json;
-use crate::providers::Providers;
 use crate::report;
 use crate::result::JsonError;
 use kennel_core::{Result, VolumeOptions};
+use kennel_engine::Engine;
 use kennel_types::VolumeInfo;
 use serde::Serialize;
 
@@ -37,11 +37,11 @@ enum Row<'a> {
 }
 
 impl Inspect {
-    pub(super) async fn run(&self, providers: &Providers) -> Result<u8> {
-        let found = list(providers, VolumeOptions { sizes: true }).await?;
+    pub(super) async fn run(&self, engine: &Engine) -> Result<u8> {
+        let listing = list(engine, VolumeOptions { sizes: true }).await?;
         let (mut status, mut rows) = (0, Vec::new());
         for name in &self.names {
-            match find(&found, name) {
+            match listing.find(name) {
                 Ok(found) => rows.push(Row::Found(&found.info)),
                 Err(error) => {
                     status = if status == 0 { report::exit_status(&error) } else { status };

@@ -2,9 +2,9 @@
 
 use super::{list, size};
 use crate::output::{print, print_json};
-use crate::providers::Providers;
 use comfy_table::{Table, presets};
 use kennel_core::{Result, VolumeOptions, printable};
+use kennel_engine::Engine;
 use kennel_types::VolumeInfo;
 
 const EXAMPLES: &str = "\
@@ -32,10 +32,10 @@ pub(super) struct Ls {
 }
 
 impl Ls {
-    pub(super) async fn run(&self, providers: &Providers) -> Result<u8> {
+    pub(super) async fn run(&self, engine: &Engine) -> Result<u8> {
         let options = VolumeOptions { sizes: !self.no_size && !self.names };
-        let found = list(providers, options).await?;
-        let found: Vec<&VolumeInfo> = found.iter().map(|found| &found.info).collect();
+        let listing = list(engine, options).await?;
+        let found: Vec<&VolumeInfo> = listing.found.iter().map(|found| &found.info).collect();
         if self.json {
             return Ok(print_json(&found));
         }

@@ -1,14 +1,14 @@
 //! `kennel volume prune`.
 
-use super::{Found, list, size};
+use super::{list, size};
 use crate::next_step::Hint;
 use crate::output::{print, print_json};
 use crate::progress::while_waiting;
-use crate::providers::Providers;
 use crate::result::JsonError;
 use crate::{report, terminal};
 use kennel_core::{Error, Result, VolumeOptions, printable};
-use kennel_types::{ErrorCode, VolumeInfo, VolumeKind, format_bytes};
+use kennel_engine::{Engine, FoundVolume};
+use kennel_types::{ErrorCode, VolumeInfo, format_bytes};
 use serde::Serialize;
 
 const EXAMPLES: &str = "\
@@ -58,9 +58,8 @@ struct Failed {
 }
 
 impl Prune {
-    pub(super) async fn run(&self, providers: &Providers) -> Result<u8> {
-        let mut found = list(providers, VolumeOptions { sizes: true }).await?;
-        found.retain(|found| self.is_wanted(&found.info));
+    pub(super) async fn run(&self, engine: &Engine) -> Result<u8> {
+        let found = list(engine, VolumeOptions { sizes: true }).await?.unused(self.caches);
         if self.dry_run {
             let volumes: Vec<VolumeInfo> = found.into_iter().map(|found| found.info).collect();
             return Ok(self.show(&volumes, &[]));
@@ -70,22 +69,17 @@ impl Prune {
             return Ok(1);
         }
         let (mut removed, mut failed) = (Vec::new(), Vec::new());
-        for Found { provider, info } in found {
-            let removal = provider.remove_volume(&info.name);
-            match while_waiting(&format!("removing {}", info.name), removal).await {
-                Ok(()) => removed.push(info),
+        for volume in found {
+            match while_waiting(&format!("removing {}", volume.info.name), volume.remove()).await {
+                Ok(()) => removed.push(volume.info),
                 // Meanwhile, a sandbox uses it, or someone else has removed it.
                 Err(error) if matches!(error.code(), ErrorCode::Conflict | ErrorCode::NotFound) => {
                     report::warning(&error.to_string());
                 }
-                Err(error) => failed.push((info, error)),
+                Err(error) => failed.push((volume.info, error)),
             }
         }
         Ok(self.show(&removed, &failed))
-    }
-
-    fn is_wanted(&self, volume: &VolumeInfo) -> bool {
-        volume.used_by.is_empty() && (volume.kind == VolumeKind::Data || self.caches)
     }
 
     /// Prints the removed volumes, or those that would be removed, and returns the exit status.
@@ -121,7 +115,7 @@ fn bytes<'a>(volumes: impl IntoIterator<Item = &'a VolumeInfo>) -> u64 {
 }
 
 /// Shows the volumes, and asks whether to remove them.
-fn agreed(found: &[Found]) -> Result<bool> {
+fn agreed(found: &[FoundVolume]) -> Result<bool> {
     if !terminal::is_asking() {
         return Err(Error::new(ErrorCode::InvalidConfig, "cannot ask for confirmation: this is not a terminal")
             .hint("kennel volume prune --force, or --dry-run to see what it removes"));

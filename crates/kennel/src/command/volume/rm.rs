@@ -1,13 +1,13 @@
 //! `kennel volume rm`.
 
-use super::{find, list};
+use super::list;
 use crate::completion::volumes;
 use crate::output::{print, print_json};
 use crate::progress::while_waiting;
-use crate::providers::Providers;
 use crate::report;
 use crate::result::JsonError;
 use kennel_core::{Result, VolumeOptions, printable};
+use kennel_engine::Engine;
 use serde::Serialize;
 
 const EXAMPLES: &str = "\
@@ -39,14 +39,14 @@ struct Done<'a> {
 }
 
 impl Rm {
-    pub(super) async fn run(&self, providers: &Providers) -> Result<u8> {
-        let found = list(providers, VolumeOptions::default()).await?;
+    pub(super) async fn run(&self, engine: &Engine) -> Result<u8> {
+        let listing = list(engine, VolumeOptions::default()).await?;
         let (mut status, mut all) = (0, Vec::new());
         for name in &self.names {
-            let removed = match find(&found, name) {
+            let removed = match listing.find(name) {
                 Ok(volume) => {
-                    let removal = volume.provider.remove_volume(name);
-                    while_waiting(&format!("removing {name}"), removal).await.map(|()| volume.info.provider.as_str())
+                    let removed = while_waiting(&format!("removing {name}"), volume.remove()).await;
+                    removed.map(|()| volume.info.provider.as_str())
                 }
                 Err(error) => Err(error),
             };

@@ -7,10 +7,9 @@
 //!
 //! This module uses neither the terminal nor the environment. The caller provides the directory of the records.
 
-use crate::next_step::Hint;
 use kennel_config::{Grant, GrantedPath, Loaded};
 use kennel_core::{Error, Result, printable};
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, NextStep};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The trust records of the user.
-pub(crate) struct Trust {
+pub struct Trust {
     dir: PathBuf,
 }
 
@@ -47,12 +46,12 @@ struct Granted {
 
 impl Trust {
     /// Uses the records in `dir`, which need not exist.
-    pub(crate) fn new(dir: PathBuf) -> Self {
+    pub fn new(dir: PathBuf) -> Self {
         Self { dir }
     }
 
     /// Refuses the grants of the project's files, unless the user has trusted exactly these.
-    pub(crate) fn check(&self, loaded: &Loaded, grants: &[Grant<'_>]) -> Result<()> {
+    pub fn check(&self, loaded: &Loaded, grants: &[Grant<'_>]) -> Result<()> {
         let mut records = BTreeMap::new();
         for file in files(grants) {
             let record = self.read(file)?.filter(|record| record.content == content(loaded, file));
@@ -73,11 +72,11 @@ impl Trust {
         let first =
             "the project's files request more access than a sandbox has by default, and are not trusted:".to_owned();
         let lines = std::iter::once(first).chain(refused);
-        Err(Error::of_lines(ErrorCode::PermissionDenied, lines).hint("read it, then: kennel config trust"))
+        Err(Error::of_lines(ErrorCode::PermissionDenied, lines).suggest(NextStep::TrustProject))
     }
 
     /// Records that the user trusts the project's files as they were read, with their grants.
-    pub(crate) fn allow(&self, loaded: &Loaded, grants: &[Grant<'_>]) -> Result<()> {
+    pub fn allow(&self, loaded: &Loaded, grants: &[Grant<'_>]) -> Result<()> {
         for file in files(grants) {
             let of_file = grants.iter().filter(|grant| grant.setting.origin.file() == Some(file));
             let record = TrustRecord {
@@ -95,7 +94,7 @@ impl Trust {
     }
 
     /// Revokes the trust in a file, whatever its content is now.
-    pub(crate) fn revoke(&self, file: &Path) -> Result<()> {
+    pub fn revoke(&self, file: &Path) -> Result<()> {
         let record = self.record(file);
         match std::fs::remove_file(&record) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -143,7 +142,7 @@ impl Granted {
 }
 
 /// Describes a grant to the user. A path that does not exist is left out, because its text may come from a variable.
-pub(crate) fn describe(grant: &Grant<'_>) -> String {
+pub fn describe(grant: &Grant<'_>) -> String {
     let shown = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
     let setting = grant.setting;
     let leads = grant.paths.iter().map(|path| match &path.resolved {

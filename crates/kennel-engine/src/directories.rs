@@ -1,79 +1,98 @@
 //! Kennel's own directories. This module creates only the installation's id. The code that writes to a directory
 //! creates it.
 
-use crate::environment;
-use crate::next_step::Hint;
+use crate::Caller;
+use crate::caller::{KENNEL_HOME, XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_STATE_HOME};
 use kennel_core::{Error, Result};
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, NextStep};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The directories of this installation.
-#[derive(Debug)]
-pub(crate) struct Directories {
+#[derive(Clone, Debug)]
+pub struct Directories {
     state: PathBuf,
     data: PathBuf,
+    config: Option<PathBuf>,
 }
 
 impl Directories {
-    /// Returns the directories according to the environment: `KENNEL_HOME`, or else the XDG directories.
-    pub(crate) fn find() -> Result<Self> {
-        if let Some(home) = environment::kennel_home() {
-            let home = std::path::absolute(&home).map_err(|error| Error::io("find KENNEL_HOME", error))?;
-            return Ok(Self { state: home.join("state"), data: home.join("data") });
+    /// Uses these directories. `config` is the directory of the user's settings, if there is one.
+    pub fn new(state: impl Into<PathBuf>, data: impl Into<PathBuf>, config: Option<PathBuf>) -> Self {
+        Self { state: state.into(), data: data.into(), config }
+    }
+
+    /// Returns the directories that the caller's environment names: `KENNEL_HOME`, or else the XDG directories.
+    pub fn find(caller: &Caller) -> Result<Self> {
+        let config = Self::config_of(caller);
+        if let Some(home) = caller.path(KENNEL_HOME) {
+            let home = caller.current_dir.join(home);
+            return Ok(Self { state: home.join("state"), data: home.join("data"), config });
         }
         let below_home = |part: &str| {
-            environment::home().map(|home| home.join(part)).filter(|path| path.is_absolute()).ok_or_else(|| {
+            caller.home().map(|home| home.join(part)).filter(|path| path.is_absolute()).ok_or_else(|| {
                 Error::new(ErrorCode::InvalidConfig, "cannot find a directory for Kennel's files: HOME is not set")
-                    .hint("set HOME, or KENNEL_HOME to a directory for Kennel alone")
+                    .suggest(NextStep::advice("set HOME, or KENNEL_HOME to a directory for Kennel alone"))
             })
         };
-        let or_below = |given: Option<PathBuf>, part| given.map_or_else(|| below_home(part), Ok);
+        let or_below = |name, part| caller.absolute(name).map_or_else(|| below_home(part), Ok);
         Ok(Self {
-            state: or_below(environment::state_home(), ".local/state")?.join("kennel"),
-            data: or_below(environment::data_home(), ".local/share")?.join("kennel"),
+            state: or_below(XDG_STATE_HOME, ".local/state")?.join("kennel"),
+            data: or_below(XDG_DATA_HOME, ".local/share")?.join("kennel"),
+            config,
         })
     }
 
     /// Returns the directory of the user's settings. Returns `None` if the environment names no home directory.
-    pub(crate) fn config() -> Option<PathBuf> {
-        if let Some(home) = environment::kennel_home() {
-            return std::path::absolute(home.join("config")).ok();
+    pub fn config_of(caller: &Caller) -> Option<PathBuf> {
+        if let Some(home) = caller.path(KENNEL_HOME) {
+            return Some(caller.current_dir.join(home).join("config"));
         }
-        let below_home = || environment::home().map(|home| home.join(".config"));
-        environment::config_home().or_else(below_home).filter(|path| path.is_absolute()).map(|path| path.join("kennel"))
+        let below_home = || caller.home().map(|home| home.join(".config"));
+        let dir = caller.absolute(XDG_CONFIG_HOME).or_else(below_home).filter(|path| path.is_absolute());
+        dir.map(|path| path.join("kennel"))
     }
 
     /// Returns all of Kennel's own directories: sandboxes, trust records, programs, images, the user's settings. A
     /// sandbox must not see them, because a process that changes them decides what the next sandbox may do.
-    pub(crate) fn all(&self) -> impl Iterator<Item = PathBuf> {
-        [self.state.clone(), self.data.clone()].into_iter().chain(Self::config())
+    pub fn all(&self) -> impl Iterator<Item = PathBuf> {
+        [self.state.clone(), self.data.clone()].into_iter().chain(self.config.clone())
     }
 
     /// Returns the state directory of a provider.
-    pub(crate) fn provider_state(&self, provider: &str) -> PathBuf {
+    pub fn provider_state(&self, provider: &str) -> PathBuf {
         self.state.join(provider)
     }
 
     /// Returns the directory of the programs that run in sandboxes.
-    pub(crate) fn programs(&self) -> PathBuf {
+    pub fn programs(&self) -> PathBuf {
         self.data.join("programs")
     }
 
     /// Returns the directory of the image store.
-    pub(crate) fn images(&self) -> PathBuf {
+    pub fn images(&self) -> PathBuf {
         self.data.join("images")
     }
 
+    /// Returns the directory of the profiles.
+    pub fn profiles(&self) -> PathBuf {
+        self.data.join("profiles")
+    }
+
+    /// Returns the file of the database.
+    pub fn database(&self) -> PathBuf {
+        self.state.join("kennel.db")
+    }
+
     /// Returns the directory of the trust records for settings files of projects.
-    pub(crate) fn trusted(&self) -> PathBuf {
+    pub fn trusted(&self) -> PathBuf {
         self.state.join("trusted")
     }
 
     /// Returns the id of this installation, which is created on first use. Everything that Kennel creates on an engine
     /// is labelled with it, because others may use the engine as well.
-    pub(crate) fn installation(&self) -> Result<String> {
+    pub fn installation(&self) -> Result<String> {
         let path = self.state.join("installation");
         let what = |error| Error::io(format!("read or make the installation's id in {}", path.display()), error);
         match read_id(&path) {
@@ -121,19 +140,19 @@ mod tests {
     #[test]
     fn an_installation_keeps_its_id() {
         let dir = tempfile::tempdir().unwrap();
-        let directories = Directories { state: dir.path().join("a/state"), data: dir.path().join("a/data") };
+        let directories = Directories::new(dir.path().join("a/state"), dir.path().join("a/data"), None);
         let id = directories.installation().unwrap();
         assert_eq!(id.len(), 16);
         assert_eq!(directories.installation().unwrap(), id);
         assert_eq!(std::fs::read_dir(dir.path().join("a/state")).unwrap().count(), 1, "no partial file stays");
-        let other = Directories { state: dir.path().join("b"), data: dir.path().join("b") };
+        let other = Directories::new(dir.path().join("b"), dir.path().join("b"), None);
         assert_ne!(other.installation().unwrap(), id);
     }
 
     #[test]
     fn a_spoilt_id_is_an_error_and_not_a_new_installation() {
         let dir = tempfile::tempdir().unwrap();
-        let directories = Directories { state: dir.path().to_owned(), data: dir.path().to_owned() };
+        let directories = Directories::new(dir.path(), dir.path(), None);
         std::fs::write(dir.path().join("installation"), "half").unwrap();
         assert!(directories.installation().is_err());
     }

@@ -1,11 +1,11 @@
 //! Finds the endpoints of engines in the same way as their own programs: by environment variables, Docker's contexts
 //! and the default sockets. The library gets only a dialer.
 
-use crate::environment;
-use crate::next_step::Hint;
+use crate::Caller;
+use crate::caller::{CONTAINER_HOST, DOCKER_CERT_PATH, DOCKER_CONTEXT, DOCKER_HOST, DOCKER_TLS, DOCKER_TLS_VERIFY};
 use kennel_core::{Error, Result, printable};
 use kennel_docker::{Dialer, TcpDialer, Tls, UnixDialer};
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, NextStep};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -14,16 +14,23 @@ use std::sync::Arc;
 
 /// The endpoint of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Endpoint {
+pub enum Endpoint {
     /// A Unix socket on this machine.
     Unix(PathBuf),
-    /// A TCP port, with TLS if there is a directory of certificates.
-    Tcp { host: String, port: u16, certificates: Option<PathBuf> },
+    /// A TCP port.
+    Tcp {
+        /// The name or address of the machine.
+        host: String,
+        /// The port.
+        port: u16,
+        /// The directory of certificates, if TLS is used.
+        certificates: Option<PathBuf>,
+    },
 }
 
 impl Endpoint {
     /// Returns a dialer for this endpoint.
-    pub(crate) fn dialer(&self) -> Result<Arc<dyn Dialer>> {
+    pub fn dialer(&self) -> Result<Arc<dyn Dialer>> {
         let (host, port, dir) = match self {
             Self::Unix(socket) => return Ok(Arc::new(UnixDialer::new(socket))),
             Self::Tcp { host, port, certificates: None } => return Ok(Arc::new(TcpDialer::new(host, *port))),
@@ -33,7 +40,9 @@ impl Endpoint {
             let path = dir.join(name);
             std::fs::read(&path).map_err(|error| {
                 Error::new(ErrorCode::InvalidConfig, format!("TLS to {host}: read {}: {error}", path.display()))
-                    .hint("put ca.pem, cert.pem and key.pem there, or name another directory in DOCKER_CERT_PATH")
+                    .suggest(NextStep::advice(
+                        "put ca.pem, cert.pem and key.pem there, or name another directory in DOCKER_CERT_PATH",
+                    ))
             })
         };
         let authorities = read("ca.pem")?;
@@ -44,7 +53,7 @@ impl Endpoint {
     }
 
     /// Whether an engine may listen at this endpoint. Endpoints that the user did not name are tried only if so.
-    pub(crate) fn may_answer(&self) -> bool {
+    pub fn may_answer(&self) -> bool {
         match self {
             Self::Unix(socket) => socket.exists(),
             Self::Tcp { .. } => true,
@@ -52,7 +61,7 @@ impl Endpoint {
     }
 
     /// Whether both endpoints belong to the same engine. Podman may provide Docker's socket.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
         match (self, other) {
             (Self::Unix(one), Self::Unix(other)) => real(one) == real(other),
@@ -61,7 +70,7 @@ impl Endpoint {
     }
 
     /// Returns the endpoint in the form that users know.
-    pub(crate) fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         match self {
             Self::Unix(socket) => socket.display().to_string(),
             Self::Tcp { host, port, .. } => format!("tcp://{host}:{port}"),
@@ -69,7 +78,7 @@ impl Endpoint {
     }
 
     /// Returns the path of the socket, if the endpoint is a Unix socket.
-    pub(crate) fn socket(&self) -> Option<&Path> {
+    pub fn socket(&self) -> Option<&Path> {
         match self {
             Self::Unix(socket) => Some(socket),
             Self::Tcp { .. } => None,
@@ -80,7 +89,7 @@ impl Endpoint {
     fn parse(text: &str, from: &str, certificates: Option<PathBuf>) -> Result<Self> {
         let bad = |why: &str| {
             Error::new(ErrorCode::Unsupported, format!("{from} is {:?}: {why}", printable(text)))
-                .hint("use unix:///PATH or tcp://HOST:PORT")
+                .suggest(NextStep::advice("use unix:///PATH or tcp://HOST:PORT"))
         };
         if let Some(path) = text.strip_prefix("unix://") {
             return if path.starts_with('/') {
@@ -108,34 +117,34 @@ impl Endpoint {
 }
 
 /// Returns Docker's endpoint: that of `DOCKER_HOST`, of the context, the system's socket, or the user's socket.
-pub(crate) fn docker() -> Result<Endpoint> {
+pub fn docker(caller: &Caller) -> Result<Endpoint> {
     const SYSTEM: &str = "/var/run/docker.sock";
-    if let Some(host) = environment::docker_host() {
-        return Endpoint::parse(&host, "DOCKER_HOST", certificates()?);
+    if let Some(host) = caller.text(DOCKER_HOST) {
+        return Endpoint::parse(&host, "DOCKER_HOST", certificates(caller)?);
     }
-    if let Some(dir) = environment::docker_config()
-        && let Some(name) = context(&dir)?
+    if let Some(dir) = caller.docker_config()
+        && let Some(name) = context(&dir, caller)?
     {
         return in_context(&dir, &name);
     }
-    let own = environment::runtime_dir().map(|dir| dir.join("docker.sock"));
+    let own = caller.runtime_dir().map(|dir| dir.join("docker.sock"));
     let own = own.filter(|own| !Path::new(SYSTEM).exists() && own.exists());
     Ok(Endpoint::Unix(own.unwrap_or_else(|| SYSTEM.into())))
 }
 
 /// Returns Podman's endpoint: that of `CONTAINER_HOST`, root's socket, or the user's socket.
-pub(crate) fn podman() -> Result<Endpoint> {
+pub fn podman(caller: &Caller) -> Result<Endpoint> {
     const SYSTEM: &str = "/run/podman/podman.sock";
-    if let Some(host) = environment::container_host() {
+    if let Some(host) = caller.text(CONTAINER_HOST) {
         return Endpoint::parse(&host, "CONTAINER_HOST", None);
     }
-    let own = environment::runtime_dir().map(|dir| dir.join("podman/podman.sock"));
-    let own = own.filter(|_| !rustix::process::geteuid().is_root());
+    let own = caller.runtime_dir().map(|dir| dir.join("podman/podman.sock"));
+    let own = own.filter(|_| caller.uid != 0);
     Ok(Endpoint::Unix(own.unwrap_or_else(|| SYSTEM.into())))
 }
 
 /// Returns all sockets at which engines of this user may listen. None of them may be visible in a sandbox.
-pub(crate) fn sockets() -> Vec<PathBuf> {
+pub fn sockets(caller: &Caller) -> Vec<PathBuf> {
     const IN_RUNTIME_DIR: [&str; 4] =
         ["docker.sock", "podman/podman.sock", "buildkit/buildkitd.sock", "containerd-rootless/api.sock"];
     const IN_HOME: [&str; 6] = [
@@ -146,11 +155,11 @@ pub(crate) fn sockets() -> Vec<PathBuf> {
         ".rd/docker.sock",
         ".lima/docker/sock/docker.sock",
     ];
-    let named = [environment::docker_host(), environment::container_host()].into_iter().flatten();
-    let contexts = environment::docker_config().map(|dir| hosts_of_contexts(&dir)).unwrap_or_default();
+    let named = [caller.text(DOCKER_HOST), caller.text(CONTAINER_HOST)].into_iter().flatten();
+    let contexts = caller.docker_config().map(|dir| hosts_of_contexts(&dir)).unwrap_or_default();
     let named = named.chain(contexts).filter_map(|host| host.strip_prefix("unix://").map(PathBuf::from));
-    let runtime = environment::runtime_dir().into_iter().flat_map(|dir| IN_RUNTIME_DIR.map(|name| dir.join(name)));
-    let home = environment::home().into_iter().flat_map(|home| IN_HOME.map(|name| home.join(name)));
+    let runtime = caller.runtime_dir().into_iter().flat_map(|dir| IN_RUNTIME_DIR.map(|name| dir.join(name)));
+    let home = caller.home().into_iter().flat_map(|home| IN_HOME.map(|name| home.join(name)));
     named.chain(runtime).chain(home).filter(|socket| socket.is_absolute()).collect()
 }
 
@@ -165,19 +174,20 @@ fn hosts_of_contexts(dir: &Path) -> Vec<String> {
 }
 
 /// Returns the directory of certificates, if the environment requests TLS.
-fn certificates() -> Result<Option<PathBuf>> {
-    if environment::docker_tls_verify() {
-        let dir = environment::docker_cert_path().or_else(environment::docker_config);
+fn certificates(caller: &Caller) -> Result<Option<PathBuf>> {
+    if caller.text(DOCKER_TLS_VERIFY).is_some() {
+        let dir = caller.path(DOCKER_CERT_PATH).or_else(|| caller.docker_config());
         return dir.map(Some).ok_or_else(|| {
             Error::new(
                 ErrorCode::InvalidConfig,
                 "DOCKER_TLS_VERIFY is set, but the directory of the certificates is unknown",
             )
-            .hint("set DOCKER_CERT_PATH")
+            .suggest(NextStep::advice("set DOCKER_CERT_PATH"))
         });
     }
-    if environment::docker_tls() {
-        return Err(unverified("DOCKER_TLS is set without DOCKER_TLS_VERIFY").hint("set DOCKER_TLS_VERIFY=1"));
+    if caller.text(DOCKER_TLS).is_some() {
+        return Err(unverified("DOCKER_TLS is set without DOCKER_TLS_VERIFY")
+            .suggest(NextStep::advice("set DOCKER_TLS_VERIFY=1")));
     }
     Ok(None)
 }
@@ -187,14 +197,14 @@ fn unverified(what: &str) -> Error {
 }
 
 /// Returns the name of Docker's current context, unless it is the default one.
-fn context(dir: &Path) -> Result<Option<String>> {
+fn context(dir: &Path, caller: &Caller) -> Result<Option<String>> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Config {
         #[serde(default)]
         current_context: Option<String>,
     }
-    let named = match environment::docker_context() {
+    let named = match caller.text(DOCKER_CONTEXT) {
         Some(named) => Some(named),
         None => read_json::<Config>(&dir.join("config.json"))?.and_then(|config| config.current_context),
     };
@@ -219,18 +229,19 @@ fn in_context(dir: &Path, name: &str) -> Result<Endpoint> {
         #[serde(rename = "SkipTLSVerify", default)]
         unverified: bool,
     }
-    let hint = "docker context ls, or unset DOCKER_CONTEXT";
+    let step =
+        || NextStep::either([NextStep::run_on_host("docker context ls"), NextStep::advice("unset DOCKER_CONTEXT")]);
     let shown = printable(name);
     let key = key(name);
     let contexts = dir.join("contexts");
     let meta = read_json::<Meta>(&contexts.join("meta").join(&key).join("meta.json"))?.ok_or_else(|| {
-        Error::new(ErrorCode::InvalidConfig, format!("there is no Docker context {shown}")).hint(hint)
+        Error::new(ErrorCode::InvalidConfig, format!("there is no Docker context {shown}")).suggest(step())
     })?;
     let endpoint = meta.endpoints.docker.filter(|endpoint| !endpoint.host.is_empty()).ok_or_else(|| {
-        Error::new(ErrorCode::InvalidConfig, format!("the Docker context {shown} has no endpoint")).hint(hint)
+        Error::new(ErrorCode::InvalidConfig, format!("the Docker context {shown} has no endpoint")).suggest(step())
     })?;
     if endpoint.unverified {
-        return Err(unverified(&format!("the Docker context {shown} sets skip-tls-verify")).hint(hint));
+        return Err(unverified(&format!("the Docker context {shown} sets skip-tls-verify")).suggest(step()));
     }
     let certificates = Some(contexts.join("tls").join(&key).join("docker")).filter(|dir| dir.join("ca.pem").exists());
     Endpoint::parse(&endpoint.host, &format!("the host of the Docker context {shown}"), certificates)

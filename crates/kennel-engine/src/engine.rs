@@ -1,0 +1,416 @@
+//! The engine: creates providers, chooses one for a new sandbox, and finds existing sandboxes.
+//!
+//! Creating a provider is cheap and connects to nothing. The client of a container engine is created only when it is
+//! needed.
+
+use crate::endpoint::{self, Endpoint};
+use crate::{Caller, Directories, Settings};
+use kennel_config::ImagesSection;
+use kennel_core::{Error, Provider, Result, Sandbox, Sweep, printable};
+use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix};
+use kennel_image::{PullOptions, Store};
+use kennel_types::{ErrorCode, Leftover, NetworkMode, NextStep, ProviderKind, SandboxId, SandboxInfo};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// Everything that front ends share: providers, settings, profiles and sessions of one caller.
+///
+/// ```no_run
+/// # async fn example(caller: kennel_engine::Caller) -> kennel_core::Result<()> {
+/// use kennel_engine::Engine;
+/// use kennel_types::{ExecSpec, SandboxSpec};
+///
+/// let engine = Engine::new(caller);
+/// let choice = engine.choose(&mut engine.settings()?, None).await?;
+/// let sandbox = kennel_core::Sandbox::create(choice.provider, &SandboxSpec::default()).await?;
+/// sandbox.start().await?;
+/// let output = sandbox.run(&ExecSpec::argv(["echo", "hello"]), None, 1 << 20).await?;
+/// assert_eq!(output.stdout, b"hello\n");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Engine {
+    caller: Caller,
+    /// `None` if the caller's environment names none.
+    directories: Option<Directories>,
+    /// The only provider that may be used, if the caller named one.
+    named: Option<ProviderKind>,
+    /// The name of a provider that the caller named, but that is not implemented yet. No other is used.
+    unimplemented: Option<&'static str>,
+    /// Providers that the caller has made, which are used instead of those of this machine.
+    given: Vec<Arc<dyn Provider>>,
+    /// The native provider, if it has already started to prepare a sandbox.
+    native: Option<Arc<kennel_native::Native>>,
+}
+
+/// The sandboxes of all providers, and the providers that could not list theirs.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// The sandboxes.
+    pub found: Vec<SandboxInfo>,
+    /// The providers that did not respond. Their sandboxes are missing.
+    pub silent: Vec<Silent>,
+}
+
+/// A provider that did not respond.
+#[derive(Debug)]
+pub struct Silent {
+    /// The provider.
+    pub provider: ProviderKind,
+    /// Why it did not respond.
+    pub error: Error,
+}
+
+/// The result of a search for one sandbox.
+pub struct LookUp {
+    /// The sandbox, or why there is none.
+    pub sandbox: Result<Sandbox>,
+    /// The providers that could not be asked. One of them may have the sandbox, if it was not found.
+    pub silent: Vec<Silent>,
+}
+
+/// A leftover of a killed program, and the provider that found it.
+#[derive(Debug, Serialize)]
+pub struct FoundLeftover {
+    /// The provider.
+    pub provider: &'static str,
+    /// What was found.
+    #[serde(flatten)]
+    pub what: Leftover,
+}
+
+impl Engine {
+    /// All providers that are searched for sandboxes, fastest first.
+    pub const PROVIDERS: [ProviderKind; 4] =
+        [ProviderKind::Native, ProviderKind::Local, ProviderKind::Podman, ProviderKind::Docker];
+
+    /// Creates an engine for a caller, with the providers of this machine. Nothing is read or written yet.
+    pub fn new(caller: Caller) -> Self {
+        let directories = Directories::find(&caller).ok();
+        Self { caller, directories, named: None, unimplemented: None, given: Vec::new(), native: None }
+    }
+
+    /// Creates an engine with directories and providers that the caller has made. Only these providers are used.
+    pub fn with_providers(
+        caller: Caller,
+        directories: Directories,
+        providers: impl IntoIterator<Item = Arc<dyn Provider>>,
+    ) -> Self {
+        let given = providers.into_iter().collect();
+        Self { caller, directories: Some(directories), named: None, unimplemented: None, given, native: None }
+    }
+
+    /// Restricts the engine to one provider.
+    #[must_use]
+    pub fn only(self, provider: ProviderKind) -> Self {
+        Self { named: Some(provider), ..self }
+    }
+
+    /// Restricts the engine to a provider that is not implemented yet. Every use of a provider is an error.
+    #[must_use]
+    pub fn only_unimplemented(self, name: &'static str) -> Self {
+        Self { unimplemented: Some(name), ..self }
+    }
+
+    /// Returns the caller.
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Returns the directories of this installation.
+    pub fn directories(&self) -> Result<Directories> {
+        self.directories.clone().map_or_else(|| Directories::find(&self.caller), Ok)
+    }
+
+    /// Returns the only provider that may be used, if the caller named one.
+    pub fn named(&self) -> Option<ProviderKind> {
+        self.named
+    }
+
+    /// Returns the named provider, or all providers if none is named.
+    pub fn named_or_all(&self) -> Vec<ProviderKind> {
+        self.named.map_or_else(|| Self::PROVIDERS.to_vec(), |name| vec![name])
+    }
+
+    /// Returns the settings in effect, without profiles.
+    pub fn settings(&self) -> Result<Settings> {
+        Settings::load(&self.caller, &self.directories()?)
+    }
+
+    /// Returns the settings in effect, with profiles.
+    pub fn settings_with_profiles(&self) -> Result<Settings> {
+        Settings::load_with_profiles(&self.caller, &self.directories()?)
+    }
+
+    /// Starts to prepare a native sandbox before its details are known, unless another provider will be used. This
+    /// overlaps with other work of the caller.
+    pub fn prepare(&mut self, image: Option<&str>, network: Option<NetworkMode>) {
+        let native = self.named.is_none_or(|name| name == ProviderKind::Native) && image.is_none();
+        if let (true, true, Some(directories)) =
+            (native && self.unimplemented.is_none(), self.given.is_empty(), &self.directories)
+        {
+            let native = self.make_native(directories, PullOptions::default());
+            native.prepare(network);
+            self.native = Some(Arc::new(native));
+        }
+    }
+
+    /// Creates a provider for existing sandboxes. They are found whatever the prefix of their containers' names is.
+    pub fn provider(&self, kind: ProviderKind) -> Result<Arc<dyn Provider>> {
+        self.make(kind, NamePrefix::default(), None)
+    }
+
+    /// Creates a provider for new sandboxes, according to the settings.
+    pub(crate) fn provider_with(&self, kind: ProviderKind, settings: &Settings) -> Result<Arc<dyn Provider>> {
+        self.make(kind, NamePrefix::new(settings.sandbox.name_prefix.as_str())?, Some(&settings.images))
+    }
+
+    fn make(
+        &self,
+        kind: ProviderKind,
+        name_prefix: NamePrefix,
+        images: Option<&ImagesSection>,
+    ) -> Result<Arc<dyn Provider>> {
+        if let Some(name) = self.unimplemented {
+            let others = [ProviderKind::Native, ProviderKind::Podman, ProviderKind::Docker];
+            return Err(Error::new(ErrorCode::Unsupported, format!("there is no {name} provider yet"))
+                .suggest(NextStep::use_provider(others)));
+        }
+        if !self.given.is_empty() {
+            let given = self.given.iter().find(|provider| provider.mode().key.provider == kind);
+            return given
+                .cloned()
+                .ok_or_else(|| Error::new(ErrorCode::NotAvailable, format!("there is no provider {}", kind.name())));
+        }
+        let directories = self.directories()?;
+        let (state, programs) = (directories.provider_state(kind.name()), directories.programs());
+        let pull = images.map(|images| self.pull_options(images.clone()));
+        Ok(match kind {
+            ProviderKind::Native => match (&self.native, pull) {
+                (Some(native), Some(pull)) => {
+                    native.pull_with(pull);
+                    native.clone()
+                }
+                (_, pull) => Arc::new(self.make_native(&directories, pull.unwrap_or_default())),
+            },
+            ProviderKind::Local => Arc::new(kennel_local::Local::new(state, programs)),
+            ProviderKind::Mock => {
+                return Err(Error::new(ErrorCode::Unsupported, "the mock provider exists only in tests"));
+            }
+            ProviderKind::Podman | ProviderKind::Docker => {
+                let expected = if kind == ProviderKind::Podman { EngineKind::Podman } else { EngineKind::Docker };
+                let options = DockerOptions {
+                    state_dir: state,
+                    program_dir: programs,
+                    expected,
+                    installation: directories.installation()?,
+                    name_prefix,
+                };
+                let docker = Docker::new(options, self.endpoint(kind)?.dialer()?).with_logins(self.caller.logins());
+                Arc::new(docker.hiding(directories.all()).beside_engines(endpoint::sockets(&self.caller)))
+            }
+        })
+    }
+
+    fn make_native(&self, directories: &Directories, pull: PullOptions) -> kennel_native::Native {
+        let native = kennel_native::Native::new(directories.provider_state("native"), directories.programs());
+        let native = native.hiding(directories.all()).beside_engines(endpoint::sockets(&self.caller));
+        match Store::open(directories.images()) {
+            Ok(store) => native.with_images(store, pull),
+            // The store may belong to another user. That is an error only if an image is requested.
+            Err(_) => native,
+        }
+    }
+
+    /// Tests which features of the kernel native sandboxes can use.
+    pub fn probe_kernel(&self) -> Result<kennel_native::KernelSupport> {
+        self.make_native(&self.directories()?, PullOptions::default()).probe_kernel()
+    }
+
+    /// Returns the options for pulling an image, according to the settings.
+    pub fn pull_options(&self, settings: ImagesSection) -> PullOptions {
+        let usual = kennel_image::Limits::default();
+        PullOptions {
+            limits: kennel_image::Limits { bytes: settings.max_size.map_or(usual.bytes, |size| size.0), ..usual },
+            credentials: self.caller.logins(),
+            insecure: settings.insecure,
+            mirrors: settings.mirrors,
+            proxies: self.caller.proxies(),
+            ..PullOptions::default()
+        }
+    }
+
+    /// Opens Kennel's image store.
+    pub fn images(&self) -> Result<Store> {
+        Store::open(self.directories()?.images())
+    }
+
+    /// Returns the layers of images that native sandboxes use.
+    pub fn image_layers_in_use(&self) -> Result<std::collections::HashSet<kennel_image::Digest>> {
+        // Without a state directory there are no sandboxes.
+        let Some(directories) = &self.directories else { return Ok(std::collections::HashSet::new()) };
+        kennel_image::noted_below(&directories.provider_state("native"))
+    }
+
+    /// Whether the image is in Kennel's own store, so that native sandboxes can use it without a pull.
+    pub(crate) fn has_image(&self, image: &str) -> bool {
+        let found = self.images().ok().zip(image.parse().ok()).and_then(|(store, image)| store.get(&image).ok());
+        found.flatten().is_some()
+    }
+
+    /// Returns the endpoint of a container engine.
+    pub fn endpoint(&self, kind: ProviderKind) -> Result<Endpoint> {
+        match kind {
+            ProviderKind::Podman => endpoint::podman(&self.caller),
+            _ => endpoint::docker(&self.caller),
+        }
+    }
+
+    /// Whether the provider may be available. If the caller did not name it, it is used only if so.
+    fn may_be_here(&self, kind: ProviderKind) -> bool {
+        let endpoint = |kind| self.endpoint(kind).ok();
+        match kind {
+            ProviderKind::Native | ProviderKind::Local | ProviderKind::Mock => true,
+            ProviderKind::Podman => endpoint(kind).is_some_and(|endpoint| endpoint.may_answer()),
+            // If both endpoints belong to the same engine, it is used only once, as Podman.
+            ProviderKind::Docker => endpoint(kind).is_some_and(|docker| {
+                let podman = endpoint(ProviderKind::Podman).is_some_and(|podman| podman.is_same(&docker));
+                docker.may_answer() && !podman
+            }),
+        }
+    }
+
+    fn candidates(&self) -> Vec<ProviderKind> {
+        match self.named {
+            Some(kind) => vec![kind],
+            None if !self.given.is_empty() => self.given.iter().map(|given| given.mode().key.provider).collect(),
+            None => Self::PROVIDERS.into_iter().filter(|kind| self.may_be_here(*kind)).collect(),
+        }
+    }
+
+    /// Calls each provider that may be available. It is an error if the named provider fails; the failures of others
+    /// are returned.
+    pub(crate) async fn each<T>(
+        &self,
+        mut call: impl AsyncFnMut(Arc<dyn Provider>) -> Result<T>,
+    ) -> Result<(Vec<(ProviderKind, T)>, Vec<Silent>)> {
+        let (mut done, mut silent) = (Vec::new(), Vec::new());
+        for provider in self.candidates() {
+            let called = match self.provider(provider) {
+                Ok(made) => call(made).await,
+                Err(error) => Err(error),
+            };
+            match called {
+                Ok(result) => done.push((provider, result)),
+                Err(error) if self.named.is_some() || self.unimplemented.is_some() => return Err(error),
+                Err(error) => silent.push(Silent { provider, error }),
+            }
+        }
+        Ok((done, silent))
+    }
+
+    /// Lists all sandboxes. It is an error if a named provider cannot list its sandboxes; others are reported.
+    pub async fn list(&self) -> Result<Listing> {
+        let (found, silent) = self.each(async |provider| provider.list().await).await?;
+        Ok(Listing { found: found.into_iter().flat_map(|(_, found)| found).collect(), silent })
+    }
+
+    /// Finds what killed programs left behind, and removes or only reports it.
+    pub async fn sweep(&self, action: Sweep) -> Result<(Vec<FoundLeftover>, Vec<Silent>)> {
+        let (found, silent) = self.each(async |provider| provider.sweep(action).await).await?;
+        let leftover = |(provider, found): (ProviderKind, Vec<Leftover>)| {
+            found.into_iter().map(move |what| FoundLeftover { provider: provider.name(), what })
+        };
+        Ok((found.into_iter().flat_map(leftover).collect(), silent))
+    }
+
+    /// Returns the providers that respond, and those that do not.
+    pub async fn responding(&self) -> Result<(Vec<Arc<dyn Provider>>, Vec<Silent>)> {
+        let (found, silent) = self.each(async |provider| provider.list().await.map(|_| provider.clone())).await?;
+        Ok((found.into_iter().map(|(_, provider)| provider).collect(), silent))
+    }
+
+    /// Finds a sandbox by its id, its name or the beginning of its id.
+    pub async fn find(&self, text: &str) -> Result<Sandbox> {
+        self.look_up(text).await.sandbox
+    }
+
+    /// Finds a sandbox like [`Self::find`], and also returns which providers could not be asked.
+    pub async fn look_up(&self, text: &str) -> LookUp {
+        let mut silent = Vec::new();
+        let sandbox = self.search(text, &mut silent).await;
+        LookUp { sandbox, silent }
+    }
+
+    async fn search(&self, text: &str, silent: &mut Vec<Silent>) -> Result<Sandbox> {
+        // Text that is not a valid id is not passed to a provider, which might use it in a path.
+        if SandboxId::new(text).is_err() {
+            return Err(Error::no_sandbox(printable(text)));
+        }
+        let mut asked = Vec::new();
+        for provider in self.candidates() {
+            let found = match self.provider(provider) {
+                Ok(made) => {
+                    asked.push((provider, made.clone()));
+                    Sandbox::find(made, text).await
+                }
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok(sandbox) => {
+                    silent.clear();
+                    return Ok(sandbox);
+                }
+                Err(error) if error.code() == ErrorCode::NotFound => {}
+                Err(error) => {
+                    asked.pop();
+                    silent.push(Silent { provider, error });
+                }
+            }
+        }
+        self.search_by_prefix(text, asked, silent).await
+    }
+
+    async fn search_by_prefix(
+        &self,
+        text: &str,
+        asked: Vec<(ProviderKind, Arc<dyn Provider>)>,
+        silent: &mut Vec<Silent>,
+    ) -> Result<Sandbox> {
+        let mut matches = Vec::new();
+        for (kind, provider) in asked {
+            match provider.list().await {
+                Ok(found) => matches.extend(
+                    found.into_iter().filter(|it| it.id.as_str().starts_with(text)).map(|it| (provider.clone(), it.id)),
+                ),
+                Err(error) => silent.push(Silent { provider: kind, error }),
+            }
+        }
+        match matches.as_slice() {
+            [(provider, id)] => {
+                silent.clear();
+                Sandbox::find(provider.clone(), id.as_str()).await
+            }
+            [] => match silent.pop() {
+                Some(Silent { error, .. }) if self.named.is_some() || self.unimplemented.is_some() => Err(error),
+                last => {
+                    silent.extend(last);
+                    Err(Error::no_sandbox(text))
+                }
+            },
+            several => {
+                let ids: Vec<&str> = several.iter().map(|(_, id)| id.as_str()).collect();
+                let message = format!("{text} matches {} ids: {}", ids.len(), ids.join(", "));
+                Err(Error::new(ErrorCode::InvalidConfig, message)
+                    .suggest(NextStep::advice("use more characters of the id")))
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Returns the first provider that the caller has made, if it has made any.
+    pub(crate) fn first_given(&self) -> Option<Arc<dyn Provider>> {
+        self.given.first().cloned()
+    }
+}

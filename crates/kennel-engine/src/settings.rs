@@ -1,0 +1,348 @@
+//! The settings in effect for a caller, from settings files and environment variables, and the trust they need.
+//!
+//! Processes in a sandbox can write to the project's settings. So each setting of a project that grants something needs
+//! the user's trust before it takes effect. Sections that a call does not use are neither checked nor need trust.
+
+pub mod trust;
+
+use crate::{Caller, Directories};
+use kennel_config::{
+    Config, ContainerSection, Environment, Grant, ImagesSection, KeyPath, Layered, Loaded, Location, PROFILES, Problem,
+    SandboxOverrides, SandboxSection, SearchPath, SettingsLayer, Sources, Tree,
+};
+use kennel_core::{Error, Result};
+use kennel_types::NextStep;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use trust::Trust;
+
+/// The section that only agents use.
+const AGENT: &str = "agent";
+
+/// The settings in effect. A profile, and the options of a call, override them.
+#[derive(Clone)]
+pub struct Settings {
+    /// Defaults for every sandbox.
+    pub sandbox: SandboxSection,
+    /// Settings for pulling and storing images.
+    pub images: ImagesSection,
+    container: ContainerSection,
+    /// Problems that did not prevent loading. A front end should show them.
+    pub warnings: Vec<Problem>,
+    /// Settings that are accepted but have no effect yet, and where they are.
+    pub without_effect: Vec<(String, Location)>,
+    /// All layers of settings; `None` if only the built-in defaults apply.
+    loaded: Option<Arc<Loaded>>,
+    /// The paths in the settings, resolved as they were when trust was checked.
+    paths: RealPaths,
+    trust: Option<PathBuf>,
+}
+
+impl Settings {
+    /// Returns the settings without profiles. Fails if the project's files grant something to sandboxes and are not
+    /// trusted.
+    pub fn load(caller: &Caller, directories: &Directories) -> Result<Self> {
+        Self::load_without(caller, directories, &[PROFILES, AGENT])
+    }
+
+    /// Returns the settings with all profiles. A profile needs trust when it is used: see [`Self::profile`].
+    pub fn load_with_profiles(caller: &Caller, directories: &Directories) -> Result<Self> {
+        Self::load_without(caller, directories, &[AGENT])
+    }
+
+    fn load_without(caller: &Caller, directories: &Directories, unused: &[&str]) -> Result<Self> {
+        let sources = SettingsSources::new(caller);
+        let Config { sandbox, images, container, .. } = Config::default();
+        let trust = Some(directories.trusted());
+        let paths = RealPaths::default();
+        let (warnings, without_effect) = (Vec::new(), Vec::new());
+        let mut settings = Self { sandbox, images, container, warnings, without_effect, loaded: None, paths, trust };
+        if !sources.has_any() {
+            return Ok(settings);
+        }
+        let loaded = sources.read(unused)?;
+        settings.warnings.clone_from(&loaded.warnings);
+        settings.without_effect = without_effect_in(&loaded);
+        let config = loaded.layered.config().map_err(|error| invalid(&error))?;
+        settings.loaded = Some(Arc::new(loaded));
+        settings.check_trust(|key| matches!(key[0].as_str(), "sandbox" | "images"))?;
+        (settings.sandbox, settings.images, settings.container) = (config.sandbox, config.images, config.container);
+        if settings.layer_of("sandbox.extraToolchains") == Some(SettingsLayer::Project) {
+            for path in &mut settings.sandbox.extra_toolchains {
+                *path = settings.paths.resolve(path).unwrap_or_else(|_| path.clone());
+            }
+        }
+        Ok(settings)
+    }
+
+    /// Refuses what the project's files grant at the chosen keys, unless the user trusts it.
+    fn check_trust(&self, chosen: impl Fn(&[String]) -> bool) -> Result<()> {
+        let (Some(loaded), Some(trust)) = (&self.loaded, &self.trust) else { return Ok(()) };
+        let mut grants = loaded.layered.grants(&|path| self.paths.resolve(path).ok());
+        grants.retain(|grant| chosen(grant.key.segments()));
+        if grants.is_empty() { Ok(()) } else { Trust::new(trust.clone()).check(loaded, &grants) }
+    }
+
+    /// Returns the time limit for a command in an existing sandbox, or `None` if none is set. No other setting applies
+    /// to an existing sandbox, so trust is checked only for this one.
+    pub fn command_timeout(caller: &Caller, directories: &Directories) -> Result<Option<Duration>> {
+        const KEY: &str = "sandbox.commandTimeout";
+        let sources = SettingsSources::new(caller);
+        if !sources.has_any() {
+            return Ok(None);
+        }
+        let loaded = sources.read(&[PROFILES, AGENT])?;
+        let mut grants = loaded.layered.grants(&|path| path.canonicalize().ok());
+        grants.retain(|grant| grant.key.to_string() == KEY);
+        if !grants.is_empty() {
+            Trust::new(directories.trusted()).check(&loaded, &grants)?;
+        }
+        let config = loaded.layered.config().map_err(|error| invalid(&error))?;
+        let is_set = loaded.layered.layer_of(KEY).is_some_and(|layer| layer != SettingsLayer::BuiltIn);
+        Ok(is_set.then_some(config.sandbox.command_timeout.0))
+    }
+
+    /// Returns the profile in which commands run if no other is named. Fails if a project chooses it, and is not
+    /// trusted.
+    pub fn default_profile(&self) -> Result<Option<&str>> {
+        let Some(name) = self.container.default_profile.as_deref().filter(|_| self.container.enabled) else {
+            return Ok(None);
+        };
+        self.check_trust(is_about_profiles)?;
+        Ok(Some(name))
+    }
+
+    /// Whether profiles are used.
+    pub fn profiles_enabled(&self) -> bool {
+        self.container.enabled
+    }
+
+    /// Returns the provider of profiles that name none.
+    pub(crate) fn profile_provider(&self) -> Result<Option<kennel_config::Provider>> {
+        self.check_trust(is_about_profiles)?;
+        Ok(self.container.runtime)
+    }
+
+    /// Returns the names of the profiles in the settings.
+    pub(crate) fn profile_names(&self) -> impl Iterator<Item = &str> {
+        self.container.profiles.keys().map(String::as_str)
+    }
+
+    /// Returns a profile of the settings, with its paths resolved. Fails if it grants something, comes from a project,
+    /// and is not trusted.
+    pub(crate) fn profile(&self, name: &str) -> Result<Option<SettingsProfile>> {
+        let Some(profile) = self.container.profiles.get(name) else { return Ok(None) };
+        let Some(loaded) = &self.loaded else { return Ok(None) };
+        let ours = |key: &[String]| is_about_profiles(key) || is_of_profile(key, name);
+        self.check_trust(ours)?;
+        let origins: Vec<_> = loaded
+            .layered
+            .settings()
+            .filter(|(key, _)| is_of_profile(key.segments(), name))
+            .map(|(_, setting)| setting.origin.clone())
+            .collect();
+        let of_project = origins.iter().find(|origin| origin.layer == SettingsLayer::Project);
+        let file = of_project.or_else(|| origins.first()).and_then(|origin| origin.file().map(Path::to_owned));
+        let mut overrides = profile.clone();
+        let resolve = |path: &Path| {
+            let missing = |error| crate::request::missing_path(path, &format!("container.profiles.{name}:"), error);
+            self.paths.resolve(path).map_err(missing)
+        };
+        for volume in &mut overrides.volumes {
+            volume.host = resolve(&volume.host)?;
+        }
+        for path in overrides.extra_toolchains.iter_mut().chain(&mut overrides.workspace) {
+            *path = resolve(path)?;
+        }
+        let project = of_project.and_then(|_| file.as_deref()?.parent().map(Path::to_owned));
+        Ok(Some(SettingsProfile { overrides, file, project }))
+    }
+
+    /// Removes the settings that have no meaning without a sandbox, and returns the keys that were set. Options of the
+    /// call are not removed: the provider refuses them.
+    pub(crate) fn without_sandbox(&mut self) -> Vec<String> {
+        // Settings that also apply to a plain process.
+        const KEPT: [&str; 12] = [
+            "enabled",
+            "provider",
+            "onUnavailable",
+            "command",
+            "env",
+            "labels",
+            "workspace",
+            "timeout",
+            "commandTimeout",
+            "startupTimeout",
+            "autoRemove",
+            "idleTimeout",
+        ];
+        let sandbox = std::mem::take(&mut self.sandbox);
+        self.sandbox = SandboxSection {
+            enabled: sandbox.enabled,
+            provider: sandbox.provider,
+            on_unavailable: sandbox.on_unavailable,
+            command: sandbox.command,
+            env: sandbox.env,
+            labels: sandbox.labels,
+            workspace: sandbox.workspace,
+            timeout: sandbox.timeout,
+            command_timeout: sandbox.command_timeout,
+            startup_timeout: sandbox.startup_timeout,
+            auto_remove: sandbox.auto_remove,
+            idle_timeout: sandbox.idle_timeout,
+            ..SandboxSection::default()
+        };
+        let Some(loaded) = &mut self.loaded else { return Vec::new() };
+        let dropped = Arc::make_mut(loaded).layered.forget(|key| match key.segments() {
+            [section, name, ..] => section == "sandbox" && !KEPT.contains(&name.as_str()),
+            _ => false,
+        });
+        let mut names: Vec<String> = dropped.iter().map(|key| key.segments()[1].clone()).collect();
+        names.dedup();
+        names
+    }
+
+    /// Resolves the symlinks in the path of a volume or of the workspace. Each path is resolved only once, so that the
+    /// path that is mounted is the one for which trust was checked.
+    pub(crate) fn real_path(&self, path: &Path) -> std::io::Result<PathBuf> {
+        self.paths.resolve(path)
+    }
+
+    /// Returns `value` if the setting at `key` is set explicitly, and `None` if the built-in default applies.
+    pub fn said<T>(&self, key: &str, value: T) -> Option<T> {
+        (self.layer_of(key)? != SettingsLayer::BuiltIn).then_some(value)
+    }
+
+    /// Returns the value at `key` as written in an environment variable, or `None` if another layer decides it.
+    pub fn in_environment(&self, key: &str) -> Option<&str> {
+        match self.layered()?.get(key).ok()?? {
+            Tree::Leaf(setting) if setting.origin.layer == SettingsLayer::Environment => setting.written.as_str(),
+            _ => None,
+        }
+    }
+
+    fn layered(&self) -> Option<&Layered> {
+        self.loaded.as_ref().map(|loaded| &loaded.layered)
+    }
+
+    fn layer_of(&self, key: &str) -> Option<SettingsLayer> {
+        self.layered()?.layer_of(key)
+    }
+}
+
+/// A profile of the settings.
+pub(crate) struct SettingsProfile {
+    pub(crate) overrides: SandboxOverrides,
+    /// The file that contains it.
+    pub(crate) file: Option<PathBuf>,
+    /// The directory of the project's file, if a project defines it or changes it.
+    pub(crate) project: Option<PathBuf>,
+}
+
+/// Whether the key is one of `container` that is about all profiles.
+fn is_about_profiles(key: &[String]) -> bool {
+    key[0] == "container" && key.get(1).is_some_and(|key| key != "profiles")
+}
+
+fn is_of_profile(key: &[String], name: &str) -> bool {
+    matches!(key, [container, profiles, own, ..] if container == "container" && profiles == "profiles" && own == name)
+}
+
+/// A cache of paths with their symlinks resolved. Each path is resolved only once.
+#[derive(Clone, Default)]
+pub struct RealPaths(Arc<Mutex<HashMap<PathBuf, std::result::Result<PathBuf, i32>>>>);
+
+impl RealPaths {
+    /// Returns the path with all symlinks resolved. Later calls return the same result, even if a symlink has changed.
+    pub fn resolve(&self, path: &Path) -> std::io::Result<PathBuf> {
+        let look = || path.canonicalize().map_err(|error| error.raw_os_error().unwrap_or_default());
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known.entry(path.to_owned()).or_insert_with(look).clone();
+        found.map_err(std::io::Error::from_raw_os_error)
+    }
+}
+
+/// The sources of a caller's settings: the current directory, the user's directory and the environment.
+pub struct SettingsSources {
+    /// The directory where the search for the project's files begins.
+    pub current_dir: PathBuf,
+    /// The directory of the user's file, if there is one.
+    pub user: Option<PathBuf>,
+    /// The environment variables.
+    pub environment: Environment,
+    users: Vec<u32>,
+}
+
+impl SettingsSources {
+    /// Returns the sources of this caller's settings.
+    pub fn new(caller: &Caller) -> Self {
+        Self {
+            current_dir: caller.current_dir.clone(),
+            user: Directories::config_of(caller),
+            environment: caller.environment(),
+            users: caller.users(),
+        }
+    }
+
+    /// Returns all paths that may contain settings.
+    pub fn search_paths(&self) -> Vec<SearchPath> {
+        kennel_config::paths(&self.current_dir, self.user.as_deref(), &self.users)
+    }
+
+    /// Whether there are any settings. This is much faster than reading them.
+    fn has_any(&self) -> bool {
+        self.environment.keys().any(|name| kennel_config::is_ours(name))
+            || self.search_paths().iter().any(|search_path| search_path.exists)
+    }
+
+    /// Reads all settings. If a section that sandboxes do not use is invalid, it is left out, and its problems are
+    /// returned as text.
+    pub fn read_all(&self) -> Result<(Loaded, Vec<String>)> {
+        match self.read(&[]) {
+            Ok(loaded) => Ok((loaded, Vec::new())),
+            Err(error) => {
+                let used = self.read(&["container", AGENT])?;
+                Ok((used, error.to_string().lines().map(ToOwned::to_owned).collect()))
+            }
+        }
+    }
+
+    fn read(&self, unused: &[&str]) -> Result<Loaded> {
+        let sources = Sources {
+            project: &self.current_dir,
+            user: self.user.as_deref(),
+            users: &self.users,
+            current: &self.current_dir,
+            environment: &self.environment,
+            flags: None,
+            unused,
+        };
+        kennel_config::load(&sources).map_err(|error| invalid(&error))
+    }
+}
+
+/// Returns what the project's files grant, for the user to read and trust.
+pub fn grants<'a>(loaded: &'a Loaded, paths: &RealPaths) -> Vec<Grant<'a>> {
+    loaded.layered.grants(&|path| paths.resolve(path).ok())
+}
+
+/// Returns the settings that are accepted but have no effect yet.
+fn without_effect_in(loaded: &Loaded) -> Vec<(String, Location)> {
+    let is_vm = |key: &KeyPath| key.segments().starts_with(&["sandbox".to_owned(), "vm".to_owned()]);
+    let mut set = loaded.layered.settings().filter(|(_, setting)| setting.origin.layer != SettingsLayer::BuiltIn);
+    let vm = set.find(|(key, _)| is_vm(key));
+    let vm = vm.map(|(_, setting)| ("sandbox.vm".to_owned(), setting.origin.at.clone()));
+    let agent = loaded.unused.iter().filter(|(section, _)| section == AGENT).cloned();
+    let mut found: Vec<(String, Location)> = agent.chain(vm).collect();
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    found.dedup_by(|(one, _), (other, _)| one == other);
+    found
+}
+
+/// Converts the problems in settings files to one error.
+pub fn invalid(error: &kennel_config::Error) -> Error {
+    let steps = [NextStep::LookUpSettings, NextStep::ShowSettings { key: None }];
+    Error::of_lines(error.code(), error.to_string().lines()).suggest(NextStep::either(steps))
+}

@@ -1,0 +1,130 @@
+//! `kennel profile exec`, and commands of `kennel run --profile`.
+
+use super::define::command_limit;
+use super::lifecycle::{report_changes, start};
+use crate::command::exec::InSandbox;
+use crate::completion;
+use crate::interact::Ending;
+use crate::lifecycle::Deadline;
+use crate::options::{EnvironmentOptions, Patience, ProgramOptions};
+use crate::result::{CommandReport, Phase};
+use kennel_core::{Result, Sandbox};
+use kennel_engine::Engine;
+use kennel_types::{Command, ErrorCode, ExecSpec};
+use std::collections::BTreeMap;
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel profile exec dev -- make test
+  kennel profile exec dev -c 'cd src && make'
+  kennel profile exec dev                      open a shell
+  kennel profile exec --json dev -- make test
+
+Exit status: the same as that of `kennel run`.";
+
+/// Run a command in the sandbox of a profile
+///
+/// Starts the sandbox if it does not run. Below the profile's workspace, the command runs in the same directory inside.
+/// Without a command, opens a shell on a terminal.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Exec {
+    /// Name of the profile
+    #[arg(add = completion::profiles())]
+    name: String,
+    #[command(flatten)]
+    program: ProgramOptions,
+    /// Working directory [default: the current one, seen from inside]
+    #[arg(short, long, value_name = "DIR")]
+    workdir: Option<String>,
+    #[command(flatten)]
+    env: EnvironmentOptions,
+    /// User to run as: a name or number, optionally with :group
+    #[arg(short, long)]
+    user: Option<String>,
+    /// Time limit for the command, for example 30s or 2h, or `none`
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<Patience>,
+    /// Collect the output and print one JSON object
+    #[arg(long, conflicts_with = "tty")]
+    json: bool,
+}
+
+impl Exec {
+    pub(super) async fn run(self, engine: &Engine) -> u8 {
+        let mut record = CommandReport::begin(self.json);
+        let outcome = self.outcome(engine, &mut record).await;
+        record.conclude(outcome, Ok(()))
+    }
+
+    async fn outcome(&self, engine: &Engine, record: &mut CommandReport) -> Result<Ending> {
+        let how = format!("kennel profile exec {}", self.name);
+        InProfile {
+            name: &self.name,
+            program: &self.program,
+            env: self.env.read()?,
+            workdir: self.workdir.clone(),
+            user: self.user.clone(),
+            timeout: self.timeout,
+            json: self.json,
+            how: &how,
+        }
+        .run(engine, record)
+        .await
+    }
+}
+
+/// A command that runs in the sandbox of a profile.
+pub(crate) struct InProfile<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) program: &'a ProgramOptions,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) workdir: Option<String>,
+    pub(crate) user: Option<String>,
+    pub(crate) timeout: Option<Patience>,
+    pub(crate) json: bool,
+    /// How this command was called, for hints.
+    pub(crate) how: &'a str,
+}
+
+impl InProfile<'_> {
+    /// Starts the sandbox if needed, and runs the command.
+    pub(crate) async fn run(self, engine: &Engine, record: &mut CommandReport) -> Result<Ending> {
+        let mut deadline = Deadline::begin(None)?;
+        let (sandbox, spec) = deadline.unless_ended(self.connect(engine, record)).await?;
+        InSandbox { program: self.program, spec, json: self.json, how: self.how }.run(&sandbox, deadline, record).await
+    }
+
+    async fn connect(&self, engine: &Engine, record: &mut CommandReport) -> Result<(Sandbox, ExecSpec)> {
+        const ATTEMPTS: u32 = 3;
+        let mut attempt = 1;
+        let sandbox = loop {
+            let started = start(engine, self.name, None).await?;
+            report_changes(self.name, &started);
+            match started.sandbox.keeper().await {
+                Ok(_) => break started.sandbox,
+                // It was idle, and stopped just after it was found running.
+                Err(error) if error.code() == ErrorCode::Stopped && attempt < ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error),
+            }
+        };
+        record.provider = Some(sandbox.provider().name());
+        record.sandbox = Some(sandbox.id().clone());
+        record.ended(Phase::Connect);
+        let profiles = engine.profiles()?;
+        let profile = profiles.get(self.name)?;
+        let mut spec = ExecSpec::new(Command::LoginShell);
+        spec.env.clone_from(&self.env);
+        spec.user.clone_from(&self.user);
+        spec.cwd = match &self.workdir {
+            Some(dir) => Some(dir.clone()),
+            None => profiles.directory_inside(&profile, &sandbox)?,
+        };
+        spec.timeout = match self.timeout {
+            Some(Patience(limit)) => limit,
+            None => command_limit(&profile.overrides),
+        };
+        record.timeout = spec.timeout;
+        Ok((sandbox, spec))
+    }
+}

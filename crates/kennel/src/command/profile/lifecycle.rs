@@ -1,0 +1,151 @@
+//! `kennel profile start`, `stop`, `restart` and `logs`.
+
+use super::profiles;
+use crate::completion;
+use crate::lifecycle::Deadline;
+use crate::output::print;
+use crate::progress::{Bars, while_waiting};
+use crate::report;
+use kennel_core::Result;
+use kennel_engine::Engine;
+use kennel_engine::profiles::Started;
+use kennel_types::Pull;
+
+const START_EXAMPLES: &str = "\
+Examples:
+  kennel profile start dev
+  kennel profile start --pull dev     pull the image first, even if it is present";
+
+const STOP_EXAMPLES: &str = "\
+Examples:
+  kennel profile stop dev";
+
+const RESTART_EXAMPLES: &str = "\
+Examples:
+  kennel profile restart dev
+  kennel profile restart --pull dev     use the newest image; volumes are kept";
+
+const LOGS_EXAMPLES: &str = "\
+Examples:
+  kennel profile logs dev
+  kennel profile logs --tail 50 -f dev";
+
+/// Start the sandbox of a profile
+///
+/// Creates it if there is none. It is no error if it already runs. Any number of starts at once create one sandbox.
+#[derive(Debug, clap::Args)]
+#[command(after_help = START_EXAMPLES)]
+pub(super) struct Start {
+    /// Name of the profile
+    #[arg(add = completion::profiles())]
+    name: String,
+    /// Pull the image even if it is present
+    #[arg(long)]
+    pull: bool,
+}
+
+impl Start {
+    pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
+        let mut deadline = Deadline::begin(None)?;
+        let started = deadline.unless_ended(start(engine, &self.name, self.pull.then_some(Pull::Always))).await?;
+        report_changes(&self.name, &started);
+        Ok(print(&self.name))
+    }
+}
+
+/// Starts the sandbox of a profile, and shows progress.
+pub(super) async fn start(engine: &Engine, name: &str, pull: Option<Pull>) -> Result<Started> {
+    let profiles = profiles(engine)?;
+    let bars = Bars::new(format!("starting profile {name}"));
+    let tell = |progress| bars.show(progress);
+    let work = profiles.start(name, pull, &tell);
+    while_waiting(&format!("starting profile {name}"), work).await
+}
+
+/// Tells the user if the sandbox differs from what the profile says by now.
+pub(super) fn report_changes(name: &str, started: &Started) {
+    if started.profile_changed {
+        report::note(&format!(
+            "profile {name} has changed since its sandbox was created; to apply it: kennel profile restart {name}"
+        ));
+    }
+    if started.image_changed {
+        report::note(&format!(
+            "the image has changed since the sandbox was created; to use it: kennel profile restart --pull {name}"
+        ));
+    }
+}
+
+/// Stop the sandbox of a profile
+///
+/// Asks all processes in it to end, and kills them after ten seconds. The next use starts it again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = STOP_EXAMPLES)]
+pub(super) struct Stop {
+    /// Name of the profile
+    #[arg(add = completion::profiles())]
+    name: String,
+}
+
+impl Stop {
+    pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
+        let profiles = profiles(engine)?;
+        if !while_waiting("stopping the sandbox", profiles.stop(&self.name)).await? {
+            report::note(&format!("profile {} was not running", self.name));
+        }
+        Ok(print(&self.name))
+    }
+}
+
+/// Restart the sandbox of a profile
+///
+/// If the profile has changed, or its image with --pull, the sandbox is created again: files that were written outside
+/// of the workspace, mounts and volumes are lost.
+#[derive(Debug, clap::Args)]
+#[command(after_help = RESTART_EXAMPLES)]
+pub(super) struct Restart {
+    /// Name of the profile
+    #[arg(add = completion::profiles())]
+    name: String,
+    /// Pull the image, and use it if it has changed
+    #[arg(long)]
+    pull: bool,
+}
+
+impl Restart {
+    pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
+        let profiles = profiles(engine)?;
+        let bars = Bars::new(format!("restarting profile {}", self.name));
+        let tell = |progress| bars.show(progress);
+        let work = profiles.restart(&self.name, self.pull, &tell);
+        let started = while_waiting("restarting the sandbox", work).await?;
+        drop(bars);
+        if started.created {
+            report::note("the sandbox was created again");
+        }
+        report_changes(&self.name, &started);
+        Ok(print(&self.name))
+    }
+}
+
+/// Show the output of a profile's main process
+#[derive(Debug, clap::Args)]
+#[command(after_help = LOGS_EXAMPLES)]
+pub(super) struct Logs {
+    /// Name of the profile
+    #[arg(add = completion::profiles())]
+    name: String,
+    /// Follow the output until the sandbox ends
+    #[arg(short, long)]
+    follow: bool,
+    /// Show only the last COUNT lines
+    #[arg(short = 'n', long, value_name = "COUNT")]
+    tail: Option<usize>,
+}
+
+impl Logs {
+    pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
+        let sandbox = profiles(engine)?.sandbox(&self.name).await?;
+        crate::command::logs::show(&sandbox, self.follow, self.tail).await
+    }
+}

@@ -15,12 +15,14 @@ pub struct Directories {
     state: PathBuf,
     data: PathBuf,
     config: Option<PathBuf>,
+    workspaces: PathBuf,
 }
 
 impl Directories {
     /// Uses these directories. `config` is the directory of the user's settings, if there is one.
     pub fn new(state: impl Into<PathBuf>, data: impl Into<PathBuf>, config: Option<PathBuf>) -> Self {
-        Self { state: state.into(), data: data.into(), config }
+        let data = data.into();
+        Self { workspaces: data.with_file_name("kennel-workspaces"), state: state.into(), data, config }
     }
 
     /// Returns the directories that the caller's environment names: `KENNEL_HOME`, or else the XDG directories.
@@ -28,7 +30,8 @@ impl Directories {
         let config = Self::config_of(caller);
         if let Some(home) = caller.path(KENNEL_HOME) {
             let home = caller.current_dir.join(home);
-            return Ok(Self { state: home.join("state"), data: home.join("data"), config });
+            let workspaces = home.join("workspaces");
+            return Ok(Self { state: home.join("state"), data: home.join("data"), config, workspaces });
         }
         let below_home = |part: &str| {
             caller.home().map(|home| home.join(part)).filter(|path| path.is_absolute()).ok_or_else(|| {
@@ -37,11 +40,8 @@ impl Directories {
             })
         };
         let or_below = |name, part| caller.absolute(name).map_or_else(|| below_home(part), Ok);
-        Ok(Self {
-            state: or_below(XDG_STATE_HOME, ".local/state")?.join("kennel"),
-            data: or_below(XDG_DATA_HOME, ".local/share")?.join("kennel"),
-            config,
-        })
+        let state = or_below(XDG_STATE_HOME, ".local/state")?.join("kennel");
+        Ok(Self::new(state, or_below(XDG_DATA_HOME, ".local/share")?.join("kennel"), config))
     }
 
     /// Returns the directory of the user's settings. Returns `None` if the environment names no home directory.
@@ -78,6 +78,12 @@ impl Directories {
     /// Returns the directory of the profiles.
     pub fn profiles(&self) -> PathBuf {
         self.data.join("profiles")
+    }
+
+    /// Returns the directory of workspaces that belong to one session each. It is not among Kennel's own directories,
+    /// because sandboxes see it.
+    pub fn workspaces(&self) -> PathBuf {
+        self.workspaces.clone()
     }
 
     /// Returns the file of the database.

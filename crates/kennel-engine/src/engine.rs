@@ -4,11 +4,11 @@
 //! needed.
 
 use crate::endpoint::{self, Endpoint};
-use crate::{Caller, Directories, Settings};
+use crate::{Applied, Caller, Directories, Failpoints, Plan, Sessions, Settings, Steps, Store};
 use kennel_config::ImagesSection;
 use kennel_core::{Error, Provider, Result, Sandbox, Sweep, printable};
 use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix};
-use kennel_image::{PullOptions, Store};
+use kennel_image::PullOptions;
 use kennel_types::{ErrorCode, Leftover, NetworkMode, NextStep, ProviderKind, SandboxId, SandboxInfo};
 use serde::Serialize;
 use std::sync::Arc;
@@ -41,6 +41,7 @@ pub struct Engine {
     given: Vec<Arc<dyn Provider>>,
     /// The native provider, if it has already started to prepare a sandbox.
     native: Option<Arc<kennel_native::Native>>,
+    failpoints: Failpoints,
 }
 
 /// The sandboxes of all providers, and the providers that could not list theirs.
@@ -87,7 +88,8 @@ impl Engine {
     /// Creates an engine for a caller, with the providers of this machine. Nothing is read or written yet.
     pub fn new(caller: Caller) -> Self {
         let directories = Directories::find(&caller).ok();
-        Self { caller, directories, named: None, unimplemented: None, given: Vec::new(), native: None }
+        let failpoints = Failpoints::default();
+        Self { caller, directories, named: None, unimplemented: None, given: Vec::new(), native: None, failpoints }
     }
 
     /// Creates an engine with directories and providers that the caller has made. Only these providers are used.
@@ -97,7 +99,18 @@ impl Engine {
         providers: impl IntoIterator<Item = Arc<dyn Provider>>,
     ) -> Self {
         let given = providers.into_iter().collect();
-        Self { caller, directories: Some(directories), named: None, unimplemented: None, given, native: None }
+        Self { directories: Some(directories), given, ..Self::new(caller) }
+    }
+
+    /// Lets a test end the process at each named step.
+    #[must_use]
+    pub fn with_failpoints(self, failpoints: Failpoints) -> Self {
+        Self { failpoints, ..self }
+    }
+
+    /// Returns the failpoints.
+    pub(crate) fn failpoints(&self) -> &Failpoints {
+        &self.failpoints
     }
 
     /// Restricts the engine to one provider.
@@ -215,7 +228,7 @@ impl Engine {
     fn make_native(&self, directories: &Directories, pull: PullOptions) -> kennel_native::Native {
         let native = kennel_native::Native::new(directories.provider_state("native"), directories.programs());
         let native = native.hiding(directories.all()).beside_engines(endpoint::sockets(&self.caller));
-        match Store::open(directories.images()) {
+        match kennel_image::Store::open(directories.images()) {
             Ok(store) => native.with_images(store, pull),
             // The store may belong to another user. That is an error only if an image is requested.
             Err(_) => native,
@@ -241,8 +254,8 @@ impl Engine {
     }
 
     /// Opens Kennel's image store.
-    pub fn images(&self) -> Result<Store> {
-        Store::open(self.directories()?.images())
+    pub fn images(&self) -> Result<kennel_image::Store> {
+        kennel_image::Store::open(self.directories()?.images())
     }
 
     /// Returns the layers of images that native sandboxes use.
@@ -328,6 +341,38 @@ impl Engine {
     pub async fn responding(&self) -> Result<(Vec<Arc<dyn Provider>>, Vec<Silent>)> {
         let (found, silent) = self.each(async |provider| provider.list().await.map(|_| provider.clone())).await?;
         Ok((found.into_iter().map(|(_, provider)| provider).collect(), silent))
+    }
+
+    /// Opens the store of sessions, with the providers that may be available. Also returns the providers that could not
+    /// be created. No other method opens the database.
+    pub async fn sessions(&self) -> Result<(Sessions, Vec<Silent>)> {
+        let (mut providers, mut silent) = (Vec::new(), Vec::new());
+        for provider in self.candidates() {
+            match self.provider(provider) {
+                Ok(made) => providers.push(made),
+                Err(error) if self.named.is_some() => return Err(error),
+                Err(error) => silent.push(Silent { provider, error }),
+            }
+        }
+        let store = Store::open(self.directories()?.database()).await?;
+        Ok((Sessions::with_failpoints(store, providers, &self.failpoints), silent))
+    }
+
+    /// Compares the sessions with the sandboxes that exist and, with `apply`, completes what was interrupted. Returns
+    /// `None` if there never was a session.
+    pub async fn reconcile(&self, apply: bool) -> Result<Option<(Plan, Vec<Applied>)>> {
+        if !self.directories()?.database().exists() {
+            return Ok(None);
+        }
+        let (sessions, _) = self.sessions().await?;
+        let plan = sessions.plan().await?;
+        let applied = if apply { sessions.apply(&plan).await? } else { Vec::new() };
+        Ok(Some((plan, applied)))
+    }
+
+    /// Creates a provider for sandboxes that stay, with a named step around each effect.
+    pub(crate) fn stepped_provider(&self, kind: ProviderKind, settings: &Settings) -> Result<Arc<dyn Provider>> {
+        Ok(Steps::new(self.provider_with(kind, settings)?, self.failpoints.clone()))
     }
 
     /// Finds a sandbox by its id, its name or the beginning of its id.

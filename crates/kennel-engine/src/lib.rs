@@ -5,20 +5,39 @@
 
 pub mod caller;
 mod choose;
+mod claim;
 mod directories;
 pub mod endpoint;
 mod engine;
+mod failpoint;
 mod filter;
 pub mod profiles;
+mod reconcile;
 pub mod request;
+mod session;
+mod sessions;
 pub mod settings;
+mod steps;
+mod store;
 mod volumes;
 
 pub use caller::Caller;
 pub use choose::{Choice, Directly, PassedOver};
 pub use directories::Directories;
 pub use engine::{Engine, FoundLeftover, Listing, LookUp, Silent};
+pub use failpoint::Failpoints;
 pub use filter::Filter;
 pub use profiles::{Profile, ProfileStatus, Profiles};
+pub use reconcile::{Action, Applied, Effect, Foreign, Plan, Unlisted, Unneeded};
+pub use session::{
+    Cause, EventFilter, LOG_LINES, Session, SessionEvent, SessionFilter, SessionId, SessionState, SessionSummary,
+    Wanted,
+};
+pub use sessions::{
+    GitCredentials, OpenProgress, OpenSession, SECRET_VARIABLE, SESSION_VARIABLE, STOP_GRACE, SessionWorkspace,
+    Sessions,
+};
 pub use settings::Settings;
+pub use steps::Steps;
+pub use store::{Store, StoreProblem};
 pub use volumes::{FoundVolume, VolumeListing};

@@ -246,7 +246,10 @@ impl Profiles<'_> {
     }
 
     fn write(&self, key: &str, name: &str, document: &ProfileDocument) -> Result<()> {
-        document::write(&self.dir, key, name, document)
+        self.engine.failpoints().reach("profile: before write");
+        let written = document::write(&self.dir, key, name, document);
+        self.engine.failpoints().reach("profile: after write");
+        written
     }
 
     async fn lock(&self, key: &str) -> Result<document::Lock> {

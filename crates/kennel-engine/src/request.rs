@@ -132,6 +132,7 @@ pub fn spec(
         env,
         labels,
         session: None,
+        store: None,
         project: workspace.as_deref().map(project_of),
         profile: None,
         user: overrides.user.clone().or_else(|| set.user.clone()),

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use crate::{Caller, Directories};
     use kennel_core::{RemoveOptions, Sandbox};
-    use kennel_mock::{Fault, Mock};
+    use kennel_mock::{Call, Fault, Mock};
     use kennel_types::{Cache, SandboxSpec};
 
     fn engine(mocks: &[&Mock]) -> Engine {
@@ -118,11 +118,11 @@ mod tests {
     async fn a_failed_listing_has_no_unused_volumes() {
         let mock = Mock::new();
         sandbox(&mock, "gone").await.remove(RemoveOptions::default()).await.unwrap();
-        mock.fault(Fault::ListFails(ErrorCode::NotAvailable));
+        mock.fault(Fault::Fails(Call::Volumes, ErrorCode::NotAvailable));
         let listing = engine(&[&mock]).volumes(VolumeOptions::default()).await.unwrap();
         assert_eq!(listing.silent.len(), 1);
         assert!(listing.unused(true).is_empty());
-        mock.fault(Fault::ListFails(ErrorCode::NotAvailable));
+        mock.fault(Fault::Fails(Call::Volumes, ErrorCode::NotAvailable));
         let only = engine(&[&mock]).only(kennel_types::ProviderKind::Mock);
         assert!(only.volumes(VolumeOptions::default()).await.is_err());
     }

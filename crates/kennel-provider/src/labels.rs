@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 pub const KENNEL: &str = "kennel";
 /// The session that a sandbox belongs to.
 pub const SESSION: &str = "kennel.session";
+/// The store that has recorded the session. Without this label, the session is only a name that a user chose.
+pub const STORE: &str = "kennel.store";
 /// The project that a sandbox belongs to.
 pub const PROJECT: &str = "kennel.project";
 /// The profile that a sandbox was made from.
@@ -29,7 +31,7 @@ pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
 
 /// Kennel's own labels of a sandbox that was made on behalf of `owner`.
 pub fn own_labels(spec: &SandboxSpec, owner: Owner) -> BTreeMap<String, String> {
-    let belongs = [(SESSION, &spec.session), (PROJECT, &spec.project), (PROFILE, &spec.profile)];
+    let belongs = [(SESSION, &spec.session), (STORE, &spec.store), (PROJECT, &spec.project), (PROFILE, &spec.profile)];
     let belongs = belongs.into_iter().filter_map(|(key, value)| Some((key, value.clone()?)));
     let always = [(KENNEL, "true".to_owned()), (OWNER, format!("{}:{}", owner.uid, owner.gid))];
     always.into_iter().chain(belongs).map(|(key, value)| (key.to_owned(), value)).collect()

@@ -55,6 +55,26 @@ pub enum NextStep {
     /// Remove what killed programs left behind, or a sandbox that is no longer needed.
     CollectGarbage,
 
+    /// List the sessions.
+    ListSessions,
+    /// Start the session again.
+    StartSession {
+        /// The name or id of the session.
+        name: String,
+    },
+    /// Stop the running session, or remove it although it runs.
+    StopOrRemoveSession {
+        /// The name or id of the session.
+        name: String,
+    },
+    /// Show what is recorded of the session.
+    ShowSession {
+        /// The name or id of the session.
+        name: String,
+    },
+    /// Take over the sandboxes of a lost store.
+    AdoptSandboxes,
+
     /// Give a field of the request a value.
     Set {
         /// The field.

@@ -27,6 +27,8 @@ pub struct SandboxSpec {
     pub labels: BTreeMap<String, String>,
     /// The session that it belongs to, by its id.
     pub session: Option<String>,
+    /// The store that has recorded the session, by its random id. A session without a store is only a name.
+    pub store: Option<String>,
     /// The project that it belongs to: the directory of a repository, or whatever else the caller calls a project.
     pub project: Option<String>,
     /// The profile that it was made from, by its name.

@@ -2,7 +2,7 @@
 
 use crate::command::{
     attach, build, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect, logs, ls, pause,
-    profile, rename, rm, run, setup, start, stats, stop, version, volume, wait,
+    profile, rename, rm, run, session, setup, start, stats, stop, version, volume, wait,
 };
 use crate::provider_name::ProviderName;
 use crate::{environment, help, report};
@@ -77,6 +77,7 @@ enum Command {
     Stats(stats::Stats),
     Events(events::Events),
     Profile(profile::Profile),
+    Session(session::SessionCommand),
     Exec(exec::Exec),
     Attach(attach::Attach),
     Logs(logs::Logs),
@@ -191,6 +192,7 @@ impl Cli {
             Command::Ls(command) => command.run(engine).await,
             Command::Inspect(command) => command.run(engine).await,
             Command::Profile(command) => command.run(engine).await,
+            Command::Session(command) => command.run(engine).await,
             Command::Exec(command) => command.run(engine).await,
             Command::Attach(command) => command.run(engine).await,
             Command::Logs(command) => command.run(engine).await,

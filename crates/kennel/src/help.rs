@@ -13,7 +13,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "events",
         ],
     ),
-    ("Profiles", &["profile"]),
+    ("Profiles and sessions", &["profile", "session"]),
     ("Commands and files", &["exec", "attach", "logs", "cp"]),
     ("Volumes", &["volume"]),
     ("Images", &["image", "build"]),

@@ -129,13 +129,13 @@ pub(crate) async fn remove(sandbox: &Sandbox) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_mock::{Fault, Mock};
+    use kennel_mock::{Call, Fault, Mock};
 
     #[tokio::test]
     async fn a_failed_removal_keeps_its_code() {
         let mock = Mock::new();
         let sandbox = Sandbox::create(Arc::new(mock.clone()), &SandboxSpec::default()).await.unwrap();
-        mock.fault(Fault::RemoveFails(ErrorCode::NotAvailable));
+        mock.fault(Fault::Fails(Call::Remove, ErrorCode::NotAvailable));
         let error = remove(&sandbox).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::NotAvailable, "{error}");
         let name = sandbox.id().to_string();

@@ -7,6 +7,7 @@ mod cli;
 mod command;
 mod completion;
 mod environment;
+mod git_credentials;
 mod help;
 mod input;
 mod interact;

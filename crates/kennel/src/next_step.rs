@@ -39,6 +39,13 @@ pub(crate) fn words(step: &NextStep) -> String {
         NextStep::ListVolumes => "kennel volume ls".into(),
         NextStep::CreateLastingSandbox => "use kennel create --start for a sandbox that stays".into(),
         NextStep::CollectGarbage => "kennel gc, or kennel rm a sandbox".into(),
+        NextStep::ListSessions => "kennel session ls".into(),
+        NextStep::StartSession { name } => format!("kennel session start {name}"),
+        NextStep::StopOrRemoveSession { name } => {
+            format!("kennel session stop {name}, or kennel session rm --force {name}")
+        }
+        NextStep::ShowSession { name } => format!("kennel session show {name}"),
+        NextStep::AdoptSandboxes => "kennel session adopt".into(),
 
         NextStep::Set { field, values } if values.is_empty() => set(*field),
         NextStep::Set { field, values } => format!("use {} {}", flag(*field), one_of(values)),

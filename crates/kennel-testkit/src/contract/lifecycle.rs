@@ -348,7 +348,14 @@ pub async fn labels_and_settings_are_returned(stage: &Stage) {
     let session = SandboxSpec { session: Some("s-1".into()), ..stage.spec() };
     let info = stage.create(&session).await.inspect().await.unwrap();
     assert_eq!(info.labels.get("kennel.session").map(String::as_str), Some("s-1"));
-    assert_eq!(info.labels.get("kennel.project"), None);
+    assert_eq!((info.labels.get("kennel.project"), info.labels.get("kennel.store")), (None, None));
+    let stored = SandboxSpec { store: Some("0123abcd".into()), ..session };
+    let id = stage.create(&stored).await.id().clone();
+    // A later process lists it with both labels: reconciliation depends on that.
+    let listed = stage.reopen().list().await.unwrap();
+    let labels = &listed.iter().find(|info| info.id == id).expect("it is listed").labels;
+    let label = |name: &str| labels.get(name).map(String::as_str);
+    assert_eq!((label("kennel.session"), label("kennel.store")), (Some("s-1"), Some("0123abcd")));
 }
 
 /// Labels with the prefix of Kennel's own are refused.

@@ -9,6 +9,7 @@ mod failures;
 mod git;
 mod images;
 mod lifecycle;
+mod profiles;
 mod run;
 mod settings;
 mod suite;

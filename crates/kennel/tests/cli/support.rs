@@ -1,6 +1,7 @@
 //! The program under test in a home of its own, and a sweep afterwards that finds what was left.
 
 use kennel_testkit::net::sandbox_interfaces;
+use kennel_testkit::podman::Service;
 use kennel_testkit::{Home, Net, docker, host, within_blocking};
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -31,7 +32,8 @@ pub(crate) struct Kennel {
     pub(crate) home: Home,
     pub(crate) provider: &'static str,
     image: Option<String>,
-    docker_host: Option<String>,
+    /// The variable that names the engine, and its address.
+    engine: Option<(&'static str, String)>,
     /// A network of its own where sandboxes have some: no rule of this machine is touched.
     pub(crate) net: Option<Net>,
 }
@@ -76,16 +78,20 @@ impl Kennel {
         if provider == "native" {
             assert!(rustix::process::geteuid().is_root(), "the tests of native need root");
         }
-        let engine = (provider == "docker").then(docker::socket);
-        let image = engine.as_deref().map(docker::image_on);
-        let docker_host = engine.map(|socket| format!("unix://{}", socket.display()));
-        let net = (provider != "docker" && rustix::process::geteuid().is_root()).then(Net::alone);
-        Self { home: Home::new(), provider, image, docker_host, net }
+        let socket = match provider {
+            "docker" => Some(("DOCKER_HOST", docker::socket())),
+            "podman" => Some(("CONTAINER_HOST", Service::Root.socket())),
+            _ => None,
+        };
+        let image = socket.as_ref().map(|(_, socket)| docker::image_on(socket));
+        let net = (socket.is_none() && rustix::process::geteuid().is_root()).then(Net::alone);
+        let engine = socket.map(|(variable, socket)| (variable, format!("unix://{}", socket.display())));
+        Self { home: Home::new(), provider, image, engine, net }
     }
 
     /// The same, on the network that everyone else is on.
     pub(crate) fn among_others(provider: &'static str) -> Self {
-        Self { home: Home::new(), provider, image: None, docker_host: None, net: None }
+        Self { home: Home::new(), provider, image: None, engine: None, net: None }
     }
 
     /// The image that it runs, where it runs one.
@@ -106,8 +112,8 @@ impl Kennel {
             .env("PATH", kennel_testkit::environment::variable("PATH").expect("PATH is set"))
             .env("KENNEL_HOME", self.home.path());
         command.env("HOME", self.home.path());
-        if let Some(host) = &self.docker_host {
-            command.env("DOCKER_HOST", host);
+        if let Some((variable, address)) = &self.engine {
+            command.env(variable, address);
         }
         command.args(["--provider", self.provider]).args(&args[..1]);
         if let (Some(image), "run" | "create") = (&self.image, args[0]) {

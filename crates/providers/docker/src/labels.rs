@@ -3,7 +3,7 @@
 use kennel_types::SandboxId;
 use std::collections::{BTreeMap, HashMap};
 
-pub(crate) use kennel_provider::labels::{KENNEL, PROFILE, PROJECT, SESSION, own_labels};
+pub(crate) use kennel_provider::labels::{KENNEL, PROFILE, PROJECT, SESSION, STORE, own_labels};
 
 /// The sandbox's id.
 pub(crate) const ID: &str = "kennel.id";
@@ -38,7 +38,7 @@ pub(crate) const AUTO_REMOVE: &str = "kennel.auto-remove";
 pub(crate) const STARTUP: &str = "kennel.startup-ms";
 
 /// Those that a container has only if they say something. They are written empty, so that an image's own do not count.
-const MAY_BE_EMPTY: [&str; 3] = [SESSION, PROJECT, PROFILE];
+const MAY_BE_EMPTY: [&str; 4] = [SESSION, STORE, PROJECT, PROFILE];
 
 /// The labels as they are told: without those that say nothing.
 pub(crate) fn told(labels: &HashMap<String, String>) -> BTreeMap<String, String> {

@@ -703,6 +703,7 @@ mod tests {
                 "kennel.project=/home/ann/project",
                 "kennel.session=",
                 "kennel.startup-ms=10000",
+                "kennel.store=",
                 "kennel.workdir=/workspace",
                 "kennel=true",
                 "team=a",

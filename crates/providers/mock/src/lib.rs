@@ -13,7 +13,7 @@ mod streams;
 mod tree;
 mod volumes;
 
-pub use script::{Answer, Fault, Gate};
+pub use script::{Answer, Call, Fault, Gate};
 
 use keeper::{End, Keeper};
 use kennel_core::{
@@ -96,10 +96,20 @@ impl Mock {
         self.world.script.ran()
     }
 
-    fn faulty(&self, pick: impl Fn(&Fault) -> Option<ErrorCode>) -> Result<()> {
-        match self.world.script.take(pick) {
-            Some(code) => Err(Error::new(code, "the mock was told to fail")),
-            None => Ok(()),
+    /// Carries out a call, unless a fault prevents it, and returns its reply, unless a fault loses it.
+    async fn unless_faulty<T>(&self, call: Call, act: impl Future<Output = Result<T>>) -> Result<T> {
+        let script = &self.world.script;
+        let told = |fault: &Fault| match fault {
+            Fault::Fails(of, code) if *of == call => Some(*code),
+            _ => None,
+        };
+        if let Some(code) = script.take(told) {
+            return Err(Error::new(code, "the mock was told to fail"));
+        }
+        let done = act.await?;
+        match script.take(|fault| (*fault == Fault::ReplyLost(call)).then_some(())) {
+            Some(()) => Err(Error::new(ErrorCode::NotAvailable, "the mock was told to lose its reply")),
+            None => Ok(done),
         }
     }
 
@@ -215,22 +225,13 @@ impl MockSandbox {
     }
 }
 
-#[async_trait::async_trait]
-impl Provider for Mock {
-    fn mode(&self) -> &'static Mode {
-        Mode::first_of(ProviderKind::Mock)
-    }
-
-    async fn probe(&self) -> Availability {
-        Availability { available: true, detail: "in memory".into(), next_step: None }
-    }
-
-    async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo> {
+/// The calls without their faults.
+impl Mock {
+    fn create_now(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo> {
         let network = require(self.mode(), spec)?;
         if spec.owner.is_some() {
             return Err(Error::unsupported(self.name(), "files that belong to a user outside"));
         }
-        self.faulty(|fault| if let Fault::CreateFails(code) = fault { Some(*code) } else { None })?;
         let mut rooms = self.world.rooms();
         if is_taken(&rooms, id.as_str(), None) {
             return Err(taken(id.as_str()));
@@ -261,7 +262,7 @@ impl Provider for Mock {
         Ok(info)
     }
 
-    async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
+    fn rename_now(&self, id: &SandboxId, name: &str) -> Result<()> {
         check_name(name)?;
         let mut rooms = self.world.rooms();
         let room = rooms.get(id).ok_or_else(|| Error::no_sandbox(id))?;
@@ -277,16 +278,13 @@ impl Provider for Mock {
         Ok(())
     }
 
-    async fn start(&self, id: &SandboxId) -> Result<()> {
+    fn start_now(&self, id: &SandboxId) -> Result<()> {
         let script = self.world.script.clone();
         let keeper = self.room(id, |room| {
             if !permit(room.name(id), room.status, room.spec.tied, Operation::Start)? {
                 return Ok(None);
             }
             let start_failed = |why: &str| Error::new(ErrorCode::StartFailed, format!("start sandbox {id}: {why}"));
-            if script.take(|fault| (*fault == Fault::StartFails).then_some(())).is_some() {
-                return Err(start_failed("the mock was told to fail"));
-            }
             room.log.open(true);
             let keeper = Keeper::start(&room.spec, room.workdir(), room.tree.clone(), room.log.clone(), script)
                 .map_err(|failure| {
@@ -312,7 +310,7 @@ impl Provider for Mock {
         Ok(())
     }
 
-    async fn stop(&self, id: &SandboxId, _grace: Duration) -> Result<()> {
+    async fn stop_now(&self, id: &SandboxId) -> Result<()> {
         if let Some(keeper) = self.room(id, |room| Ok(room.keeper.clone()))? {
             keeper.shut_down(End::Stopped);
             let end = keeper.ended().await;
@@ -321,14 +319,13 @@ impl Provider for Mock {
         Ok(())
     }
 
-    async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
-        self.faulty(|fault| if let Fault::RemoveFails(code) = fault { Some(*code) } else { None })?;
+    async fn remove_now(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
         let up = self.room(id, |room| {
             permit(room.name(id), room.status, room.spec.tied, options.operation())?;
             Ok(room.status.is_up())
         })?;
         if up {
-            self.stop(id, Duration::ZERO).await?;
+            self.stop_now(id).await?;
         }
         let mut rooms = self.world.rooms();
         if options.volumes {
@@ -340,51 +337,103 @@ impl Provider for Mock {
         Ok(())
     }
 
-    async fn volumes(&self, options: VolumeOptions) -> Result<Vec<VolumeInfo>> {
-        self.faulty(|fault| if let Fault::ListFails(code) = fault { Some(*code) } else { None })?;
+    fn volumes_now(&self, options: VolumeOptions) -> Vec<VolumeInfo> {
         let rooms = self.world.rooms();
-        Ok(self.world.volumes().list(&rooms, options, self.name()))
+        self.world.volumes().list(&rooms, options, self.name())
     }
 
-    async fn remove_volume(&self, name: &str) -> Result<()> {
+    fn remove_volume_now(&self, name: &str) -> Result<()> {
         let rooms = self.world.rooms();
         self.world.volumes().remove(name, &rooms)
     }
 
-    async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
+    fn get_now(&self, id_or_name: &str) -> Result<SandboxInfo> {
         let rooms = self.world.rooms();
         let found =
             rooms.iter().find(|(id, room)| id.as_str() == id_or_name || room.spec.name.as_deref() == Some(id_or_name));
         found.map(|(id, room)| room.info(id, self.mode())).ok_or_else(|| Error::no_sandbox(id_or_name))
     }
 
-    async fn list(&self) -> Result<Vec<SandboxInfo>> {
-        self.faulty(|fault| if let Fault::ListFails(code) = fault { Some(*code) } else { None })?;
-        Ok(self.world.rooms().iter().map(|(id, room)| room.info(id, self.mode())).collect())
+    fn list_now(&self) -> Vec<SandboxInfo> {
+        self.world.rooms().iter().map(|(id, room)| room.info(id, self.mode())).collect()
     }
 
-    async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
+    fn dial_now(&self, id: &SandboxId) -> Result<Dialed> {
         let (keeper, owner) = self.room(id, |room| {
             permit(room.name(id), room.status, room.spec.tied, Operation::Connect)?;
             let keeper = room.keeper.clone().ok_or_else(|| Error::stopped(id))?;
             Ok((keeper, room.spec.tied && !std::mem::replace(&mut room.owner_came, true)))
         })?;
-        self.faulty(|fault| if let Fault::DialFails(code) = fault { Some(*code) } else { None })?;
         let fault = self.world.script.take(|fault| fault.is_of_a_connection().then(|| fault.clone()));
         let (ours, theirs) = tokio::io::duplex(PIPE);
         tokio::spawn(keeper.serve(theirs, fault));
         Ok(Dialed { stream: Box::new(ours), token: None, owner })
     }
 
+    fn watch_now(&self) -> EventStream {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.world.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+        Box::pin(futures_util::stream::unfold(receiver, async |mut receiver| {
+            receiver.recv().await.map(|event| (Ok(event), receiver))
+        }))
+    }
+}
+
+#[async_trait::async_trait]
+impl Provider for Mock {
+    fn mode(&self) -> &'static Mode {
+        Mode::first_of(ProviderKind::Mock)
+    }
+
+    async fn probe(&self) -> Availability {
+        Availability { available: true, detail: "in memory".into(), next_step: None }
+    }
+
+    async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo> {
+        self.unless_faulty(Call::Create, async { self.create_now(id, spec) }).await
+    }
+
+    async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
+        self.unless_faulty(Call::Rename, async { self.rename_now(id, name) }).await
+    }
+
+    async fn start(&self, id: &SandboxId) -> Result<()> {
+        self.unless_faulty(Call::Start, async { self.start_now(id) }).await
+    }
+
+    async fn stop(&self, id: &SandboxId, _grace: Duration) -> Result<()> {
+        self.unless_faulty(Call::Stop, self.stop_now(id)).await
+    }
+
+    async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
+        self.unless_faulty(Call::Remove, self.remove_now(id, options)).await
+    }
+
+    async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
+        self.unless_faulty(Call::Get, async { self.get_now(id_or_name) }).await
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxInfo>> {
+        self.unless_faulty(Call::List, async { Ok(self.list_now()) }).await
+    }
+
+    async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
+        self.unless_faulty(Call::Dial, async { self.dial_now(id) }).await
+    }
+
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream> {
-        self.room(id, |room| Ok(room.log.read(options)))
+        self.unless_faulty(Call::Logs, async { self.room(id, |room| Ok(room.log.read(options))) }).await
     }
 
     async fn watch(&self) -> Result<EventStream> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        self.world.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
-        Ok(Box::pin(futures_util::stream::unfold(receiver, async |mut receiver| {
-            receiver.recv().await.map(|event| (Ok(event), receiver))
-        })))
+        self.unless_faulty(Call::Watch, async { Ok(self.watch_now()) }).await
+    }
+
+    async fn volumes(&self, options: VolumeOptions) -> Result<Vec<VolumeInfo>> {
+        self.unless_faulty(Call::Volumes, async { Ok(self.volumes_now(options)) }).await
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        self.unless_faulty(Call::RemoveVolume, async { self.remove_volume_now(name) }).await
     }
 }

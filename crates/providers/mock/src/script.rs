@@ -82,19 +82,60 @@ impl Gate {
     }
 }
 
+/// A call of a provider that a fault can hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `create`.
+    Create,
+    /// `start`.
+    Start,
+    /// `stop`.
+    Stop,
+    /// `remove`.
+    Remove,
+    /// `rename`.
+    Rename,
+    /// `get`.
+    Get,
+    /// `list`.
+    List,
+    /// `dial`.
+    Dial,
+    /// `logs`.
+    Logs,
+    /// `watch`.
+    Watch,
+    /// `volumes`.
+    Volumes,
+    /// `remove_volume`.
+    RemoveVolume,
+}
+
+impl Call {
+    /// All calls.
+    pub const ALL: [Self; 12] = [
+        Self::Create,
+        Self::Start,
+        Self::Stop,
+        Self::Remove,
+        Self::Rename,
+        Self::Get,
+        Self::List,
+        Self::Dial,
+        Self::Logs,
+        Self::Watch,
+        Self::Volumes,
+        Self::RemoveVolume,
+    ];
+}
+
 /// A fault that happens once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The next `create` fails.
-    CreateFails(ErrorCode),
-    /// The next `start` fails.
-    StartFails,
-    /// The next `list` fails.
-    ListFails(ErrorCode),
-    /// The next `remove` fails, and removes nothing.
-    RemoveFails(ErrorCode),
-    /// The next `dial` fails.
-    DialFails(ErrorCode),
+    /// The next call of this kind fails, and has no effect.
+    Fails(Call, ErrorCode),
+    /// The next call of this kind that succeeds has its effect, but its reply is lost: it returns `not_available`.
+    ReplyLost(Call),
     /// The next connection ends after this many frames from the keeper, including its welcome.
     HangUpAfter(usize),
     /// The next connection sends these bytes after its welcome, and nothing else.

@@ -1,8 +1,8 @@
 //! What a test can tell the mock to do, and that the library above it stands it: an error in good time, never a panic
 //! or a hang.
 
-use kennel_core::{Error, ExecEvent, Piece, Provider, Sandbox, WriteOptions};
-use kennel_mock::{Answer, Fault, Gate, Mock};
+use kennel_core::{Error, ExecEvent, LogOptions, Piece, Provider, RemoveOptions, Sandbox, VolumeOptions, WriteOptions};
+use kennel_mock::{Answer, Call, Fault, Gate, Mock};
 use kennel_proto::Channel;
 use kennel_types::{ErrorCode, ExecSpec, NextStep, SandboxSpec, Status};
 use proptest::prelude::*;
@@ -76,10 +76,10 @@ async fn a_keeper_without_sparse_files_gets_the_whole_file() {
 #[tokio::test]
 async fn a_fault_fails_one_lifecycle_call() {
     let mock = Mock::new();
-    mock.fault(Fault::CreateFails(ErrorCode::NotAvailable));
-    mock.fault(Fault::StartFails);
-    mock.fault(Fault::ListFails(ErrorCode::NotAvailable));
-    mock.fault(Fault::DialFails(ErrorCode::PermissionDenied));
+    mock.fault(Fault::Fails(Call::Create, ErrorCode::NotAvailable));
+    mock.fault(Fault::Fails(Call::Start, ErrorCode::StartFailed));
+    mock.fault(Fault::Fails(Call::List, ErrorCode::NotAvailable));
+    mock.fault(Fault::Fails(Call::Dial, ErrorCode::PermissionDenied));
     let code = |error: Option<Error>| error.map(|error| error.code());
     let spec = SandboxSpec::default();
     assert_eq!(code(mock.create(&kennel_core::new_id().unwrap(), &spec).await.err()), Some(ErrorCode::NotAvailable));
@@ -91,6 +91,56 @@ async fn a_fault_fails_one_lifecycle_call() {
     assert_eq!(mock.list().await.unwrap().len(), 1);
     assert_eq!(code(mock.dial(&id).await.err()), Some(ErrorCode::PermissionDenied));
     mock.dial(&id).await.unwrap();
+    for call in [Call::Rename, Call::Get, Call::Logs, Call::Watch, Call::Stop, Call::Remove] {
+        mock.fault(Fault::Fails(call, ErrorCode::Timeout));
+    }
+    assert_eq!(code(mock.rename(&id, "other").await.err()), Some(ErrorCode::Timeout));
+    assert_eq!(code(mock.get("other").await.err()), Some(ErrorCode::Timeout));
+    assert_eq!(code(mock.get("other").await.err()), Some(ErrorCode::NotFound));
+    assert_eq!(code(mock.logs(&id, LogOptions::default()).await.err()), Some(ErrorCode::Timeout));
+    assert_eq!(code(mock.watch().await.err()), Some(ErrorCode::Timeout));
+    assert_eq!(code(mock.stop(&id, Duration::ZERO).await.err()), Some(ErrorCode::Timeout));
+    let force = RemoveOptions { force: true, volumes: false };
+    assert_eq!(code(mock.remove(&id, force).await.err()), Some(ErrorCode::Timeout));
+    assert_eq!(mock.get(id.as_str()).await.unwrap().status, Status::Running);
+}
+
+/// The caller learns nothing, and the effect is there nevertheless.
+#[tokio::test]
+async fn a_call_has_its_effect_although_its_reply_is_lost() {
+    let mock = Mock::new();
+    for call in Call::ALL {
+        mock.fault(Fault::ReplyLost(call));
+    }
+    let code = |error: Option<Error>| error.map(|error| error.code());
+    let lost = Some(ErrorCode::NotAvailable);
+    let id = kennel_core::new_id().unwrap();
+    assert_eq!(code(mock.create(&id, &SandboxSpec::default()).await.err()), lost);
+    assert_eq!(code(mock.get(id.as_str()).await.err()), lost);
+    assert_eq!(mock.get(id.as_str()).await.unwrap().status, Status::Created);
+    assert_eq!(code(mock.start(&id).await.err()), lost);
+    assert_eq!(mock.get(id.as_str()).await.unwrap().status, Status::Running);
+    assert_eq!(code(mock.rename(&id, "other").await.err()), lost);
+    assert_eq!(mock.get("other").await.unwrap().id, id);
+    assert_eq!(code(mock.dial(&id).await.err()), lost);
+    assert_eq!(code(mock.logs(&id, LogOptions::default()).await.err()), lost);
+    assert_eq!(code(mock.watch().await.err()), lost);
+    assert_eq!(code(mock.list().await.err()), lost);
+    assert_eq!(code(mock.stop(&id, Duration::ZERO).await.err()), lost);
+    assert_eq!(mock.get(id.as_str()).await.unwrap().status, Status::Stopped);
+    // A call that fails by itself has no reply to lose: the fault waits for one that succeeds.
+    let other = kennel_core::new_id().unwrap();
+    assert_eq!(code(mock.remove(&other, RemoveOptions::default()).await.err()), Some(ErrorCode::NotFound));
+    assert_eq!(code(mock.remove(&id, RemoveOptions::default()).await.err()), lost);
+    assert_eq!(mock.list().await.unwrap(), []);
+    let spec = SandboxSpec { name: Some("box".into()), data: true, ..SandboxSpec::default() };
+    let id = mock.create(&kennel_core::new_id().unwrap(), &spec).await.unwrap().id;
+    mock.remove(&id, RemoveOptions::default()).await.unwrap();
+    let volumes = async || mock.volumes(VolumeOptions::default()).await;
+    assert_eq!(code(volumes().await.err()), lost);
+    assert_eq!(volumes().await.unwrap().len(), 1);
+    assert_eq!(code(mock.remove_volume("data-box").await.err()), lost);
+    assert_eq!(volumes().await.unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]

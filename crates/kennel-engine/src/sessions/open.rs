@@ -1,0 +1,216 @@
+//! Opens a session, as a task of its own that cleans up after itself.
+//!
+//! The task runs to its end even if the caller gives up: a request to an engine that is cut off halfway may still have
+//! its effect later, when nobody would notice. Instead the task looks between two steps whether the caller is still
+//! there, and undoes what it has done if not. An error or a panic undoes it, too.
+
+use super::end::{TaskEnd, last_lines};
+use super::workspace::{self, SessionWorkspace};
+use super::{SECRET_VARIABLE, SESSION_VARIABLE, Sessions, changed, remove_sandbox};
+use crate::session::{Cause, Session, SessionId, SessionState, SessionSummary};
+use crate::store::{Change, NewSession, Outcome, random_hex};
+use futures_util::FutureExt;
+use kennel_core::{Error, Provider, PullProgress, Result, check_name, new_id};
+use kennel_types::{ErrorCode, Pull, SandboxSpec};
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::task::JoinHandle;
+
+/// A session to open.
+#[derive(Clone, Default)]
+pub struct OpenSession {
+    /// The name of the session, and of its sandbox if the spec has none. No other session may have it.
+    pub name: Option<String>,
+    /// The name of the provider.
+    pub provider: String,
+    /// The sandbox. `auto_remove` is carried out by the engine, after it has recorded the result. A session cannot be
+    /// `tied`.
+    pub spec: SandboxSpec,
+    /// Where the workspace comes from.
+    pub workspace: SessionWorkspace,
+    /// When the image is pulled.
+    pub pull: Pull,
+    /// Is called with the progress of slow steps.
+    pub progress: Option<Arc<dyn Fn(OpenProgress) + Send + Sync>>,
+}
+
+/// The progress of a slow step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenProgress {
+    /// The image is being pulled.
+    Pull(PullProgress),
+    /// The repository is being cloned: a line that git printed. It comes from inside, so it must be escaped before it
+    /// is shown.
+    Clone(String),
+}
+
+/// An opening session.
+struct Opening {
+    sessions: Sessions,
+    request: OpenSession,
+    provider: Arc<dyn Provider>,
+    id: SessionId,
+    cancelled: Arc<AtomicBool>,
+}
+
+/// The caller's side of an opening session. If the caller gives up, the task is told, and a session that it has opened
+/// already is closed again.
+struct Caller {
+    sessions: Sessions,
+    cancelled: Arc<AtomicBool>,
+    task: Option<JoinHandle<Result<Session>>>,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        let Some(task) = self.task.take() else { return };
+        self.cancelled.store(true, Ordering::Relaxed);
+        let sessions = self.sessions.clone();
+        // Without a runtime the program ends, and leaves the rest to reconciliation.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            if let Ok(Ok(session)) = task.await
+                && let Err(error) = sessions.take_back(&session.summary).await
+            {
+                tracing::warn!(session = %session.summary.id, %error, "a session that nobody waited for is left");
+            }
+        });
+    }
+}
+
+impl Sessions {
+    /// Opens a session: records it, makes its workspace and sandbox, and starts the sandbox. If anything fails, or the
+    /// caller gives up by dropping the future, the sandbox is removed and the session is recorded as failed.
+    pub async fn open(&self, request: OpenSession) -> Result<Session> {
+        let provider = self.provider(&request.provider)?;
+        if let Some(name) = &request.name {
+            check_name(name)?;
+        }
+        if request.spec.tied {
+            return Err(Error::new(ErrorCode::InvalidConfig, "a session's sandbox cannot be tied to its creator"));
+        }
+        request.workspace.check()?;
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let id = SessionId::random()?;
+        let opening = Opening { sessions: self.clone(), request, provider, id, cancelled: cancelled.clone() };
+        let task = Some(tokio::spawn(opening.run()));
+        let mut caller = Caller { sessions: self.clone(), cancelled, task };
+        let done = caller.task.as_mut().expect("it is taken only below and on drop").await;
+        caller.task = None;
+        match done {
+            Ok(done) => done,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => Err(Error::new(ErrorCode::Aborted, "the program ends")),
+        }
+    }
+
+    /// Closes a session whose caller gave up at the very moment when it was open.
+    async fn take_back(&self, session: &SessionSummary) -> Result<()> {
+        let end = TaskEnd { to: SessionState::Failed, cause: Cause::Cancelled, error: None };
+        self.close(&session.id, &end).await?;
+        remove_sandbox(&*self.provider(&session.provider)?, &session.sandbox, false).await
+    }
+}
+
+impl Opening {
+    async fn run(self) -> Result<Session> {
+        // The claim comes first: so nobody sees the session as stuck.
+        let _claim = self.sessions.claims.take(&self.id).await?;
+        let secret = random_hex::<32>()?;
+        let new = self.record(&secret)?;
+        self.still_wanted()?;
+        self.sessions.store.insert(new).await?;
+        let seen = self.sessions.get(&self.id).await?.summary;
+        let error = match AssertUnwindSafe(self.make(&seen, secret)).catch_unwind().await {
+            Ok(Ok(())) => return self.sessions.get(&self.id).await,
+            Ok(Err(error)) => error,
+            Err(panic) => Error::new(ErrorCode::Internal, format!("panic: {}", words(&*panic))),
+        };
+        let cause = if self.cancelled.load(Ordering::Relaxed) { Cause::Cancelled } else { Cause::StartFailed };
+        self.undo(&seen, cause, &error).await;
+        Err(error.context(format_args!("open session {}", seen.label())))
+    }
+
+    /// What is recorded before anything is made.
+    fn record(&self, secret: &str) -> Result<NewSession> {
+        let OpenSession { name, provider, spec, workspace, .. } = &self.request;
+        let mut spec = spec.clone();
+        spec.name = spec.name.or_else(|| name.clone());
+        if let Some(dir) = workspace.directory(&self.id) {
+            spec.workspace = Some(dir);
+        }
+        Ok(NewSession {
+            id: self.id.clone(),
+            name: name.clone(),
+            provider: provider.clone(),
+            sandbox: new_id()?,
+            spec,
+            source: workspace.source().map(ToOwned::to_owned),
+            secret: Some(secret.to_owned()),
+            cause: Cause::Requested,
+        })
+    }
+
+    async fn make(&self, seen: &SessionSummary, secret: String) -> Result<()> {
+        let mut spec = self.sessions.get(&self.id).await?.spec;
+        spec.session = Some(self.id.to_string());
+        spec.store = Some(self.sessions.store.id().to_owned());
+        if let Some(image) = &spec.image {
+            let tell = |progress| self.tell(OpenProgress::Pull(progress));
+            self.provider.pull(image, self.request.pull, &tell).await?;
+            self.still_wanted()?;
+        }
+        workspace::prepare(&self.request.workspace, &self.provider, &spec, &|line| {
+            self.tell(OpenProgress::Clone(line));
+        })
+        .await?;
+        self.still_wanted()?;
+        // The provider would remove the sandbox before its result is recorded.
+        spec.auto_remove = false;
+        spec.env.insert(SESSION_VARIABLE.into(), self.id.to_string());
+        spec.env.insert(SECRET_VARIABLE.into(), secret);
+        self.provider.create(&seen.sandbox, &spec).await?;
+        self.still_wanted()?;
+        self.provider.start(&seen.sandbox).await?;
+        self.still_wanted()?;
+        match self.sessions.store.change(seen, Change::new(SessionState::Running, Cause::Started)).await? {
+            Outcome::Recorded => Ok(()),
+            Outcome::Stale => Err(changed(&self.id)),
+        }
+    }
+
+    fn still_wanted(&self) -> Result<()> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorCode::Aborted, "the caller gave up"));
+        }
+        Ok(())
+    }
+
+    fn tell(&self, progress: OpenProgress) {
+        if let Some(tell) = &self.request.progress {
+            tell(progress);
+        }
+    }
+
+    /// Removes the sandbox, if it was made, and records the failure. What cannot be done here is left to
+    /// reconciliation: the record says enough.
+    async fn undo(&self, seen: &SessionSummary, cause: Cause, error: &Error) {
+        let log = last_lines(&*self.provider, &seen.sandbox).await;
+        let removed = remove_sandbox(&*self.provider, &seen.sandbox, false).await;
+        if let Err(error) = removed {
+            tracing::warn!(session = %self.id, %error, "the sandbox of a session that was not opened is left");
+        }
+        let change = Change { error: Some(error.to_string()), log, ..Change::new(SessionState::Failed, cause) };
+        if let Err(error) = self.sessions.store.change(seen, change).await {
+            tracing::warn!(session = %self.id, %error, "the failure of a session could not be recorded");
+        }
+    }
+}
+
+/// The message of a panic.
+pub(super) fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}

@@ -1,0 +1,95 @@
+//! The versions of the store. `user_version` in the file is the number of migrations that were applied.
+//!
+//! A migration is never changed once it is released: a new one is added, and a file of the version before it goes into
+//! the tests (`tests/stores`).
+
+use super::{problem, random_hex};
+use kennel_core::Result;
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use std::path::Path;
+
+/// The migrations, oldest first.
+///
+/// Later versions will add tables for messages (of a session, numbered like events), tokens and idempotency keys.
+pub(super) const MIGRATIONS: &[&str] = &["
+    CREATE TABLE meta (
+        key   TEXT PRIMARY KEY,
+        value TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE sessions (
+        number     INTEGER PRIMARY KEY AUTOINCREMENT,
+        id         TEXT NOT NULL UNIQUE,
+        name       TEXT UNIQUE,
+        state      TEXT NOT NULL,
+        wanted     TEXT NOT NULL,
+        revision   INTEGER NOT NULL,
+        provider   TEXT NOT NULL,
+        sandbox    TEXT NOT NULL UNIQUE,
+        -- What was requested, as JSON. The columns after it are for filters, and take no space.
+        spec       TEXT NOT NULL,
+        project    TEXT GENERATED ALWAYS AS (spec ->> '$.project') VIRTUAL,
+        profile    TEXT GENERATED ALWAYS AS (spec ->> '$.profile') VIRTUAL,
+        workspace  TEXT GENERATED ALWAYS AS (spec ->> '$.workspace') VIRTUAL,
+        auto_remove INTEGER GENERATED ALWAYS AS (spec ->> '$.autoRemove') VIRTUAL,
+        source     TEXT,
+        secret     TEXT,
+        created_ms INTEGER NOT NULL,
+        changed_ms INTEGER NOT NULL,
+        -- The result: why it has its state, and what is left of its last run.
+        cause      TEXT NOT NULL,
+        exit_code  INTEGER,
+        error      TEXT,
+        log        TEXT
+    ) STRICT;
+    CREATE INDEX sessions_by_project ON sessions (project);
+    CREATE INDEX sessions_by_state ON sessions (state);
+
+    -- Events outlive their session, so that a reader that continues from a number learns of its removal.
+    CREATE TABLE events (
+        number   INTEGER PRIMARY KEY AUTOINCREMENT,
+        session  TEXT NOT NULL,
+        sequence INTEGER NOT NULL,
+        time_ms  INTEGER NOT NULL,
+        before   TEXT,
+        after    TEXT,
+        cause    TEXT NOT NULL,
+        detail   TEXT,
+        UNIQUE (session, sequence)
+    ) STRICT;
+"];
+
+/// Brings a store to the newest version. Refuses one that is newer than that.
+pub(super) fn migrate(connection: &mut Connection, path: &Path, migrations: &[&str]) -> Result<()> {
+    let failed = |error| problem::error(path, "migrate", error);
+    let known = migrations.len() as u32;
+    if version(connection).map_err(failed)? == known {
+        return Ok(());
+    }
+    // Another process may have migrated it before this one got the lock, so the version is read again.
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Exclusive).map_err(failed)?;
+    let found = version(&transaction).map_err(failed)?;
+    if found > known {
+        return Err(problem::newer(path, found, known));
+    }
+    for migration in &migrations[found as usize..] {
+        transaction.execute_batch(migration).map_err(failed)?;
+    }
+    if found == 0 {
+        create_id(&transaction, path)?;
+    }
+    transaction.pragma_update(None, "user_version", known).map_err(failed)?;
+    transaction.commit().map_err(failed)
+}
+
+fn version(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+fn create_id(transaction: &Transaction<'_>, path: &Path) -> Result<()> {
+    let id = random_hex::<8>()?;
+    transaction
+        .execute("INSERT INTO meta (key, value) VALUES ('id', ?1)", [id])
+        .map(drop)
+        .map_err(|error| problem::error(path, "write to", error))
+}

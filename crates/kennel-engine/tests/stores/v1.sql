@@ -1,0 +1,62 @@
+-- A store of version 1. It is never changed: tests/store.rs migrates it.
+BEGIN;
+CREATE TABLE meta (
+    key   TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO meta VALUES ('id', '5eed5eed5eed5eed');
+
+CREATE TABLE sessions (
+    number     INTEGER PRIMARY KEY AUTOINCREMENT,
+    id         TEXT NOT NULL UNIQUE,
+    name       TEXT UNIQUE,
+    state      TEXT NOT NULL,
+    wanted     TEXT NOT NULL,
+    revision   INTEGER NOT NULL,
+    provider   TEXT NOT NULL,
+    sandbox    TEXT NOT NULL UNIQUE,
+    spec       TEXT NOT NULL,
+    project    TEXT GENERATED ALWAYS AS (spec ->> '$.project') VIRTUAL,
+    profile    TEXT GENERATED ALWAYS AS (spec ->> '$.profile') VIRTUAL,
+    workspace  TEXT GENERATED ALWAYS AS (spec ->> '$.workspace') VIRTUAL,
+    auto_remove INTEGER GENERATED ALWAYS AS (spec ->> '$.autoRemove') VIRTUAL,
+    source     TEXT,
+    secret     TEXT,
+    created_ms INTEGER NOT NULL,
+    changed_ms INTEGER NOT NULL,
+    cause      TEXT NOT NULL,
+    exit_code  INTEGER,
+    error      TEXT,
+    log        TEXT
+) STRICT;
+CREATE INDEX sessions_by_project ON sessions (project);
+CREATE INDEX sessions_by_state ON sessions (state);
+INSERT INTO sessions
+    (id, name, state, wanted, revision, provider, sandbox, spec, secret, created_ms, changed_ms, cause, exit_code, log)
+VALUES
+    ('0123456789bc', 'first', 'running', 'running', 2, 'mock', 'bcd0123456789',
+     '{"name":"first","image":"debian:13","command":null,"workdir":null,"env":{"A":"b"},"labels":{},"session":null,"store":null,"project":null,"profile":null,"workspace":"/home/ann/work","autoRemove":false}',
+     's3cret', 1780000000000, 1780000000500, 'started', NULL, NULL),
+    ('1123456789bc', 'failed-one', 'failed', 'stopped', 3, 'mock', 'ccd0123456789',
+     '{"name":"failed-one","command":["make"],"project":"/home/ann/project","profile":"dev","autoRemove":true}',
+     's3cret2', 1780000001000, 1780000002000, 'exited', 3, '["one","two"]');
+
+CREATE TABLE events (
+    number   INTEGER PRIMARY KEY AUTOINCREMENT,
+    session  TEXT NOT NULL,
+    sequence INTEGER NOT NULL,
+    time_ms  INTEGER NOT NULL,
+    before   TEXT,
+    after    TEXT,
+    cause    TEXT NOT NULL,
+    detail   TEXT,
+    UNIQUE (session, sequence)
+) STRICT;
+INSERT INTO events (session, sequence, time_ms, before, after, cause, detail) VALUES
+    ('0123456789bc', 1, 1780000000000, NULL, 'creating', 'requested', NULL),
+    ('0123456789bc', 2, 1780000000500, 'creating', 'running', 'started', NULL),
+    ('1123456789bc', 1, 1780000001000, NULL, 'creating', 'requested', NULL),
+    ('1123456789bc', 2, 1780000001500, 'creating', 'running', 'started', NULL),
+    ('1123456789bc', 3, 1780000002000, 'running', 'failed', 'exited', NULL);
+PRAGMA user_version = 1;
+COMMIT;

@@ -1,0 +1,103 @@
+//! `kennel session create`.
+
+use super::{print_session, sessions};
+use crate::git_credentials::HostCredentials;
+use crate::lifecycle::Deadline;
+use crate::options::{Patience, SandboxOptions};
+use crate::progress::{Bars, while_waiting};
+use crate::report;
+use crate::sandboxes::{choose, settings};
+use kennel_core::Result;
+use kennel_engine::{Engine, OpenProgress, OpenSession, SessionWorkspace};
+use std::sync::Arc;
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel session create --name fix                      in the current directory
+  kennel session create --image node:22 -- npm test     with a main process, whose result is recorded
+  kennel session create --own-workspace --rm -- ./job   in a new directory, which is kept
+  kennel session create --clone https://example.org/project.git
+
+The main process finds the session's id in KENNEL_SESSION and its secret in KENNEL_SESSION_SECRET.";
+
+/// Open a session
+///
+/// Records the session, creates its sandbox with the options of `kennel run`, and starts it. With --clone, a git repository
+/// is cloned into a new directory first. The clone runs in a sandbox; the user's git credential helper is asked on the host.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Create {
+    /// Clone this git repository into a new directory, which becomes the workspace
+    #[arg(long, value_name = "URL", conflicts_with_all = ["workspace", "no_workspace", "own_workspace"])]
+    clone: Option<String>,
+    /// Use a new directory as the workspace, which is kept
+    #[arg(long, conflicts_with_all = ["workspace", "no_workspace"])]
+    own_workspace: bool,
+    /// Remove the sandbox when it has ended; the record is kept
+    #[arg(long)]
+    rm: bool,
+    /// Stop the sandbox after this time without a command, for example 30m
+    #[arg(long, value_name = "TIME")]
+    idle_timeout: Option<Patience>,
+    /// Use the image's own command as the main process
+    #[arg(long, conflicts_with = "command")]
+    image_command: bool,
+    /// Print the session as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    sandbox: SandboxOptions,
+    /// Command of the main process
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+impl Create {
+    pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
+        let mut deadline = Deadline::begin(None)?;
+        let mut settings = settings(engine)?;
+        let image = self.sandbox.image(&settings).map(ToOwned::to_owned);
+        let provider = deadline.unless_ended(choose(engine, &mut settings, image.as_deref())).await?;
+        let mut spec = self.sandbox.spec(engine, &settings, provider.mode())?;
+        if !self.command.is_empty() {
+            spec.command = Some(self.command.clone());
+        }
+        if self.image_command {
+            (spec.command, spec.image_main) = (None, true);
+        }
+        if let Some(Patience(limit)) = self.idle_timeout {
+            spec.idle_seconds = limit.map(|limit| limit.as_secs().max(1));
+        }
+        spec.auto_remove = self.rm;
+        let base = engine.directories()?.workspaces();
+        let workspace = match (&self.clone, self.own_workspace) {
+            (Some(url), _) => {
+                let credentials = Some(Arc::new(HostCredentials) as _);
+                SessionWorkspace::Clone { base, url: url.clone(), credentials }
+            }
+            (None, true) => SessionWorkspace::Own { base },
+            (None, false) => SessionWorkspace::AsSpecified,
+        };
+        let bars = Arc::new(Bars::new("opening the session".to_owned()));
+        let progress = {
+            let bars = bars.clone();
+            Arc::new(move |progress| match progress {
+                OpenProgress::Pull(progress) => bars.show(progress),
+                OpenProgress::Clone(line) => report::progress(&line),
+            })
+        };
+        let request = OpenSession {
+            name: spec.name.clone(),
+            provider: provider.name().to_owned(),
+            pull: self.sandbox.pull(&settings),
+            spec,
+            workspace,
+            progress: Some(progress),
+        };
+        let sessions = sessions(engine).await?;
+        let opening = while_waiting("opening the session", sessions.open(request));
+        let session = deadline.unless_ended(opening).await?;
+        drop(bars);
+        Ok(print_session(&session, self.json))
+    }
+}

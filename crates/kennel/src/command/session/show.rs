@@ -1,0 +1,158 @@
+//! `kennel session ls`, `show` and `events`.
+
+use super::sessions;
+use crate::command::ls::ago;
+use crate::output::{print, print_json};
+use comfy_table::{Table, presets};
+use kennel_core::{Error, Result, printable};
+use kennel_engine::{Engine, EventFilter, SessionFilter, SessionState, SessionSummary};
+use kennel_types::ErrorCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const LS_EXAMPLES: &str = "\
+Examples:
+  kennel session ls
+  kennel session ls --state failed
+  kennel session ls --json | jq '.[].id'";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  kennel session show fix
+  kennel session show fix | jq -r '.log[]'
+  kennel session show --secret fix";
+
+const EVENTS_EXAMPLES: &str = "\
+Examples:
+  kennel session events fix
+  kennel session events --json           one object per line, of all sessions
+  kennel session events --after 120      only events with a higher number";
+
+/// List sessions
+///
+/// Lists the recorded sessions, newest first. Those that run are compared with their providers first.
+#[derive(Debug, clap::Args)]
+#[command(after_help = LS_EXAMPLES)]
+pub(super) struct Ls {
+    /// Only sessions in this state: creating, running, stopped, completed, failed or removing
+    #[arg(long = "state", value_name = "STATE", value_parser = state)]
+    states: Vec<SessionState>,
+    /// At most this many
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<usize>,
+    /// Print a JSON array
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+fn state(text: &str) -> std::result::Result<SessionState, String> {
+    SessionState::named(text).ok_or_else(|| {
+        let names: Vec<&str> = SessionState::ALL.iter().map(|state| state.name()).collect();
+        format!("unknown state {text:?}: expected one of {}", names.join(", "))
+    })
+}
+
+impl Ls {
+    pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
+        let sessions = sessions(engine).await?;
+        let running = SessionFilter { states: vec![SessionState::Running], ..SessionFilter::default() };
+        for session in sessions.list(&running).await? {
+            // A provider that does not respond was reported. What is recorded is shown.
+            let _ = sessions.settle(session.id.as_str()).await;
+        }
+        let filter = SessionFilter { states: self.states, limit: self.limit, ..SessionFilter::default() };
+        let found = sessions.list(&filter).await?;
+        Ok(if self.json { print_json(&found) } else { print(&table(&found)) })
+    }
+}
+
+fn table(found: &[SessionSummary]) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["ID", "NAME", "STATE", "PROVIDER", "CREATED", "PROJECT"]);
+    for session in found {
+        let state = match (session.state, session.exit_code) {
+            (SessionState::Failed, Some(code)) => format!("failed ({code})"),
+            (state, _) => state.to_string(),
+        };
+        table.add_row([
+            session.id.to_string(),
+            session.name.as_deref().map_or("-".to_owned(), printable),
+            state,
+            printable(&session.provider),
+            ago(now.saturating_sub(Duration::from_millis(session.created_ms))),
+            session.project.as_deref().map_or("-".to_owned(), printable),
+        ]);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 3));
+    }
+    table.trim_fmt()
+}
+
+/// Show a session as JSON
+///
+/// Compares the record with the provider first. Shows what was requested, the state and its cause and, once the session
+/// has ended, the exit code and the last 50 lines of the log.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SHOW_EXAMPLES)]
+pub(super) struct Show {
+    /// Id or name of the session
+    id: String,
+    /// Print only the session's secret
+    #[arg(long)]
+    secret: bool,
+}
+
+impl Show {
+    pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
+        let sessions = sessions(engine).await?;
+        if self.secret {
+            let secret = sessions.secret(&self.id).await?;
+            let missing = || Error::new(ErrorCode::NotFound, format!("session {} has no secret", self.id));
+            return Ok(print(&secret.ok_or_else(missing)?));
+        }
+        Ok(print_json(&sessions.settle(&self.id).await?))
+    }
+}
+
+/// Show what happened to sessions
+///
+/// Prints the recorded events, oldest first. Each has a number, which is never used again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EVENTS_EXAMPLES)]
+pub(super) struct Events {
+    /// Id or name of the session [default: all sessions]
+    id: Option<String>,
+    /// Only events with a higher number
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    after: u64,
+    /// At most this many
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<usize>,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl Events {
+    pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
+        let sessions = sessions(engine).await?;
+        let session = match &self.id {
+            Some(id) => Some(sessions.show(id).await?.summary.id),
+            None => None,
+        };
+        let events = sessions.events(&EventFilter { session, after: self.after, limit: self.limit }).await?;
+        let line = |event: &kennel_engine::SessionEvent| {
+            if self.json {
+                return serde_json::to_string(event).unwrap_or_default();
+            }
+            let name = |state: Option<SessionState>| state.map_or("-", SessionState::name);
+            let detail = event.detail.as_deref().map(|text| format!(": {}", printable(text))).unwrap_or_default();
+            let (number, session) = (event.number, &event.session);
+            format!("{number:>6}  {session}  {} -> {}  {}{detail}", name(event.from), name(event.to), event.cause)
+        };
+        let lines: Vec<String> = events.iter().map(line).collect();
+        Ok(if lines.is_empty() { 0 } else { print(&lines.join("\n")) })
+    }
+}

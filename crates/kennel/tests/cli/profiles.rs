@@ -1,0 +1,420 @@
+//! Profiles, box by box of the checklist of document 001, on native, Docker and Podman. The boxes about a server and about
+//! agents' tools need the server.
+
+use crate::support::{Finished, Kennel, finish};
+use kennel_testkit::within_blocking;
+use serde_json::Value;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Makes a test of each case for each provider with isolation.
+macro_rules! on_providers {
+    ($($case:ident),* $(,)?) => {
+        mod native {
+            $(#[test] fn $case() { super::$case(&$crate::support::Kennel::on("native")); })*
+        }
+        mod docker {
+            $(#[test] fn $case() { super::$case(&$crate::support::Kennel::on("docker")); })*
+        }
+        mod podman {
+            $(#[test] fn $case() { super::$case(&$crate::support::Kennel::on("podman")); })*
+        }
+    };
+}
+
+on_providers! {
+    profile_commands,
+    profiles_are_persistent,
+    commands_run_in_the_profile,
+    volumes_are_mounted,
+    networks_differ,
+    sandbox_is_kept_alive,
+    idle_profile_stops_and_starts_again,
+    profile_reconnects,
+    errors_are_clear,
+    fifty_starts_create_one_sandbox,
+    restart_applies_changes_and_keeps_volumes,
+}
+
+const LONG: Duration = Duration::from_mins(2);
+
+/// Creates a profile with these options. Engines get their image. The profile is deleted with its home.
+fn create(kennel: &Kennel, name: &str, options: &[&str]) {
+    let mut words = vec!["profile", "create", name];
+    if let Some(image) = kennel.image() {
+        words.extend(["--image", image]);
+    }
+    words.extend(options);
+    assert_eq!(kennel.kennel(&words).ok(), name);
+}
+
+fn profile(kennel: &Kennel, words: &[&str]) -> Finished {
+    kennel.kennel(&[&["profile"], words].concat())
+}
+
+/// Runs a shell command in a profile.
+fn sh(kennel: &Kennel, name: &str, script: &str) -> Finished {
+    profile(kennel, &["exec", name, "--", "sh", "-c", script])
+}
+
+fn status(kennel: &Kennel, name: &str) -> String {
+    profile(kennel, &["status", name]).ok()
+}
+
+fn sandbox_of(kennel: &Kennel, name: &str) -> Value {
+    profile(kennel, &["status", "--json", name]).json()["sandboxId"].clone()
+}
+
+fn delete(kennel: &Kennel, name: &str) {
+    assert_eq!(profile(kennel, &["delete", "--force", "--volumes", name]).ok(), name);
+    assert_eq!(kennel.kennel(&["ls", "--all", "--ids"]).ok(), "");
+}
+
+fn profile_commands(kennel: &Kennel) {
+    create(kennel, "test", &["--", "sh", "-c", "echo ready; exec sleep 1000"]);
+    let listed = profile(kennel, &["list", "--json"]).json();
+    assert_eq!((&listed[0]["name"], &listed[0]["status"]), (&"test".into(), &"stopped".into()), "{listed}");
+    assert!(profile(kennel, &["list"]).ok().contains("test"));
+    let shown = profile(kennel, &["show", "test"]).json();
+    assert_eq!(shown["name"], "test");
+    assert_eq!(shown["image"].as_str(), kennel.image());
+    assert_eq!(profile(kennel, &["start", "test"]).ok(), "test");
+    assert_eq!(status(kennel, "test"), "running");
+    assert_eq!(profile(kennel, &["exec", "test", "echo", "hello"]).ok(), "hello");
+    assert_eq!(profile(kennel, &["exec", "test", "pwd"]).ok(), "/workspace");
+    let ready = || profile(kennel, &["logs", "test"]).ok() == "ready";
+    assert!(within_blocking(LONG, ready), "{:?}", profile(kennel, &["logs", "test"]));
+    assert_eq!(profile(kennel, &["logs", "--tail", "1", "test"]).ok(), "ready");
+    let id = sandbox_of(kennel, "test");
+    profile(kennel, &["stop", "test"]).ok();
+    assert_eq!(status(kennel, "test"), "stopped");
+    profile(kennel, &["restart", "test"]).ok();
+    assert_eq!((status(kennel, "test").as_str(), sandbox_of(kennel, "test")), ("running", id));
+    // Without a terminal nobody can be asked, so nothing is deleted.
+    assert!(profile(kennel, &["delete", "test"]).fails(125).contains("--force test"));
+    delete(kennel, "test");
+    assert!(profile(kennel, &["show", "test"]).fails(125).contains("there is no profile test"));
+}
+
+fn profiles_are_persistent(kennel: &Kennel) {
+    create(kennel, "keep", &["--", "sh", "-c", "until [ -e /tmp/end ]; do sleep 0.1; done; rm /tmp/end; exit 7"]);
+    let file = kennel.home.path().join("data/profiles/keep.json");
+    let read = || serde_json::from_slice::<Value>(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(read()["name"], "keep");
+    profile(kennel, &["start", "keep"]).ok();
+    assert_eq!(read()["state"]["sandbox"], sandbox_of(kennel, "keep"));
+    assert_eq!(read()["state"]["provider"], kennel.provider);
+    // It dies by itself, and nobody tells Kennel.
+    sh(kennel, "keep", "touch /tmp/end").ok();
+    let ended = || status(kennel, "keep") == "error (7)";
+    assert!(within_blocking(LONG, ended), "{}", status(kennel, "keep"));
+    let json = profile(kennel, &["status", "--json", "keep"]).json();
+    assert_eq!((&json["status"], &json["exitCode"]), (&"error".into(), &7.into()), "{json}");
+    // A stop that was requested is not an error, whatever the exit code is.
+    profile(kennel, &["start", "keep"]).ok();
+    profile(kennel, &["stop", "keep"]).ok();
+    assert_eq!(status(kennel, "keep"), "stopped");
+    delete(kennel, "keep");
+    assert!(!file.exists());
+}
+
+fn commands_run_in_the_profile(kennel: &Kennel) {
+    create(kennel, "dev", &["-e", "COLOUR=blue"]);
+    let run = |words: &[&str]| {
+        // `Kennel` names an image for `run`, which a profile refuses.
+        let mut call = kennel.call(&["profile"]);
+        call = {
+            let mut plain = std::process::Command::new(call.get_program());
+            plain.current_dir(kennel.here()).stdin(Stdio::null());
+            plain.envs(call.get_envs().filter_map(|(key, value)| Some((key, value?))));
+            plain
+        };
+        call.args(["run", "--profile", "dev"]).args(words);
+        finish(call, None)
+    };
+    assert_eq!(run(&["--", "sh", "-c", "echo $COLOUR; touch /kept; hostname > /dev/null"]).ok(), "blue");
+    // The sandbox was started by the command, and is the same for the next one.
+    assert_eq!(status(kennel, "dev"), "running");
+    assert_eq!(run(&["--", "ls", "/kept"]).ok(), "/kept");
+    assert_eq!(run(&["--", "sh", "-c", "exit 42"]).status, 42);
+    let both = run(&["--", "sh", "-c", "echo out; echo err >&2"]);
+    assert_eq!((both.text().as_str(), both.stderr.as_str()), ("out\n", "err\n"));
+    assert_eq!(run(&["-e", "COLOUR=red", "--", "sh", "-c", "echo $COLOUR"]).ok(), "red");
+    assert_eq!(run(&["--timeout", "1s", "--", "sleep", "100"]).status, 124);
+    let refused = run(&["--memory", "1g", "--", "true"]).fails(125);
+    assert!(refused.contains("profile dev"), "{refused}");
+    // Below the workspace, a command runs in the same directory; elsewhere it does not run at all.
+    std::fs::create_dir(kennel.here().join("below")).unwrap();
+    let from = |dir: &std::path::Path| {
+        let mut call = kennel.call(&["profile", "exec", "dev", "pwd"]);
+        call.current_dir(dir);
+        finish(call, None)
+    };
+    assert_eq!(from(&kennel.here().join("below")).ok(), "/workspace/below");
+    let elsewhere = from(kennel.home.path()).fails(125);
+    assert!(elsewhere.contains(kennel.here().to_str().unwrap()), "{elsewhere}");
+    assert!(elsewhere.contains(kennel.home.path().to_str().unwrap()), "{elsewhere}");
+    delete(kennel, "dev");
+}
+
+fn volumes_are_mounted(kennel: &Kennel) {
+    let outside = kennel.home.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("file"), "from outside\n").unwrap();
+    let (plain, read_only) = (format!("{}:/data", outside.display()), format!("{}:/fixed:ro", outside.display()));
+    create(kennel, "vol", &["--volume", &plain, "--volume", &read_only]);
+    std::fs::write(kennel.here().join("here"), "workspace\n").unwrap();
+    assert_eq!(
+        sh(kennel, "vol", "cat /workspace/here /data/file /fixed/file").ok(),
+        "workspace\nfrom outside\nfrom outside"
+    );
+    assert_ne!(sh(kennel, "vol", "echo x > /fixed/new").status, 0);
+    sh(kennel, "vol", "echo inside > /data/new; echo inside > /workspace/new").ok();
+    for file in [outside.join("new"), kennel.here().join("new")] {
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "inside\n");
+    }
+    std::fs::write(outside.join("later"), "later\n").unwrap();
+    assert_eq!(sh(kennel, "vol", "cat /data/later").ok(), "later");
+    delete(kennel, "vol");
+}
+
+fn networks_differ(kennel: &Kennel) {
+    for (mode, devices) in [("bridge", "eth0"), ("none", ""), ("host", "")] {
+        create(kennel, mode, &["--network", mode]);
+        let found = sh(kennel, mode, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '").ok();
+        let host = std::fs::read_link("/proc/self/ns/net").unwrap();
+        let same = sh(kennel, mode, "readlink /proc/self/ns/net").ok() == host.to_string_lossy();
+        match mode {
+            "bridge" => assert!(found.contains(devices) && !same, "{found}"),
+            "none" => assert!(found.trim() == "lo" && !same, "{found}"),
+            // Native sandboxes of this test are in a network of their own, which is their host's.
+            _ => assert!(same || kennel.provider == "native", "{found}"),
+        }
+        delete(kennel, mode);
+    }
+}
+
+fn sandbox_is_kept_alive(kennel: &Kennel) {
+    create(kennel, "alive", &[]);
+    sh(kennel, "alive", "echo 1 > /tmp/state").ok();
+    let id = sandbox_of(kennel, "alive");
+    assert_eq!(sh(kennel, "alive", "cat /tmp/state").ok(), "1");
+    assert_eq!((status(kennel, "alive").as_str(), sandbox_of(kennel, "alive")), ("running", id));
+    delete(kennel, "alive");
+}
+
+fn idle_profile_stops_and_starts_again(kennel: &Kennel) {
+    create(kennel, "idle", &["--idle-timeout", "1s"]);
+    // A running command is use, however silent it is.
+    assert_eq!(sh(kennel, "idle", "sleep 2; echo done").ok(), "done");
+    let stopped = || status(kennel, "idle") == "stopped";
+    assert!(within_blocking(LONG, stopped), "{}", status(kennel, "idle"));
+    assert_eq!(sh(kennel, "idle", "echo again").ok(), "again");
+    delete(kennel, "idle");
+    create(kennel, "once", &["--keep-alive=false"]);
+    assert_eq!(sh(kennel, "once", "echo used").ok(), "used");
+    let stopped = || status(kennel, "once") == "stopped";
+    assert!(within_blocking(LONG, stopped), "{}", status(kennel, "once"));
+    delete(kennel, "once");
+}
+
+fn profile_reconnects(kennel: &Kennel) {
+    create(kennel, "again", &[]);
+    profile(kennel, &["start", "again"]).ok();
+    let id = sandbox_of(kennel, "again");
+    // Each call is another process. The hint in the file may be lost: the sandbox is found by its name and its label.
+    let file = kennel.home.path().join("data/profiles/again.json");
+    let mut document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    document["state"]["sandbox"] = Value::Null;
+    std::fs::write(&file, document.to_string()).unwrap();
+    assert_eq!(sh(kennel, "again", "echo hello").ok(), "hello");
+    assert_eq!(sandbox_of(kennel, "again"), id);
+    kennel.kennel(&["rename", "profile-again", "renamed"]).ok();
+    assert_eq!(sh(kennel, "again", "echo hello").ok(), "hello");
+    assert_eq!(sandbox_of(kennel, "again"), id);
+    assert_eq!(kennel.kennel(&["ls", "--all", "--ids"]).ok().lines().count(), 1);
+    delete(kennel, "again");
+}
+
+fn errors_are_clear(kennel: &Kennel) {
+    for name in ["../up", "", "a b", ".hidden"] {
+        let stderr = profile(kennel, &["create", name]).fails(125);
+        assert!(stderr.contains("invalid profile name"), "{stderr}");
+    }
+    create(kennel, "one", &[]);
+    let again = profile(kennel, &["create", "one"]).fails(125);
+    assert!(again.contains("there is a profile one already") && again.contains("kennel profile edit one"), "{again}");
+    delete(kennel, "one");
+    if kennel.image().is_some() {
+        let missing = "kennel-test/there-is-no-such-image";
+        profile(kennel, &["create", "missing", "--image", missing, "--pull", "never"]).ok();
+        let stderr = profile(kennel, &["start", "missing"]).fails(125);
+        assert!(stderr.contains(missing), "{stderr}");
+        assert_eq!(status(kennel, "missing"), "stopped");
+        delete(kennel, "missing");
+    }
+    create(kennel, "crash", &["--", "sh", "-c", "echo last words; exit 3"]);
+    profile(kennel, &["start", "crash"]).ok();
+    let failed = || status(kennel, "crash") == "error (3)";
+    assert!(within_blocking(LONG, failed), "{}", status(kennel, "crash"));
+    assert_eq!(profile(kennel, &["logs", "crash"]).ok(), "last words");
+    delete(kennel, "crash");
+}
+
+fn fifty_starts_create_one_sandbox(kennel: &Kennel) {
+    create(kennel, "many", &[]);
+    let starts: Vec<_> = (0..50)
+        .map(|_| {
+            let mut call = kennel.call(&["profile", "start", "many"]);
+            call.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    for start in starts {
+        let done = start.wait_with_output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+    assert_eq!(kennel.kennel(&["ls", "--all", "--ids"]).ok().lines().count(), 1);
+    delete(kennel, "many");
+}
+
+fn restart_applies_changes_and_keeps_volumes(kennel: &Kennel) {
+    create(kennel, "change", &["--data"]);
+    sh(kennel, "change", "echo kept > /.data/file").ok();
+    let id = sandbox_of(kennel, "change");
+    profile(kennel, &["edit", "change", "-e", "ADDED=1"]).ok();
+    // The sandbox that exists is not changed behind its user's back.
+    assert_eq!(sh(kennel, "change", "echo ${ADDED:-none}").ok(), "none");
+    profile(kennel, &["restart", "change"]).ok();
+    assert_ne!(sandbox_of(kennel, "change"), id);
+    assert_eq!(sh(kennel, "change", "echo $ADDED; cat /.data/file").ok(), "1\nkept");
+    delete(kennel, "change");
+}
+
+/// Settings of a project, for `kennel.toml`.
+fn project(kennel: &Kennel, text: &str) {
+    std::fs::write(kennel.here().join("kennel.toml"), text).unwrap();
+}
+
+#[test]
+fn project_profiles_need_trust() {
+    let kennel = Kennel::on("native");
+    let secret = kennel.home.path().join("secret");
+    std::fs::create_dir(&secret).unwrap();
+    for grant in ["network = \"host\"".to_owned(), format!("volumes = [\"{}:/s\"]", secret.display())] {
+        project(&kennel, &format!("[container.profiles.dev]\n{grant}\n"));
+        let stderr = profile(&kennel, &["start", "dev"]).fails(125);
+        assert!(stderr.contains("not trusted") && stderr.contains("kennel config trust"), "{stderr}");
+        let json = profile(&kennel, &["exec", "--json", "dev", "--", "true"]).json();
+        assert_eq!(json["error"]["code"], "permission_denied", "{json}");
+        kennel.kennel(&["config", "trust"]).ok();
+        assert_eq!(profile(&kennel, &["exec", "dev", "--", "echo", "trusted"]).ok(), "trusted");
+        profile(&kennel, &["edit", "dev", "-e", "A=1"]).ok();
+        delete(&kennel, "dev");
+        kennel.kennel(&["config", "trust", "--revoke"]).ok();
+    }
+    // A profile that grants nothing needs no trust, and a default profile always does.
+    project(&kennel, "[container.profiles.dev]\nnetwork = \"none\"\n");
+    assert_eq!(profile(&kennel, &["exec", "dev", "--", "echo", "plain"]).ok(), "plain");
+    project(&kennel, "[container]\ndefaultProfile = \"dev\"\n[container.profiles.dev]\nnetwork = \"none\"\n");
+    let stderr = kennel.kennel(&["run", "--", "true"]).fails(125);
+    assert!(stderr.contains("container.defaultProfile"), "{stderr}");
+    assert_eq!(kennel.kennel(&["run", "--no-profile", "--", "echo", "new"]).ok(), "new");
+    kennel.kennel(&["config", "trust"]).ok();
+    let json = kennel.kennel(&["run", "--json", "--", "true"]).json();
+    assert_eq!(json["sandboxId"], sandbox_of(&kennel, "dev"), "{json}");
+    profile(&kennel, &["edit", "dev", "-e", "A=1"]).ok();
+    delete(&kennel, "dev");
+}
+
+#[test]
+fn a_project_profile_must_not_loosen_the_users_limits() {
+    let kennel = Kennel::on("native");
+    std::fs::create_dir_all(kennel.home.path().join("config")).unwrap();
+    std::fs::write(kennel.home.path().join("config/config.toml"), "[sandbox]\nmemory = \"256m\"\n").unwrap();
+    project(&kennel, "[container.profiles.big]\nmemory = \"4g\"\n");
+    let stderr = profile(&kennel, &["start", "big"]).fails(125);
+    assert!(stderr.contains("more than your own settings allow"), "{stderr}");
+}
+
+#[test]
+fn the_same_name_in_two_projects_is_two_sandboxes() {
+    let kennel = Kennel::on("native");
+    let ids: Vec<String> = ["one", "two"]
+        .map(|name| {
+            let dir = kennel.home.path().join(name);
+            std::fs::create_dir(&dir).unwrap();
+            std::fs::write(dir.join("kennel.toml"), "[container.profiles.dev]\nnetwork = \"none\"\n").unwrap();
+            let call = |words: &[&str]| {
+                let mut call = kennel.call(words);
+                call.current_dir(&dir);
+                finish(call, None)
+            };
+            call(&["profile", "start", "dev"]).ok();
+            let refused = call(&["profile", "delete", "--force", "dev"]).fails(125);
+            assert!(refused.contains("kennel.toml"), "{refused}");
+            call(&["profile", "status", "--json", "dev"]).json()["sandboxId"].to_string()
+        })
+        .into();
+    assert_ne!(ids[0], ids[1]);
+    assert_eq!(kennel.kennel(&["ls", "--ids"]).ok().lines().count(), 2);
+    for id in ids {
+        kennel.kennel(&["rm", "--force", id.trim_matches('"')]).ok();
+    }
+}
+
+#[test]
+fn profiles_can_be_switched_off() {
+    let kennel = Kennel::on("native");
+    create(&kennel, "dev", &["--network", "none"]);
+    project(&kennel, "[container]\nenabled = false\ndefaultProfile = \"dev\"\n");
+    assert!(profile(&kennel, &["start", "dev"]).fails(125).contains("container.enabled is false"));
+    assert_eq!(kennel.kennel(&["run", "--", "echo", "new"]).ok(), "new");
+}
+
+/// The document's own settings, as they are printed there.
+#[test]
+fn the_settings_of_document_001_work_as_printed() {
+    let kennel = Kennel::on("podman");
+    let image = kennel.image().unwrap().to_owned();
+    let printed = r#"{
+      "container": {
+        "enabled": true,
+        "runtime": "podman",
+        "defaultProfile": "dev",
+        "profiles": {
+          "dev": {
+            "name": "dev",
+            "image": "ubuntu:22.04",
+            "workdir": "/workspace",
+            "keepAlive": true,
+            "idleTimeoutMinutes": 30,
+            "volumes": [
+              { "host": ".", "container": "/workspace", "readonly": false }
+            ],
+            "environment": {
+              "TERM": "xterm-256color"
+            },
+            "network": {
+              "mode": "bridge"
+            }
+          }
+        }
+      }
+    }"#;
+    std::fs::write(kennel.here().join("opencode.json"), printed.replace("ubuntu:22.04", &image)).unwrap();
+    let call = |words: &[&str]| {
+        let mut call = kennel.call(&["profile"]);
+        let mut plain = std::process::Command::new(call.get_program());
+        plain.current_dir(kennel.here()).stdin(Stdio::null());
+        plain.envs(call.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        call = plain;
+        call.args(words);
+        finish(call, None)
+    };
+    assert!(call(&["run", "--", "true"]).fails(125).contains("container.defaultProfile"));
+    call(&["config", "trust"]).ok();
+    assert_eq!(call(&["run", "--", "sh", "-c", "pwd; echo $TERM"]).ok(), "/workspace\nxterm-256color");
+    let json = call(&["profile", "status", "--json", "dev"]).json();
+    assert_eq!((&json["status"], &json["provider"]), (&"running".into(), &"podman".into()), "{json}");
+    call(&["rm", "--force", json["sandboxId"].as_str().unwrap()]).ok();
+}

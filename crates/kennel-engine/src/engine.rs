@@ -361,7 +361,7 @@ impl Engine {
     /// Compares the sessions with the sandboxes that exist and, with `apply`, completes what was interrupted. Returns
     /// `None` if there never was a session.
     pub async fn reconcile(&self, apply: bool) -> Result<Option<(Plan, Vec<Applied>)>> {
-        if !self.directories()?.database().exists() {
+        if !has_store(&self.directories()?.database()) {
             return Ok(None);
         }
         let (sessions, _) = self.sessions().await?;
@@ -451,6 +451,14 @@ impl Engine {
             }
         }
     }
+}
+
+/// Whether there is a store of sessions, or was one that is damaged and was moved aside.
+fn has_store(database: &std::path::Path) -> bool {
+    let name = database.file_name().unwrap_or_default().as_encoded_bytes();
+    let entries = database.parent().and_then(|dir| std::fs::read_dir(dir).ok());
+    let is_store = |entry: &std::fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(name);
+    entries.is_some_and(|entries| entries.flatten().any(|entry| is_store(&entry)))
 }
 
 impl Engine {

@@ -11,6 +11,7 @@ mod images;
 mod lifecycle;
 mod profiles;
 mod run;
+mod sessions;
 mod settings;
 mod suite;
 mod support;

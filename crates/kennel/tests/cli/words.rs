@@ -38,6 +38,16 @@ const COMMANDS: &[&str] = &[
     "profile status",
     "profile logs",
     "profile exec",
+    "session",
+    "session create",
+    "session ls",
+    "session show",
+    "session events",
+    "session exec",
+    "session start",
+    "session stop",
+    "session rm",
+    "session adopt",
     "attach",
     "logs",
     "cp",
@@ -117,7 +127,7 @@ fn the_help_in_colour() {
 #[test]
 fn every_command_has_a_snapshot_of_its_help() {
     let kennel = Kennel::on("local");
-    for above in ["", "config ", "image ", "profile ", "volume "] {
+    for above in ["", "config ", "image ", "profile ", "session ", "volume "] {
         let words: Vec<&str> = above.split_whitespace().chain(["--help"]).collect();
         let said = kennel.kennel(&words).ok();
         let listed = said.lines().skip_while(|line| !line.starts_with("Usage:")).take_while(|line| *line != "Options:");
@@ -145,7 +155,8 @@ fn every_command_has_a_snapshot_of_a_success() {
     }
     let calls: Vec<&str> = seen.lines().filter_map(|line| line.strip_prefix("$ kennel ")).collect();
     // These alone are their help.
-    for command in COMMANDS.iter().filter(|command| !["config", "image", "profile", "volume"].contains(command)) {
+    let groups = ["config", "image", "profile", "session", "volume"];
+    for command in COMMANDS.iter().filter(|command| !groups.contains(command)) {
         let is_it =
             |call: &&str| call.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
         assert!(calls.iter().any(is_it), "what {command} prints when all is well is in no snapshot");
@@ -320,6 +331,34 @@ fn walk_profiles() -> String {
     walk.go(&["profile", "stop", "dev"]);
     walk.go(&["profile", "delete", "--force", "dev"]);
     walk.text
+}
+
+/// A walk through all commands of sessions.
+fn walk_sessions() -> String {
+    let kennel = Kennel::on("native");
+    let mut walk = Walk::new(&kennel, false);
+    let here = kennel.here();
+    walk.stands_for(here.to_str().unwrap(), "HERE");
+    walk.go(&["session", "create", "--name", "fix", "--network", "none"]);
+    let shown = kennel.kennel(&["session", "show", "fix"]).json();
+    walk.stands_for(shown["id"].as_str().unwrap(), "ID----------");
+    walk.stands_for(shown["sandbox"].as_str().unwrap(), "SANDBOX-----");
+    walk.go(&["session", "ls"]);
+    walk.go(&["session", "exec", "fix", "--", "echo", "hello"]);
+    walk.go(&["session", "stop", "fix"]);
+    walk.go(&["session", "start", "fix"]);
+    walk.go(&["session", "events", "fix"]);
+    walk.go(&["session", "adopt"]);
+    let secret = kennel.kennel(&["session", "show", "--secret", "fix"]).ok();
+    walk.stands_for(&secret, "SECRET");
+    walk.go(&["session", "show", "--secret", "fix"]);
+    walk.go(&["session", "rm", "--force", "fix"]);
+    walk.text
+}
+
+#[test]
+fn a_walk_through_sessions() {
+    insta::assert_snapshot!("sessions", walk_sessions());
 }
 
 #[test]

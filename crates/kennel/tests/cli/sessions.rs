@@ -1,0 +1,168 @@
+//! Sessions on the command line: what is recorded, and what is left when something was interrupted.
+
+use crate::support::{Finished, Kennel, on_every_provider};
+use kennel_testkit::within_blocking;
+use serde_json::Value;
+use std::time::Duration;
+
+on_every_provider! {
+    session_is_used_stopped_and_removed,
+    result_outlives_the_sandbox,
+    lost_sandbox_is_noticed,
+}
+
+const LONG: Duration = Duration::from_mins(2);
+
+/// Opens a session. Engines get their image.
+fn create(kennel: &Kennel, options: &[&str]) -> Finished {
+    let mut words = vec!["session", "create"];
+    if let Some(image) = kennel.image() {
+        words.extend(["--image", image]);
+    }
+    words.extend(options);
+    kennel.kennel(&words)
+}
+
+fn session(kennel: &Kennel, words: &[&str]) -> Finished {
+    kennel.kennel(&[&["session"], words].concat())
+}
+
+fn show(kennel: &Kennel, name: &str) -> Value {
+    session(kennel, &["show", name]).json()
+}
+
+/// The changes of state that are recorded for a session.
+fn events(kennel: &Kennel, name: &str) -> Vec<(Value, Value, Value)> {
+    let lines = session(kennel, &["events", "--json", name]).ok();
+    let event = |line: &str| {
+        let mut event: Value = serde_json::from_str(line).unwrap();
+        (event["from"].take(), event["to"].take(), event["cause"].take())
+    };
+    lines.lines().map(event).collect()
+}
+
+fn session_is_used_stopped_and_removed(kennel: &Kennel) {
+    assert_eq!(create(kennel, &["--name", "fix"]).ok(), "fix");
+    let shown = show(kennel, "fix");
+    assert_eq!((&shown["state"], &shown["provider"]), (&"running".into(), &kennel.provider.into()), "{shown}");
+    let again = create(kennel, &["--name", "fix"]).fails(125);
+    assert!(again.contains("fix"), "{again}");
+    assert_eq!(session(kennel, &["exec", "fix", "-c", "echo $KENNEL_SESSION"]).ok(), shown["id"].as_str().unwrap());
+    let secret = session(kennel, &["show", "--secret", "fix"]).ok();
+    assert_eq!(session(kennel, &["exec", "fix", "-c", "echo $KENNEL_SESSION_SECRET"]).ok(), secret);
+    assert_eq!(session(kennel, &["exec", "fix", "--", "sh", "-c", "exit 5"]).status, 5);
+    session(kennel, &["stop", "fix"]).ok();
+    assert_eq!(show(kennel, "fix")["state"], "stopped");
+    let refused = session(kennel, &["exec", "fix", "--", "true"]).fails(125);
+    assert!(refused.contains("kennel session start fix"), "{refused}");
+    session(kennel, &["start", "fix"]).ok();
+    assert_eq!(session(kennel, &["exec", "fix", "--", "echo", "again"]).ok(), "again");
+    let refused = session(kennel, &["rm", "fix"]).fails(125);
+    assert!(refused.contains("kennel session stop fix"), "{refused}");
+    let steps: Vec<String> = events(kennel, "fix").iter().map(|(from, to, _)| format!("{from} {to}")).collect();
+    let expected = [
+        "null \"creating\"",
+        "\"creating\" \"running\"",
+        "\"running\" \"running\"",
+        "\"running\" \"stopped\"",
+        "\"stopped\" \"stopped\"",
+        "\"stopped\" \"running\"",
+    ];
+    assert_eq!(steps, expected);
+    session(kennel, &["rm", "--force", "fix"]).ok();
+    assert_eq!(session(kennel, &["ls", "--json"]).json(), serde_json::json!([]));
+    assert_eq!(kennel.kennel(&["ls", "--all", "--ids"]).ok(), "");
+    let error = session(kennel, &["show", "fix"]);
+    assert_eq!((error.status, &error.json()["error"]["code"]), (125, &"not_found".into()));
+}
+
+fn result_outlives_the_sandbox(kennel: &Kennel) {
+    let script = "i=1; while [ $i -le 60 ]; do echo line $i; i=$((i+1)); done; exit 9";
+    create(kennel, &["--name", "job", "--rm", "--", "sh", "-c", script]).ok();
+    let ended = || show(kennel, "job")["state"] == "failed";
+    assert!(within_blocking(LONG, ended), "{}", show(kennel, "job"));
+    let gone = || kennel.kennel(&["ls", "--all", "--ids"]).ok().is_empty();
+    assert!(within_blocking(LONG, gone));
+    let shown = show(kennel, "job");
+    assert_eq!((&shown["exitCode"], &shown["cause"]), (&9.into(), &"exited".into()), "{shown}");
+    let log: Vec<&str> = shown["log"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
+    assert_eq!((log.len(), log[0], log[49]), (50, "line 11", "line 60"));
+    session(kennel, &["rm", "job"]).ok();
+}
+
+fn lost_sandbox_is_noticed(kennel: &Kennel) {
+    create(kennel, &["--name", "lost"]).ok();
+    let sandbox = show(kennel, "lost")["sandbox"].as_str().unwrap().to_owned();
+    kennel.kennel(&["rm", "--force", &sandbox]).ok();
+    let planned = kennel.kennel(&["gc", "--dry-run"]).ok();
+    assert!(planned.contains("its sandbox is lost"), "{planned}");
+    // A dry run changes nothing, and prints what is done later.
+    assert_eq!(kennel.kennel(&["gc", "--dry-run"]).ok(), planned);
+    assert_eq!(kennel.kennel(&["gc"]).ok(), planned);
+    let shown = show(kennel, "lost");
+    assert_eq!((&shown["state"], &shown["cause"]), (&"failed".into(), &"lost".into()), "{shown}");
+    session(kennel, &["rm", "lost"]).ok();
+}
+
+#[test]
+fn damaged_database_is_moved_aside_and_its_sandboxes_are_adopted() {
+    let kennel = Kennel::on("native");
+    create(&kennel, &["--name", "kept", "--network", "none"]).ok();
+    let database = kennel.home.path().join("state/kennel.db");
+    let _ = std::fs::remove_file(database.with_extension("db-wal"));
+    std::fs::write(&database, "this is no database").unwrap();
+    let stderr = session(&kennel, &["ls"]).fails(125);
+    assert!(stderr.contains("damaged") && stderr.contains("kennel.db.corrupt-1"), "{stderr}");
+    let aside = kennel.home.path().join("state/kennel.db.corrupt-1");
+    assert_eq!(std::fs::read_to_string(aside).unwrap(), "this is no database");
+    // The sandbox still runs. It is reported, and not removed.
+    assert!(kennel.kennel(&["gc"]).stderr.contains("another store"));
+    assert_eq!(kennel.kennel(&["exec", "kept", "--", "echo", "alive"]).ok(), "alive");
+    assert_eq!(session(&kennel, &["adopt", "--all"]).ok(), "kept");
+    assert_eq!(session(&kennel, &["exec", "kept", "--", "echo", "alive"]).ok(), "alive");
+    session(&kennel, &["rm", "--force", "kept"]).ok();
+}
+
+/// `run`, `create`, `exec`, `ls` and `profile` never open the database: one that is damaged stays where it is.
+#[test]
+fn plain_commands_never_open_the_database() {
+    let kennel = Kennel::on("native");
+    let database = kennel.home.path().join("state/kennel.db");
+    std::fs::create_dir_all(database.parent().unwrap()).unwrap();
+    std::fs::write(&database, "this is no database").unwrap();
+    kennel.kennel(&["run", "--network", "none", "--", "true"]).ok();
+    kennel.kennel(&["create", "--name", "box", "--network", "none", "--start"]).ok();
+    kennel.kennel(&["exec", "box", "--", "true"]).ok();
+    kennel.kennel(&["ls"]).ok();
+    kennel.kennel(&["rm", "--force", "box"]).ok();
+    kennel.kennel(&["profile", "create", "dev", "--network", "none"]).ok();
+    kennel.kennel(&["profile", "exec", "dev", "--", "true"]).ok();
+    kennel.kennel(&["profile", "delete", "--force", "dev"]).ok();
+    assert_eq!(std::fs::read_to_string(&database).unwrap(), "this is no database");
+    // The control: a command that opens it notices.
+    session(&kennel, &["ls"]).fails(125);
+    assert!(!database.exists() || std::fs::read(&database).unwrap() != b"this is no database");
+}
+
+#[test]
+fn own_workspace_is_kept() {
+    let kennel = Kennel::on("native");
+    let options = ["--name", "own", "--own-workspace", "--network", "none", "--", "sh", "-c", "echo result > file"];
+    create(&kennel, &options).ok();
+    let ended = || show(&kennel, "own")["state"] == "completed";
+    assert!(within_blocking(LONG, ended), "{}", show(&kennel, "own"));
+    let workspace = show(&kennel, "own")["workspace"].as_str().unwrap().to_owned();
+    session(&kennel, &["rm", "own"]).ok();
+    assert_eq!(std::fs::read_to_string(format!("{workspace}/file")).unwrap(), "result\n");
+}
+
+#[test]
+fn unsafe_repositories_are_refused() {
+    let kennel = Kennel::on("native");
+    // Refused, each with a reason: what would run with the user's rights, and what would be written down.
+    for url in ["/etc", "file:///etc", "ext::sh -c true", "ssh://host/x", "https://user:secret@host/x"] {
+        let stderr = create(&kennel, &["--clone", url]).fails(125);
+        assert!(stderr.contains("invalid repository") && !stderr.contains("secret"), "{stderr}");
+    }
+    assert_eq!(session(&kennel, &["ls", "--json"]).json(), serde_json::json!([]));
+}

@@ -4,7 +4,9 @@ use super::{Profile, ProfileState, Profiles, WORKSPACE, document};
 use crate::choose::provider_in_settings;
 use kennel_core::{Error, Provider, PullProgress, RemoveOptions, Result, Sandbox, new_id};
 use kennel_provider::labels::PROFILE;
-use kennel_types::{EndCause, ErrorCode, NextStep, ProviderKind, Pull, SandboxInfo, SandboxSpec, Status, Support};
+use kennel_types::{
+    EndCause, ErrorCode, NextStep, ProviderKind, Pull, SandboxId, SandboxInfo, SandboxSpec, Status, Support,
+};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -147,7 +149,7 @@ impl Profiles<'_> {
         let key = profile.key();
         let ours = |info: &SandboxInfo| info.labels.get(PROFILE) == Some(&key);
         let name = profile.sandbox_name();
-        let hints = profile.state.sandbox.iter().map(|id| id.as_str()).chain([name.as_str()]);
+        let hints = profile.state.sandbox.iter().map(SandboxId::as_str).chain([name.as_str()]);
         for hint in hints {
             match Sandbox::find(provider.clone(), hint).await {
                 Ok(sandbox) if ours(sandbox.info()) => return Ok(Some(sandbox)),
@@ -390,5 +392,5 @@ async fn image_changed_on(provider: &dyn Provider, profile: &Profile) -> Result<
 /// Returns the hash of a specification.
 fn hash(spec: &SandboxSpec) -> String {
     let bytes = serde_json::to_vec(spec).unwrap_or_default();
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:x}", Sha256::digest(bytes))
 }

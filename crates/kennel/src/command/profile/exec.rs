@@ -53,7 +53,7 @@ pub(super) struct Exec {
 impl Exec {
     pub(super) async fn run(self, engine: &Engine) -> u8 {
         let mut record = CommandReport::begin(self.json);
-        let outcome = self.outcome(engine, &mut record).await;
+        let outcome = Box::pin(self.outcome(engine, &mut record)).await;
         record.conclude(outcome, Ok(()))
     }
 

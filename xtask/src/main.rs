@@ -133,7 +133,9 @@ mod tests {
     /// Clippy compiles the example. This test checks that README.md contains exactly its code.
     #[test]
     fn the_readme_shows_the_example_as_it_is() {
-        let (_, code) = include_str!("../examples/library.rs").split_once("\n\n").expect("a line of words, then code");
+        let (_, code) = include_str!("../../crates/kennel-engine/examples/library.rs")
+            .split_once("\n\n")
+            .expect("a line of words, then code");
         assert!(
             include_str!("../../README.md").contains(&format!("```rust\n{code}```")),
             "README.md shows another example"

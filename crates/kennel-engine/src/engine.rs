@@ -11,24 +11,12 @@ use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix};
 use kennel_image::PullOptions;
 use kennel_types::{ErrorCode, Leftover, NetworkMode, NextStep, ProviderKind, SandboxId, SandboxInfo};
 use serde::Serialize;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Everything that front ends share: providers, settings, profiles and sessions of one caller.
 ///
-/// ```no_run
-/// # async fn example(caller: kennel_engine::Caller) -> kennel_core::Result<()> {
-/// use kennel_engine::Engine;
-/// use kennel_types::{ExecSpec, SandboxSpec};
-///
-/// let engine = Engine::new(caller);
-/// let choice = engine.choose(&mut engine.settings()?, None).await?;
-/// let sandbox = kennel_core::Sandbox::create(choice.provider, &SandboxSpec::default()).await?;
-/// sandbox.start().await?;
-/// let output = sandbox.run(&ExecSpec::argv(["echo", "hello"]), None, 1 << 20).await?;
-/// assert_eq!(output.stdout, b"hello\n");
-/// # Ok(())
-/// # }
-/// ```
+/// `examples/library.rs` is a program that uses it.
 pub struct Engine {
     caller: Caller,
     /// `None` if the caller's environment names none.
@@ -90,6 +78,16 @@ impl Engine {
         let directories = Directories::find(&caller).ok();
         let failpoints = Failpoints::default();
         Self { caller, directories, named: None, unimplemented: None, given: Vec::new(), native: None, failpoints }
+    }
+
+    /// Creates an engine for a program without a user's environment, with the providers of this machine. All its files are
+    /// below one directory.
+    pub fn below(dir: impl Into<PathBuf>) -> Self {
+        let dir: PathBuf = dir.into();
+        let directories = Directories::new(dir.join("state"), dir.join("data"), None);
+        let uid = rustix::process::geteuid().as_raw();
+        let caller = Caller { current_dir: dir, uid, ..Caller::default() };
+        Self { directories: Some(directories), ..Self::new(caller) }
     }
 
     /// Creates an engine with directories and providers that the caller has made. Only these providers are used.

@@ -40,6 +40,23 @@ pub struct Settings {
     trust: Option<PathBuf>,
 }
 
+impl Default for Settings {
+    /// Returns the built-in settings, for a program that reads no settings files.
+    fn default() -> Self {
+        let Config { sandbox, images, container, .. } = Config::default();
+        Self {
+            sandbox,
+            images,
+            container,
+            warnings: Vec::new(),
+            without_effect: Vec::new(),
+            loaded: None,
+            paths: RealPaths::default(),
+            trust: None,
+        }
+    }
+}
+
 impl Settings {
     /// Returns the settings without profiles. Fails if the project's files grant something to sandboxes and are not
     /// trusted.
@@ -54,11 +71,7 @@ impl Settings {
 
     fn load_without(caller: &Caller, directories: &Directories, unused: &[&str]) -> Result<Self> {
         let sources = SettingsSources::new(caller);
-        let Config { sandbox, images, container, .. } = Config::default();
-        let trust = Some(directories.trusted());
-        let paths = RealPaths::default();
-        let (warnings, without_effect) = (Vec::new(), Vec::new());
-        let mut settings = Self { sandbox, images, container, warnings, without_effect, loaded: None, paths, trust };
+        let mut settings = Self { trust: Some(directories.trusted()), ..Self::default() };
         if !sources.has_any() {
             return Ok(settings);
         }

@@ -14,7 +14,7 @@ use crate::report;
 use fix::{Fix, Lack, Step};
 use host::Host;
 use kennel_core::{Provider, RemoveOptions, Result, Sandbox};
-use kennel_engine::Engine;
+use kennel_engine::{Choice, Engine, PassedOver};
 use kennel_types::{Availability, Backing, ExecSpec, Mode, ProviderKind, SandboxSpec};
 use machine::{Check, CheckResult};
 use serde::Serialize;
@@ -88,8 +88,18 @@ pub(super) async fn get_what_is_missing(engine: &Engine, names: &[ProviderKind],
 struct Diagnosis {
     healthy: bool,
     providers: Vec<Finding>,
+    /// The provider that new sandboxes use; `None` if another provider was named, or none is available.
+    choice: Option<Chosen>,
     /// The checks of what native sandboxes need; empty if another provider was named.
     machine: Vec<Check>,
+}
+
+/// The provider that new sandboxes use, and why those before it are not used.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Chosen {
+    provider: &'static str,
+    passed_over: Vec<PassedOver>,
 }
 
 /// The result of examining a provider.
@@ -134,7 +144,16 @@ async fn diagnose(engine: &Engine, names: &[ProviderKind], host: &Host) -> Diagn
     let named = findings.len() == 1;
     let healthy = findings.iter().any(|found| found.available && (named || !found.mode.layers.is_empty()));
     let machine = if names.contains(&ProviderKind::Native) { machine::checks(engine, host) } else { Vec::new() };
-    Diagnosis { healthy, providers: findings, machine }
+    let choice = if engine.named().is_none() && !named { choice(engine).await } else { None };
+    Diagnosis { healthy, providers: findings, choice, machine }
+}
+
+/// Returns the provider that new sandboxes use.
+async fn choice(engine: &Engine) -> Option<Chosen> {
+    // Whatever is wrong with the settings is not the machine's fault.
+    let mut settings = engine.settings().unwrap_or_default();
+    let Choice { kind, passed_over, .. } = engine.choose(&mut settings, None).await.ok()?;
+    Some(Chosen { provider: kind.name(), passed_over })
 }
 
 /// Probes a provider, and creates a sandbox if it is available.

@@ -2,7 +2,7 @@
 
 use super::fix::Fix;
 use super::machine::CheckResult;
-use super::{Diagnosis, Finding};
+use super::{Chosen, Diagnosis, Finding};
 use kennel_core::printable;
 use kennel_types::{Mode, Support};
 use owo_colors::OwoColorize;
@@ -12,6 +12,12 @@ pub(super) fn diagnosis_text(diagnosis: &Diagnosis) -> String {
     let mut text = format!("{}\n", "Providers".bold());
     for found in &diagnosis.providers {
         provider(&mut text, found);
+    }
+    if let Some(Chosen { provider, passed_over }) = &diagnosis.choice {
+        let reasons: Vec<String> =
+            passed_over.iter().map(|over| format!("{}: {}", over.provider.name(), printable(&over.reason))).collect();
+        let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
+        text.extend([format!("  New sandboxes use {provider}{reasons}.\n")]);
     }
     if !diagnosis.machine.is_empty() {
         text.extend([format!("\n{}\n", "This machine".bold())]);

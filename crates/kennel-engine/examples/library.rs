@@ -2,15 +2,15 @@
 #![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use kennel_core::{RUN_OUTPUT_CAP, RemoveOptions, Result, Sandbox, WriteOptions};
-use kennel_native::Native;
+use kennel_engine::{Engine, Settings};
 use kennel_types::{ExecSpec, NetworkMode, SandboxSpec};
-use std::sync::Arc;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let native = Arc::new(Native::new("/var/lib/example/state".into(), "/var/lib/example/programs".into()));
+    let engine = Engine::below("/var/lib/example");
+    let choice = engine.choose(&mut Settings::default(), None).await?;
     let spec = SandboxSpec { network: Some(NetworkMode::None), ..SandboxSpec::default() };
-    let sandbox = Sandbox::create(native, &spec).await?;
+    let sandbox = Sandbox::create(choice.provider, &spec).await?;
     sandbox.start().await?;
 
     let files = sandbox.files(None).await?;

@@ -23,6 +23,6 @@ pub use kennel_types as types;
 pub use kennel_types::{Error, Result, printable, printable_json, printable_layout, printable_path};
 pub use provider::{
     ByteStream, Dialed, EventStream, ImageBuild, LogChunk, LogOptions, LogStream, Provider, PullProgress,
-    RemoveOptions, Sweep, check_name, new_id,
+    RemoveOptions, Sweep, VolumeOptions, check_name, new_id,
 };
 pub use sandbox::Sandbox;

@@ -1,11 +1,11 @@
 //! The provider trait: creates and removes sandboxes, and opens byte streams to their keepers.
 
-use crate::{Error, Result};
+use crate::{Error, Result, printable};
 use futures_util::stream::Stream;
 use kennel_proto::Channel;
 use kennel_types::{
     Availability, ErrorCode, Event, Feature, Leftover, Limits, Mode, NextStep, Operation, ProviderKind, Pull,
-    SandboxId, SandboxInfo, SandboxSpec, Stats,
+    SandboxId, SandboxInfo, SandboxSpec, Stats, VolumeInfo,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -95,6 +95,13 @@ impl RemoveOptions {
     pub fn operation(self) -> Operation {
         if self.force { Operation::ForceRemove } else { Operation::Remove }
     }
+}
+
+/// Selects what [`Provider::volumes`] returns.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VolumeOptions {
+    /// Also measure sizes. This is slow if there are many files.
+    pub sizes: bool,
 }
 
 /// What [`Provider::sweep`] does with leftovers.
@@ -198,6 +205,18 @@ pub trait Provider: Send + Sync {
     /// sandbox also removes leftovers now and then; listing never does.
     async fn sweep(&self, _action: Sweep) -> Result<Vec<Leftover>> {
         Ok(Vec::new())
+    }
+
+    /// Returns all volumes of this installation, and changes nothing. A failure is an error, never an empty list.
+    /// Providers without volumes return none.
+    async fn volumes(&self, _options: VolumeOptions) -> Result<Vec<VolumeInfo>> {
+        Ok(Vec::new())
+    }
+
+    /// Removes a volume and its content. Fails with `conflict` if a sandbox uses it, whether that runs or not. A sandbox
+    /// that is created at the same time either keeps the volume, or gets a new one.
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        Err(Error::no_volume(printable(name)))
     }
 
     /// Builds an image, and reports each line of the build output.

@@ -303,7 +303,7 @@ impl Engine {
 
     /// Calls each provider that may be available. It is an error if the named provider fails; the failures of others
     /// are returned.
-    async fn each<T>(
+    pub(crate) async fn each<T>(
         &self,
         mut call: impl AsyncFnMut(Arc<dyn Provider>) -> Result<T>,
     ) -> Result<(Vec<(ProviderKind, T)>, Vec<Silent>)> {

@@ -19,6 +19,7 @@ mod sessions;
 pub mod settings;
 mod steps;
 mod store;
+mod volumes;
 
 pub use caller::Caller;
 pub use choose::{Choice, Directly, PassedOver};
@@ -39,3 +40,4 @@ pub use sessions::{
 pub use settings::Settings;
 pub use steps::Steps;
 pub use store::{Store, StoreProblem};
+pub use volumes::{FoundVolume, VolumeListing};

@@ -82,7 +82,7 @@ fn key(name: &str, project: Option<&Path>) -> String {
 }
 
 fn short_hash(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:x}", Sha256::digest(bytes))[..8].to_owned()
 }
 
 /// Checks the name of a profile. It becomes part of a file name and of a container's name.
@@ -118,20 +118,14 @@ impl Profiles<'_> {
     /// not trust it.
     pub fn get(&self, name: &str) -> Result<Profile> {
         check_name(name)?;
-        self.check_enabled()?;
         let settings = self.settings.profile(name)?;
         let project = settings.as_ref().and_then(|profile| profile.project.clone());
         let document = self.read(&key(name, project.as_deref()))?;
-        self.join(name, settings, document).ok_or_else(|| no_profile(name))
+        Self::join(name, settings, document).ok_or_else(|| no_profile(name))
     }
 
     /// Puts the file of a profile on top of its settings. Returns `None` if neither defines it.
-    fn join(
-        &self,
-        name: &str,
-        settings: Option<SettingsProfile>,
-        document: Option<ProfileDocument>,
-    ) -> Option<Profile> {
+    fn join(name: &str, settings: Option<SettingsProfile>, document: Option<ProfileDocument>) -> Option<Profile> {
         let document = document.unwrap_or_default();
         let has_file = document.is_defined();
         if settings.is_none() && !has_file {
@@ -149,7 +143,7 @@ impl Profiles<'_> {
     }
 
     /// Refuses to use profiles if the settings switch them off.
-    fn check_enabled(&self) -> Result<()> {
+    pub(super) fn check_enabled(&self) -> Result<()> {
         if self.settings.profiles_enabled() {
             return Ok(());
         }
@@ -171,7 +165,7 @@ impl Profiles<'_> {
         }
         let mut overrides = with_workspace(SandboxOverrides { name: None, ..overrides });
         overrides.workspace = request::workspace(&self.settings, &overrides, self.engine.caller())?;
-        let profile = self.profile_of(name, overrides.clone());
+        let profile = Self::profile_of(name, overrides.clone());
         // A profile that can never be started is refused now, and not at its first use.
         self.spec(&profile, kennel_types::Mode::first_of(self.usual_provider(&profile)?)).map(drop)?;
         let document = ProfileDocument { overrides: Some(overrides), ..ProfileDocument::default() };
@@ -179,7 +173,7 @@ impl Profiles<'_> {
         Ok(profile)
     }
 
-    fn profile_of(&self, name: &str, overrides: SandboxOverrides) -> Profile {
+    fn profile_of(name: &str, overrides: SandboxOverrides) -> Profile {
         Profile {
             name: name.to_owned(),
             overrides,
@@ -215,9 +209,15 @@ impl Profiles<'_> {
         let _lock = self.lock(&key).await?;
         let file = document::path(&self.dir, &key);
         let mut document = self.read(&key)?.unwrap_or_default();
-        let overrides = document::parse(text, &file, &self.engine.caller().environment())?;
+        let overrides = with_workspace(document::parse(text, &file, &self.engine.caller().environment())?);
+        let mut written: Option<serde_json::Value> = serde_json::from_str(text).ok();
+        // The workspace was chosen when the profile was created. It stays unless the text names another, or none.
+        let keeps = overrides.workspace.is_none() && overrides.no_workspace != Some(true);
+        if let (true, Some(workspace), Some(written)) = (keeps, &profile.overrides.workspace, &mut written) {
+            written["workspace"] = workspace.to_string_lossy().replace('$', "$$").into();
+        }
         document.set(overrides);
-        document.written = serde_json::from_str(text).ok();
+        document.written = written;
         self.write(&key, name, &document)?;
         self.get(name)
     }

@@ -107,11 +107,10 @@ impl Settings {
     /// Returns the profile in which commands run if no other is named. Fails if a project chooses it, and is not
     /// trusted.
     pub fn default_profile(&self) -> Result<Option<&str>> {
-        let Some(name) = self.container.default_profile.as_deref().filter(|_| self.container.enabled) else {
-            return Ok(None);
-        };
+        let Some(name) = self.container.default_profile.as_deref() else { return Ok(None) };
+        // Also if profiles are switched off: the user's default profile may be stricter than a plain sandbox.
         self.check_trust(is_about_profiles)?;
-        Ok(Some(name))
+        Ok(self.container.enabled.then_some(name))
     }
 
     /// Whether profiles are used.
@@ -300,13 +299,12 @@ impl SettingsSources {
     /// Reads all settings. If a section that sandboxes do not use is invalid, it is left out, and its problems are
     /// returned as text.
     pub fn read_all(&self) -> Result<(Loaded, Vec<String>)> {
-        match self.read(&[]) {
-            Ok(loaded) => Ok((loaded, Vec::new())),
-            Err(error) => {
-                let used = self.read(&["container", AGENT])?;
-                Ok((used, error.to_string().lines().map(ToOwned::to_owned).collect()))
-            }
-        }
+        let problems = match self.read(&[]) {
+            Ok(loaded) => return Ok((loaded, Vec::new())),
+            Err(error) => error.to_string().lines().map(ToOwned::to_owned).collect(),
+        };
+        let used = self.read(&[AGENT]).or_else(|_| self.read(&["container", AGENT]))?;
+        Ok((used, problems))
     }
 
     fn read(&self, unused: &[&str]) -> Result<Loaded> {

@@ -5,8 +5,9 @@ use crate::Failpoints;
 use async_trait::async_trait;
 use kennel_core::{
     Dialed, EventStream, ImageBuild, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result, Sweep,
+    VolumeOptions,
 };
-use kennel_types::{Availability, Leftover, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats};
+use kennel_types::{Availability, Leftover, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats, VolumeInfo};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,6 +116,14 @@ impl Provider for Steps {
 
     async fn sweep(&self, action: Sweep) -> Result<Vec<Leftover>> {
         self.between(["sweep: before", "sweep: after"], self.provider.sweep(action)).await
+    }
+
+    async fn volumes(&self, options: VolumeOptions) -> Result<Vec<VolumeInfo>> {
+        self.provider.volumes(options).await
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        self.between(["remove volume: before", "remove volume: after"], self.provider.remove_volume(name)).await
     }
 
     async fn build_image(&self, build: &ImageBuild, tell: &(dyn Fn(String) + Sync)) -> Result<()> {

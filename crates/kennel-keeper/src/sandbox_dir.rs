@@ -45,7 +45,10 @@ impl SandboxDir {
         lock_soon(&lock).map_err(|error| failed("lock", "lock", error))?;
         // The id of the holder, for processes that cannot reach the keeper through its socket.
         let pid = rustix::process::getpid().to_string();
-        rustix::fs::ftruncate(&lock, 0).map_err(|error| failed("write", "lock", error))?;
+        // Only if it contains an old id. Some filesystems write a truncated file to disk as soon as anyone closes it.
+        if !rustix::fs::fstat(&lock).is_ok_and(|lock| lock.st_size == 0) {
+            rustix::fs::ftruncate(&lock, 0).map_err(|error| failed("write", "lock", error))?;
+        }
         rustix::io::write(&lock, pid.as_bytes()).map_err(|error| failed("write", "lock", error))?;
         let mut exit = None;
         if config.main.is_some() || !config.tied {

@@ -173,7 +173,8 @@ pub fn dumpable() -> Result<(), Errno> {
 /// Removes all capabilities that are not in `keep` from the bounding set.
 pub fn limit_bounding_set(keep: u64) -> Result<(), Errno> {
     for capability in 0..64u64 {
-        if keep & (1 << capability) == 0 {
+        // Most were dropped before. Dropping one again would replace all credentials of the process again.
+        if keep & (1 << capability) == 0 && is_in_bounding_set(capability) != Some(false) {
             match prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong) {
                 Ok(()) => {}
                 Err(Errno::INVAL) => break, // Beyond the last capability that the kernel knows.
@@ -182,6 +183,16 @@ pub fn limit_bounding_set(keep: u64) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Whether a capability is in the bounding set. `None` if the kernel does not know it.
+fn is_in_bounding_set(capability: u64) -> Option<bool> {
+    // SAFETY: this option takes a plain number.
+    match unsafe { libc::prctl(libc::PR_CAPBSET_READ, capability as libc::c_ulong, 0, 0, 0) } {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
 }
 
 /// Marks every descriptor from `first` on to be closed on exec.

@@ -83,6 +83,16 @@ pub struct Record {
     /// The first host id of its users, if the provider gave it a range of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_id: Option<u32>,
+    /// The name that it had when its data volume was named after it. It is not set if that is its current name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_name: Option<String>,
+}
+
+impl Record {
+    /// The name that its data volume is named after, if it has one. A renamed sandbox keeps its volume.
+    pub fn data_name(&self) -> Option<&str> {
+        self.spec.data.then(|| self.data_name.as_deref().unwrap_or(&self.name))
+    }
 }
 
 /// The image of a sandbox as it was at the time of creation. If the image's name later refers to another image, nothing
@@ -149,6 +159,7 @@ impl Records {
             enforcement,
             image,
             first_id,
+            data_name: None,
         };
         let written = self.write(&record).and_then(|file| match &spec.name {
             Some(name) => self.take_name(name, &record.id).map(|()| file),
@@ -362,6 +373,7 @@ impl Records {
         }
         self.take_name(name, &record.id)?;
         let mut renamed = record.clone();
+        renamed.data_name = record.data_name().map(ToOwned::to_owned);
         name.clone_into(&mut renamed.name);
         renamed.spec.name = Some(name.to_owned());
         if let Err(error) = self.rewrite(&renamed) {

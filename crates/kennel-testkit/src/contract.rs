@@ -125,6 +125,11 @@ macro_rules! isolation_contract {
             volumes {
                 data_volume_is_found_by_the_sandbox_name,
                 data_volume_without_a_sandbox_name_is_refused,
+                volumes_are_listed_with_their_users,
+                volume_in_use_is_not_removed,
+                renamed_sandbox_keeps_its_volume,
+                unknown_volume_is_not_found,
+                volume_removed_during_creation_is_whole_or_new,
             }
             isolation {
                 every_layer_of_the_mode_is_enforced,

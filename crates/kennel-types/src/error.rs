@@ -113,6 +113,18 @@ impl Error {
         Self::new(ErrorCode::NotFound, format!("there is no sandbox {name}")).suggest(NextStep::ListSandboxes)
     }
 
+    /// There is no volume of this name.
+    pub fn no_volume(name: impl std::fmt::Display) -> Self {
+        Self::new(ErrorCode::NotFound, format!("there is no volume {name}")).suggest(NextStep::ListVolumes)
+    }
+
+    /// A sandbox uses the volume, so it cannot be removed.
+    pub fn volume_in_use(name: impl std::fmt::Display, user: impl Into<String>) -> Self {
+        let user = user.into();
+        Self::new(ErrorCode::Conflict, format!("remove the volume {name}: sandbox {user} uses it"))
+            .suggest(NextStep::RemoveSandbox { name: user, force: false, volumes: false })
+    }
+
     /// The sandbox could not be started.
     pub fn not_started(name: impl std::fmt::Display, reason: impl std::fmt::Display) -> Self {
         Self::new(ErrorCode::StartFailed, format!("start sandbox {name}: {reason}"))

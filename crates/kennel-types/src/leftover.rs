@@ -24,6 +24,11 @@ pub enum Leftover {
         /// Its path.
         path: PathBuf,
     },
+    /// A volume whose removal was interrupted.
+    Volume {
+        /// Its path.
+        path: PathBuf,
+    },
     /// A helper program of another version of Kennel.
     Program {
         /// Its path.
@@ -37,6 +42,7 @@ impl std::fmt::Display for Leftover {
             Self::Sandbox { id } => write!(f, "sandbox {id}"),
             Self::RunDirectory { id } => write!(f, "run directory of sandbox {id}"),
             Self::Cgroup { path } => write!(f, "cgroup {}", path.display()),
+            Self::Volume { path } => write!(f, "removed volume {}", path.display()),
             Self::Program { path } => write!(f, "program {}", path.display()),
         }
     }

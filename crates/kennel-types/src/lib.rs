@@ -18,6 +18,7 @@ mod sandbox;
 mod stats;
 mod status;
 mod text;
+mod volume;
 
 pub use error::{Error, Result};
 pub use error_code::{ErrorCode, LimitReason};
@@ -40,3 +41,4 @@ pub use sandbox::{
 pub use stats::Stats;
 pub use status::{Operation, Refusal, Status, Verdict, steps};
 pub use text::{printable, printable_json, printable_layout, printable_path, printable_within};
+pub use volume::{VolumeInfo, VolumeKind, VolumeUser};

@@ -382,6 +382,7 @@ pub const MODES: &[Mode] = &[
         workspace_files: "nobody",
         mount_owners: MountOwners::Nobody,
         networks: &[NetworkMode::None],
+        volumes: Support::Given,
         processes: Support::Refused,
         ..LOCAL
     },

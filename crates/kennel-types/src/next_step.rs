@@ -48,6 +48,8 @@ pub enum NextStep {
         /// The name or id of the sandbox.
         name: String,
     },
+    /// List the volumes.
+    ListVolumes,
     /// Create a sandbox that is not tied to a command.
     CreateLastingSandbox,
     /// Remove what killed programs left behind, or a sandbox that is no longer needed.

@@ -2,7 +2,7 @@
 
 use crate::command::{
     attach, build, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect, logs, ls, pause,
-    profile, rename, rm, run, session, setup, start, stats, stop, version, wait,
+    profile, rename, rm, run, session, setup, start, stats, stop, version, volume, wait,
 };
 use crate::provider_name::ProviderName;
 use crate::{environment, help, report};
@@ -82,6 +82,7 @@ enum Command {
     Attach(attach::Attach),
     Logs(logs::Logs),
     Cp(cp::Cp),
+    Volume(volume::Volume),
     Image(image::Image),
     Build(build::Build),
     Config(config::Config),
@@ -190,8 +191,8 @@ impl Cli {
             Command::Rm(command) => command.run(engine).await,
             Command::Ls(command) => command.run(engine).await,
             Command::Inspect(command) => command.run(engine).await,
-            Command::Profile(command) => command.run(engine).await,
-            Command::Session(command) => command.run(engine).await,
+            Command::Profile(command) => Box::pin(command.run(engine)).await,
+            Command::Session(command) => Box::pin(command.run(engine)).await,
             Command::Exec(command) => command.run(engine).await,
             Command::Attach(command) => command.run(engine).await,
             Command::Logs(command) => command.run(engine).await,
@@ -200,6 +201,7 @@ impl Cli {
             Command::Events(command) => command.run(engine).await,
             Command::Wait(command) => command.run(engine).await,
             Command::Gc(command) => command.run(engine).await,
+            Command::Volume(command) => command.run(engine).await,
             Command::Image(command) => command.run(engine).await,
             Command::Config(command) => command.run(engine),
             Command::Doctor(command) => command.run(engine).await,

@@ -27,4 +27,5 @@ pub(crate) mod start;
 pub(crate) mod stats;
 pub(crate) mod stop;
 pub(crate) mod version;
+pub(crate) mod volume;
 pub(crate) mod wait;

@@ -1,4 +1,4 @@
-//! Shell completions for commands, options, sandboxes and images.
+//! Shell completions for commands, options, sandboxes, volumes and images.
 //!
 //! For each completion, the shell runs this program with an environment variable set; see `kennel completions`.
 
@@ -9,8 +9,8 @@ use clap_complete::engine::{
     ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
 };
 use clap_complete::env::{CompleteEnv, Shells};
-use kennel_core::printable;
-use kennel_engine::Engine;
+use kennel_core::{Result, VolumeOptions, printable};
+use kennel_engine::{Engine, FoundVolume};
 use std::ffi::OsStr;
 use std::time::Duration;
 
@@ -37,6 +37,16 @@ pub(crate) fn registration(shell: &str) -> std::io::Result<Vec<u8>> {
 /// Completes an argument that is the name or id of a sandbox.
 pub(crate) fn sandboxes() -> ArgValueCandidates {
     ArgValueCandidates::new(|| named(""))
+}
+
+/// Completes an argument that is the name of a volume.
+pub(crate) fn volumes() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let listing = in_time(|engine| async move { engine.volumes(VolumeOptions::default()).await });
+        let candidate =
+            |FoundVolume { info, .. }| CompletionCandidate::new(info.name).help(Some(printable(&info.provider).into()));
+        listing.unwrap_or_default().found.into_iter().map(candidate).collect()
+    })
 }
 
 /// Completes an argument that is the name of a profile.
@@ -67,14 +77,17 @@ pub(crate) fn places() -> ArgValueCompleter {
 
 /// Returns the name of each sandbox, or its id if it has no name, with `suffix` appended.
 fn named(suffix: &str) -> Vec<CompletionCandidate> {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
-    let Ok(caller) = environment::caller() else { return Vec::new() };
-    let engine = Engine::new(caller);
-    let listing = runtime.block_on(async { tokio::time::timeout(WITHIN, engine.list()).await });
-    let Ok(Ok(listing)) = listing else { return Vec::new() };
+    let Some(listing) = in_time(|engine| async move { engine.list().await }) else { return Vec::new() };
     let candidate = |info: kennel_types::SandboxInfo| {
         let help = format!("{}, {}", printable(&info.provider), info.status);
         CompletionCandidate::new(format!("{}{suffix}", info.name)).help(Some(help.into()))
     };
     listing.found.into_iter().map(candidate).collect()
+}
+
+/// Returns the result of a request to all providers, if it succeeds within the time limit.
+fn in_time<T, F: Future<Output = Result<T>>>(request: impl FnOnce(Engine) -> F) -> Option<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let request = request(Engine::new(environment::caller().ok()?));
+    runtime.block_on(async { tokio::time::timeout(WITHIN, request).await }).ok()?.ok()
 }

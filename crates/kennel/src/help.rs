@@ -5,7 +5,7 @@ use clap::Command;
 use std::fmt::Write;
 
 /// The commands of each group, most used first. Each command is in exactly one group.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     (
         "Sandboxes",
         &[
@@ -15,6 +15,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ),
     ("Profiles and sessions", &["profile", "session"]),
     ("Commands and files", &["exec", "attach", "logs", "cp"]),
+    ("Volumes", &["volume"]),
     ("Images", &["image", "build"]),
     ("Settings", &["config"]),
     ("This machine", &["doctor", "setup", "explain", "gc", "completions", "man", "version"]),

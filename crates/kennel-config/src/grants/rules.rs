@@ -103,7 +103,8 @@ const PROFILE_RULES: &[Rule] = &[
 
 /// The rules for the keys of `container`, apart from the profiles.
 const CONTAINER_RULES: &[Rule] = &[
-    rule("enabled", Opens::Nothing, Over::Same),
+    // The user's default profile may be stricter than a sandbox without a profile.
+    rule("enabled", Opens::If(is_false, "commands run without your default profile"), Over::Free),
     rule("runtime", Opens::If(is_local, DIRECTLY), Over::Same),
     // The profile may be one of the user's own, which grants more than this project should have.
     rule("defaultProfile", Opens::Always("the profile in which your commands run"), Over::Same),

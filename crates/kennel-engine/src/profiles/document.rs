@@ -81,7 +81,7 @@ mod provider {
     use kennel_types::ProviderKind;
     use serde::{Deserialize, Deserializer, Serializer, de};
 
-    #[expect(clippy::ref_option, reason = "serde calls it this way")]
+    #[expect(clippy::trivially_copy_pass_by_ref, clippy::ref_option, reason = "serde calls it this way")]
     pub(super) fn serialize<S: Serializer>(kind: &Option<ProviderKind>, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(kind.map_or("", ProviderKind::name))
     }

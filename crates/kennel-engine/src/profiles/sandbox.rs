@@ -4,7 +4,9 @@ use super::{Profile, ProfileState, Profiles, WORKSPACE, document};
 use crate::choose::provider_in_settings;
 use kennel_core::{Error, Provider, PullProgress, RemoveOptions, Result, Sandbox, new_id};
 use kennel_provider::labels::PROFILE;
-use kennel_types::{EndCause, ErrorCode, NextStep, ProviderKind, Pull, SandboxInfo, SandboxSpec, Status, Support};
+use kennel_types::{
+    EndCause, ErrorCode, NextStep, ProviderKind, Pull, SandboxId, SandboxInfo, SandboxSpec, Status, Support,
+};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -147,7 +149,7 @@ impl Profiles<'_> {
         let key = profile.key();
         let ours = |info: &SandboxInfo| info.labels.get(PROFILE) == Some(&key);
         let name = profile.sandbox_name();
-        let hints = profile.state.sandbox.iter().map(|id| id.as_str()).chain([name.as_str()]);
+        let hints = profile.state.sandbox.iter().map(SandboxId::as_str).chain([name.as_str()]);
         for hint in hints {
             match Sandbox::find(provider.clone(), hint).await {
                 Ok(sandbox) if ours(sandbox.info()) => return Ok(Some(sandbox)),
@@ -198,6 +200,7 @@ impl Profiles<'_> {
     /// Makes sure that the sandbox of a profile runs: creates it if there is none, and starts it if it does not run. Any
     /// number of calls at once create one sandbox. `pull` overrides when the image is pulled.
     pub async fn start(&self, name: &str, pull: Option<Pull>, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<Started> {
+        self.check_enabled()?;
         let key = self.get(name)?.key();
         let _lock = self.lock(&key).await?;
         let profile = self.get(name)?;
@@ -286,6 +289,7 @@ impl Profiles<'_> {
     /// Restarts the sandbox of a profile. If the profile has changed, or (with `pull`) its image, the sandbox is created
     /// again, and keeps its volumes.
     pub async fn restart(&self, name: &str, pull: bool, tell: &(dyn Fn(PullProgress) + Sync)) -> Result<Started> {
+        self.check_enabled()?;
         let key = self.get(name)?.key();
         let _lock = self.lock(&key).await?;
         let profile = self.get(name)?;
@@ -295,11 +299,16 @@ impl Profiles<'_> {
             return self.create_sandbox(&profile, (kind, provider), when, tell).await;
         };
         let spec = self.spec(&profile, provider.mode())?;
+        let mut pulled = Ok(());
         if let (Some(when), Some(image)) = (when, &spec.image) {
-            provider.pull(image, when, tell).await?;
+            pulled = provider.pull(image, when, tell).await;
         }
         let changed = profile.state.spec.as_ref().is_none_or(|before| *before != hash(&spec));
         let image_changed = image_changed_on(&*provider, &profile).await?;
+        // An image that was built or loaded here may have no registry. If it has changed, it is what is wanted.
+        if !image_changed {
+            pulled?;
+        }
         if changed || (pull && image_changed) {
             sandbox.stop(GRACE).await?;
             sandbox.remove(RemoveOptions { volumes: false, force: true }).await?;
@@ -383,5 +392,5 @@ async fn image_changed_on(provider: &dyn Provider, profile: &Profile) -> Result<
 /// Returns the hash of a specification.
 fn hash(spec: &SandboxSpec) -> String {
     let bytes = serde_json::to_vec(spec).unwrap_or_default();
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:x}", Sha256::digest(bytes))
 }

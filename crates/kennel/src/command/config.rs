@@ -100,7 +100,7 @@ impl Config {
             Action::Show { key, json } => show(engine, key.as_deref(), *json),
             Action::Get { key, json } => get(engine, key, *json),
             Action::Set { key, value, user, file } => set(engine, key, value, *user, file.as_ref()),
-            Action::Path { json } => paths(engine, *json),
+            Action::Path { json } => Ok(paths(engine, *json)),
             Action::Schema => Ok(print_json(&kennel_config::schema())),
             Action::Trust { revoke } => trust(engine, *revoke),
             Action::Validate { files } => validate(engine, files),
@@ -111,8 +111,9 @@ impl Config {
 /// Reads all settings, for display, and prints warnings. An error in a section that sandboxes do not use is a warning.
 fn load_all(engine: &Engine) -> Result<Loaded> {
     let (loaded, problems) = SettingsSources::new(engine.caller()).read_all()?;
-    problems.iter().for_each(|problem| report::warning(problem));
-    loaded.warnings.iter().for_each(|problem| report::warning(&problem.to_string()));
+    for problem in problems.into_iter().chain(loaded.warnings.iter().map(ToString::to_string)) {
+        report::warning(&problem);
+    }
     Ok(loaded)
 }
 
@@ -208,14 +209,14 @@ fn chosen(sources: &SettingsSources, layer: SettingsLayer) -> Option<SearchPath>
     sources.search_paths().into_iter().find(ours)
 }
 
-fn paths(engine: &Engine, json: bool) -> Result<u8> {
+fn paths(engine: &Engine, json: bool) -> u8 {
     let search_paths = SettingsSources::new(engine.caller()).search_paths();
     if json {
         let rows: Vec<_> = search_paths
             .iter()
             .map(|it| serde_json::json!({ "path": it.path, "layer": it.layer.to_string(), "exists": it.exists }))
             .collect();
-        return Ok(print_json(&rows));
+        return print_json(&rows);
     }
     let lines: Vec<String> = search_paths
         .iter()
@@ -223,7 +224,7 @@ fn paths(engine: &Engine, json: bool) -> Result<u8> {
             format!("{} {:<8} {}", if it.exists { "+" } else { "-" }, it.layer.to_string(), printable_path(&it.path))
         })
         .collect();
-    Ok(print(&lines.join("\n")))
+    print(&lines.join("\n"))
 }
 
 fn trust(engine: &Engine, revoke: bool) -> Result<u8> {

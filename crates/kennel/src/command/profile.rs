@@ -55,7 +55,7 @@ impl Profile {
             Action::Exec(command) => return command.run(engine).await,
             Action::Create(command) => command.run(engine).await,
             Action::List(command) => command.run(engine).await,
-            Action::Show(command) => command.run(engine).await,
+            Action::Show(command) => command.run(engine),
             Action::Edit(command) => command.run(engine).await,
             Action::Delete(command) => command.run(engine).await,
             Action::Start(command) => command.run(engine).await,

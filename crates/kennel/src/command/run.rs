@@ -93,7 +93,7 @@ impl Run {
         let profile = if self.no_profile { None } else { self.profile.as_deref() };
         let default = if self.no_profile || profile.is_some() { None } else { settings.default_profile()? };
         if let Some(name) = profile.or(default) {
-            return self.in_profile(name, engine, &settings, record).await;
+            return Box::pin(self.in_profile(name, engine, &settings, record)).await;
         }
         let mut deadline = Deadline::begin(self.limit(&settings))?;
         record.timeout = deadline.limit;

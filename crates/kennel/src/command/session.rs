@@ -35,7 +35,7 @@ pub(crate) struct SessionCommand {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    Create(open::Create),
+    Create(Box<open::Create>),
     Ls(show::Ls),
     Show(show::Show),
     Events(show::Events),

@@ -120,7 +120,7 @@ impl SandboxOptions {
             data: self.data.then_some(true),
             caches: self.caches.iter().map(|entry| cache(entry)).collect::<Result<_>>()?,
             network: self.network.map(Network),
-            ports: self.ports.iter().map(port).collect(),
+            ports: self.ports.iter().copied().map(port).collect(),
             memory: self.memory,
             cpus: self.cpus.map(Cpus),
             pids: self.pids,
@@ -159,7 +159,7 @@ impl SandboxOptions {
     }
 }
 
-fn port(port: &Port) -> kennel_config::Port {
+fn port(port: Port) -> kennel_config::Port {
     kennel_config::Port { host: port.host, container: port.inside, protocol: port.protocol }
 }
 

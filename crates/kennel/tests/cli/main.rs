@@ -18,6 +18,7 @@ mod support;
 mod terminal;
 mod trust;
 mod usage;
+mod volumes;
 mod walk;
 mod watching;
 mod words;

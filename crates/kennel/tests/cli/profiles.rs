@@ -326,6 +326,18 @@ fn project_profiles_need_trust() {
     delete(&kennel, "dev");
 }
 
+/// A variable that only the agent needs does not keep the user from trusting the rest.
+#[test]
+fn profiles_can_be_trusted_beside_an_incomplete_agent() {
+    let kennel = Kennel::on("native");
+    let agent = "[agent]\nenv = { KEY = \"${NO_SUCH_KEY}\" }\n";
+    project(&kennel, &format!("{agent}[container.profiles.dev]\nnetwork = \"host\"\n"));
+    assert!(kennel.kennel(&["config", "trust"]).ok().contains("container.profiles.dev.network"));
+    assert_eq!(profile(&kennel, &["exec", "dev", "--", "echo", "trusted"]).ok(), "trusted");
+    profile(&kennel, &["edit", "dev", "-e", "A=1"]).ok();
+    delete(&kennel, "dev");
+}
+
 #[test]
 fn a_project_profile_must_not_loosen_the_users_limits() {
     let kennel = Kennel::on("native");
@@ -366,9 +378,20 @@ fn the_same_name_in_two_projects_is_two_sandboxes() {
 fn profiles_can_be_switched_off() {
     let kennel = Kennel::on("native");
     create(&kennel, "dev", &["--network", "none"]);
-    project(&kennel, "[container]\nenabled = false\ndefaultProfile = \"dev\"\n");
+    let user = kennel.home.path().join("config/config.toml");
+    std::fs::create_dir_all(user.parent().unwrap()).unwrap();
+    std::fs::write(&user, "[container]\nenabled = false\ndefaultProfile = \"dev\"\n").unwrap();
     assert!(profile(&kennel, &["start", "dev"]).fails(125).contains("container.enabled is false"));
     assert_eq!(kennel.kennel(&["run", "--", "echo", "new"]).ok(), "new");
+    // A project cannot switch off the user's own default profile, which may be stricter than a plain sandbox.
+    std::fs::write(&user, "[container]\ndefaultProfile = \"dev\"\n").unwrap();
+    project(&kennel, "[container]\nenabled = false\n");
+    let stderr = kennel.kennel(&["run", "--", "true"]).fails(125);
+    assert!(stderr.contains("container.enabled"), "{stderr}");
+    kennel.kennel(&["config", "trust"]).ok();
+    assert_eq!(kennel.kennel(&["run", "--", "echo", "new"]).ok(), "new");
+    // What runs can still be stopped and deleted.
+    delete(&kennel, "dev");
 }
 
 /// The document's own settings, as they are printed there.

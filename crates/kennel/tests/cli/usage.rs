@@ -104,6 +104,11 @@ fn a_shell_completes_commands_options_and_names() {
     for command in ["exec", "rm", "stop", "inspect", "logs", "attach", "start", "wait", "stats", "pause", "rename"] {
         assert_eq!(completes(&[command, "my-"]), ["my-box"], "{command}");
     }
+    let volumes = kennel.home.path().join("state/volumes");
+    std::fs::create_dir_all(volumes.join("data-my-box")).unwrap();
+    for command in ["inspect", "rm"] {
+        assert_eq!(completes(&["volume", command, "data-"]), ["data-my-box"], "{command}");
+    }
     let found = completes(&["cp", "my-"]);
     assert!(found.contains(&"my-box:".to_owned()) && found.contains(&"my-file".to_owned()), "{found:?}");
 }

@@ -55,6 +55,11 @@ const COMMANDS: &[&str] = &[
     "events",
     "wait",
     "gc",
+    "volume",
+    "volume ls",
+    "volume inspect",
+    "volume rm",
+    "volume prune",
     "image",
     "image ls",
     "image pull",
@@ -122,7 +127,7 @@ fn the_help_in_colour() {
 #[test]
 fn every_command_has_a_snapshot_of_its_help() {
     let kennel = Kennel::on("local");
-    for above in ["", "config ", "image ", "profile ", "session "] {
+    for above in ["", "config ", "image ", "profile ", "session ", "volume "] {
         let words: Vec<&str> = above.split_whitespace().chain(["--help"]).collect();
         let said = kennel.kennel(&words).ok();
         let listed = said.lines().skip_while(|line| !line.starts_with("Usage:")).take_while(|line| *line != "Options:");
@@ -150,7 +155,8 @@ fn every_command_has_a_snapshot_of_a_success() {
     }
     let calls: Vec<&str> = seen.lines().filter_map(|line| line.strip_prefix("$ kennel ")).collect();
     // These alone are their help.
-    for command in COMMANDS.iter().filter(|command| !["config", "image", "profile", "session"].contains(command)) {
+    let groups = ["config", "image", "profile", "session", "volume"];
+    for command in COMMANDS.iter().filter(|command| !groups.contains(command)) {
         let is_it =
             |call: &&str| call.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
         assert!(calls.iter().any(is_it), "what {command} prints when all is well is in no snapshot");
@@ -214,6 +220,7 @@ fn steady(line: &str) -> String {
     let line = line.replace('\x1b', "ESC");
     for name in [
         "\"createdMs\": ",
+        "\"size\": ",
         "\"kennel.created-ms\": ",
         "\"kennel.installation\": ",
         "\"create\": ",
@@ -267,6 +274,42 @@ fn images(coloured: bool) -> String {
     walk.go(&["image", "ls", "--format", "name"]);
     walk.go(&["image", "rm", "mine"]);
     walk.go(&["image", "prune"]);
+    walk.text
+}
+
+#[test]
+fn what_volumes_print() {
+    insta::assert_snapshot!("volumes", volumes(false));
+}
+
+#[test]
+fn what_volumes_print_in_colour() {
+    assert_eq!(volumes(true), volumes(false), "there is nothing to colour");
+}
+
+fn volumes(coloured: bool) -> String {
+    let kennel = Kennel::on("native");
+    let mut walk = Walk::new(&kennel, coloured);
+    let create = ["create", "--name", "box", "--start", "--data", "--cache", "npm:/root/.npm"];
+    walk.go(&create);
+    let names = kennel.kennel(&["volume", "ls", "-q"]).ok();
+    let hash = names.split('-').nth(1).expect("the cache is named after the workspace");
+    walk.stands_for(hash, "HASHHASH");
+    let id = kennel.kennel(&["ls", "-q"]).ok();
+    walk.stands_for(&id, "ID----------");
+    walk.go(&["volume", "ls", "--no-size"]);
+    walk.go(&["volume", "ls", "-q"]);
+    walk.go(&["volume", "ls", "--json"]);
+    walk.go(&["rm", "--force", "box"]);
+    walk.go(&["volume", "inspect", "data-box"]);
+    // Filesystems differ in how much an empty directory takes.
+    let planned = kennel.kennel(&["volume", "prune", "--dry-run"]).ok();
+    let size = planned.lines().last().and_then(|line| line.strip_prefix("would free ")).expect("a size");
+    walk.stands_for(size, "SIZE");
+    walk.go(&["volume", "prune", "--dry-run"]);
+    walk.go(&["volume", "prune", "--force"]);
+    walk.go(&["volume", "rm", names.lines().next().unwrap_or_default()]);
+    walk.go(&["volume", "ls"]);
     walk.text
 }
 

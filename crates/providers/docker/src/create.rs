@@ -91,9 +91,11 @@ impl Docker {
         mode: &'static Mode,
     ) -> Result<SandboxInfo> {
         let api = self.engine.api().await?;
-        // Held until the container is created, so that a name is assigned only once.
-        let _free = match &spec.name {
+        // Held until the container is created, so that a name is assigned only once, and so that no volume is removed
+        // before the container uses it: the engine would create one without labels.
+        let _held = match &spec.name {
             Some(name) => Some(self.free_name(name).await?),
+            None if !spec.caches.is_empty() || spec.data => Some(self.run_dirs.lock().await?),
             None => None,
         };
         let here = self.engine.dialer().is_here();
@@ -133,7 +135,7 @@ impl Docker {
             },
             seccomp: seccomp::option(self.engine.kind(), here, &self.program_dir)?,
             mounts: mounts(spec, &guard, |kind| self.empty(kind), deep).await?,
-            volumes: self.volumes(spec, spec.name.as_deref().unwrap_or(id.as_str()))?,
+            volumes: self.new_volumes(spec, spec.name.as_deref().unwrap_or(id.as_str()))?,
         };
         self.make_volumes(&facts.volumes).await?;
         let Plan { container, body, make_workdir, make_home, give_volumes } = plan(spec, facts)?;

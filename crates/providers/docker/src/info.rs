@@ -92,6 +92,9 @@ struct HostConfig {
 struct MountPoint {
     #[serde(rename = "Type")]
     kind: String,
+    /// The name of a volume.
+    #[serde(default)]
+    name: Option<String>,
     #[serde(default)]
     source: String,
     destination: String,
@@ -168,6 +171,8 @@ pub(crate) struct Container {
     pub(crate) read_only: bool,
     /// The name of its own volume, if it has one.
     pub(crate) data: Option<String>,
+    /// The names of all volumes in it.
+    pub(crate) volumes: Vec<String>,
     /// The mode that it was created with.
     pub(crate) mode: &'static Mode,
     /// The description of the sandbox.
@@ -225,6 +230,7 @@ impl Container {
                 && info.enforcement.layers.contains(&IsolationLayer::NetworkFilter),
             run_dir: mounted_at(&mounts, &format!("{OURS}/run")),
             host_paths: host_paths(&mounts),
+            volumes: mounts.into_iter().filter(|mount| mount.kind == "volume").filter_map(|mount| mount.name).collect(),
             mode,
             info,
         })

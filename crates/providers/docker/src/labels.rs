@@ -23,6 +23,8 @@ pub(crate) const IMAGE: &str = "kennel.image";
 pub(crate) const DATA: &str = "kennel.data";
 /// The name of a volume that sandboxes share.
 pub(crate) const CACHE: &str = "kennel.cache";
+/// The workspace of the sandbox that a volume was created for.
+pub(crate) const WORKSPACE: &str = "kennel.workspace";
 /// The working directory of commands.
 pub(crate) const WORKDIR: &str = "kennel.workdir";
 /// The image's own command, as a JSON list.

@@ -13,12 +13,12 @@ use futures_util::future::FusedFuture;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use kennel_core::{
     ByteStream, Dialed, Error, EventStream, ImageBuild, LogOptions, LogStream, Provider, PullProgress, RemoveOptions,
-    Result, Sweep, check_name,
+    Result, Sweep, VolumeOptions, check_name,
 };
 use kennel_netlink::{Prefix, Ranges};
 use kennel_types::{
     Availability, ErrorCode, Feature, Leftover, Mode, NextStep, Operation, Pull, SandboxId, SandboxInfo, SandboxSpec,
-    Status, Support,
+    Status, Support, VolumeInfo,
 };
 use std::path::Path;
 use std::pin::pin;
@@ -263,6 +263,14 @@ impl Provider for Docker {
     async fn sweep(&self, action: Sweep) -> Result<Vec<Leftover>> {
         self.sweep_leftovers(action).await
     }
+
+    async fn volumes(&self, options: VolumeOptions) -> Result<Vec<VolumeInfo>> {
+        self.list_volumes(options).await
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        self.take_away_volume(name).await
+    }
 }
 
 impl Docker {
@@ -394,7 +402,7 @@ impl Docker {
     }
 
     /// Returns all our containers, and those that are leftovers.
-    async fn all(&self) -> Result<(Vec<Container>, Vec<Container>)> {
+    pub(crate) async fn all(&self) -> Result<(Vec<Container>, Vec<Container>)> {
         let ids = self.listed(None).await?;
         let looks = stream::iter(ids).map(async |id: String| self.inspect(&id).await).buffered(AT_ONCE);
         let found: Vec<Option<Container>> = looks.try_collect().await?;

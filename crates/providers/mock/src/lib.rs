@@ -11,16 +11,19 @@ mod script;
 mod shell;
 mod streams;
 mod tree;
+mod volumes;
 
 pub use script::{Answer, Call, Fault, Gate};
 
 use keeper::{End, Keeper};
-use kennel_core::{Dialed, Error, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result, check_name};
+use kennel_core::{
+    Dialed, Error, EventStream, LogOptions, LogStream, Provider, RemoveOptions, Result, VolumeOptions, check_name,
+};
 use kennel_provider::labels::own_labels;
 use kennel_provider::{permit, require};
 use kennel_types::{
     Availability, EndCause, Enforcement, ErrorCode, Event, EventKind, Mode, NetworkMode, NextStep, Operation, Owner,
-    ProviderKind, SandboxId, SandboxInfo, SandboxSpec, Status,
+    ProviderKind, SandboxId, SandboxInfo, SandboxSpec, Status, VolumeInfo,
 };
 use log::Log;
 use script::SharedScript;
@@ -29,6 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tree::Tree;
+use volumes::Volumes;
 
 /// Bytes in transit in each direction of a connection.
 const PIPE: usize = 64 * 1024;
@@ -42,6 +46,8 @@ pub struct Mock {
 #[derive(Default)]
 struct MockState {
     rooms: Mutex<BTreeMap<SandboxId, MockSandbox>>,
+    /// Locked only while `rooms` is.
+    volumes: Mutex<Volumes>,
     watchers: Mutex<Vec<mpsc::UnboundedSender<Event>>>,
     script: SharedScript,
 }
@@ -55,6 +61,8 @@ struct MockSandbox {
     exit_code: Option<i32>,
     end_cause: Option<EndCause>,
     tree: Arc<Tree>,
+    /// The names of its volumes.
+    volumes: Vec<String>,
     log: Arc<Log>,
     keeper: Option<Arc<Keeper>>,
     /// Whether the first connection after a start, which is the creator's, was made.
@@ -113,6 +121,10 @@ impl Mock {
 impl MockState {
     fn rooms(&self) -> MutexGuard<'_, BTreeMap<SandboxId, MockSandbox>> {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn volumes(&self) -> MutexGuard<'_, Volumes> {
+        self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, sandbox: &SandboxId, kind: EventKind) {
@@ -234,12 +246,16 @@ impl Mock {
             status: Status::Created,
             exit_code: None,
             end_cause: None,
-            tree: Arc::new(Tree::new("/")),
+            tree: Arc::default(),
+            volumes: Vec::new(),
             log: Arc::default(),
             keeper: None,
             owner_came: false,
         };
-        room.tree = Arc::new(Tree::new(room.workdir()));
+        let volumes = self.world.volumes().made_for(spec, room.name(id));
+        let mounts = volumes.iter().map(|(_, target, tree)| (target.as_str(), tree.clone())).collect();
+        room.tree = Arc::new(Tree::new(room.workdir(), mounts));
+        room.volumes = volumes.into_iter().map(|(name, ..)| name).collect();
         let info = room.info(id, self.mode());
         rooms.insert(id.clone(), room);
         self.world.tell(id, EventKind::Created);
@@ -311,10 +327,24 @@ impl Mock {
         if up {
             self.stop_now(id).await?;
         }
-        if self.world.rooms().remove(id).is_some() {
+        let mut rooms = self.world.rooms();
+        if options.volumes {
+            self.world.volumes().remove_own(id, &rooms)?;
+        }
+        if rooms.remove(id).is_some() {
             self.world.tell(id, EventKind::Removed);
         }
         Ok(())
+    }
+
+    fn volumes_now(&self, options: VolumeOptions) -> Vec<VolumeInfo> {
+        let rooms = self.world.rooms();
+        self.world.volumes().list(&rooms, options, self.name())
+    }
+
+    fn remove_volume_now(&self, name: &str) -> Result<()> {
+        let rooms = self.world.rooms();
+        self.world.volumes().remove(name, &rooms)
     }
 
     fn get_now(&self, id_or_name: &str) -> Result<SandboxInfo> {
@@ -397,5 +427,13 @@ impl Provider for Mock {
 
     async fn watch(&self) -> Result<EventStream> {
         self.unless_faulty(Call::Watch, async { Ok(self.watch_now()) }).await
+    }
+
+    async fn volumes(&self, options: VolumeOptions) -> Result<Vec<VolumeInfo>> {
+        self.unless_faulty(Call::Volumes, async { Ok(self.volumes_now(options)) }).await
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        self.unless_faulty(Call::RemoveVolume, async { self.remove_volume_now(name) }).await
     }
 }

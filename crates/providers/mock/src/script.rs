@@ -105,11 +105,15 @@ pub enum Call {
     Logs,
     /// `watch`.
     Watch,
+    /// `volumes`.
+    Volumes,
+    /// `remove_volume`.
+    RemoveVolume,
 }
 
 impl Call {
     /// All calls.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Create,
         Self::Start,
         Self::Stop,
@@ -120,6 +124,8 @@ impl Call {
         Self::Dial,
         Self::Logs,
         Self::Watch,
+        Self::Volumes,
+        Self::RemoveVolume,
     ];
 }
 

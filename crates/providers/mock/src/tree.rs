@@ -1,5 +1,5 @@
-//! The files of a sandbox in memory: regular files and directories under one root. There are no symlinks, devices or
-//! users; tests of those need a kernel.
+//! The files of a sandbox in memory: regular files and directories under one root, and the volumes in it. There are no
+//! symlinks, devices or users; tests of those need a kernel.
 
 use kennel_proto::{Entry, Failure, FailureKind, FileKind, Stat, WatchItem, WatchKind};
 use std::collections::BTreeMap;
@@ -14,6 +14,8 @@ type Parts = Vec<Vec<u8>>;
 pub(crate) struct Tree {
     state: Mutex<TreeState>,
     cwd: Parts,
+    /// Volumes, each with the path that it is mounted at. The longest paths are first.
+    volumes: Vec<(Parts, Arc<Self>)>,
 }
 
 struct TreeState {
@@ -36,14 +38,15 @@ struct Watcher {
 }
 
 impl Tree {
-    /// Creates a root with the usual directories. Relative paths start at `cwd`.
-    pub(crate) fn new(cwd: &str) -> Self {
-        let root = Node::directory();
-        let state = TreeState { nodes: BTreeMap::from([(Parts::new(), root)]), watchers: Vec::new() };
-        let tree = Self { state: Mutex::new(state), cwd: walk(Parts::new(), cwd.as_bytes()) };
-        for path in ["/tmp", "/etc", "/root", cwd] {
+    /// Creates a root with the usual directories, and mounts volumes in it. Relative paths start at `cwd`.
+    pub(crate) fn new(cwd: &str, volumes: Vec<(&str, Arc<Self>)>) -> Self {
+        let mut tree = Self { cwd: walk(Parts::new(), cwd.as_bytes()), ..Self::default() };
+        for path in ["/tmp", "/etc", "/root", cwd].into_iter().chain(volumes.iter().map(|(path, _)| *path)) {
             tree.mkdir(path.as_bytes(), true, None).expect("an empty tree takes directories");
         }
+        tree.volumes =
+            volumes.into_iter().map(|(path, volume)| (walk(Parts::new(), path.as_bytes()), volume)).collect();
+        tree.volumes.sort_by_key(|(at, _)| std::cmp::Reverse(at.len()));
         tree
     }
 
@@ -51,28 +54,31 @@ impl Tree {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Resolves a path. `..` at the root stays there.
-    fn resolve(&self, path: &[u8]) -> Result<Parts, Failure> {
+    /// Resolves a path: returns the tree or volume that contains it, and the path there. `..` at the root stays there.
+    fn resolve(&self, path: &[u8]) -> Result<(&Self, Parts), Failure> {
         let parts = walk(if path.starts_with(b"/") { Parts::new() } else { self.cwd.clone() }, path);
-        match parts.iter().find(|part| part.len() > 255) {
-            Some(_) => Err(fail(FailureKind::Invalid, "a name is longer than 255 bytes")),
-            None => Ok(parts),
+        if parts.iter().any(|part| part.len() > 255) {
+            return Err(fail(FailureKind::Invalid, "a name is longer than 255 bytes"));
         }
+        let volume = self.volumes.iter().find(|(at, _)| parts.starts_with(at));
+        Ok(volume.map_or_else(|| (self, parts.clone()), |(at, volume)| (&**volume, parts[at.len()..].to_vec())))
     }
 
     pub(crate) fn is_directory(&self, path: &[u8]) -> bool {
-        self.resolve(path).is_ok_and(|parts| self.lock().nodes.get(&parts).is_some_and(|node| node.content.is_none()))
+        let is_dir =
+            |(tree, parts): (&Self, Parts)| tree.lock().nodes.get(&parts).is_some_and(|node| node.content.is_none());
+        self.resolve(path).is_ok_and(is_dir)
     }
 
     pub(crate) fn read(&self, path: &[u8]) -> Result<Arc<Vec<u8>>, Failure> {
-        let parts = self.resolve(path)?;
-        let content = self.lock().find(&parts)?.content.clone();
+        let (tree, parts) = self.resolve(path)?;
+        let content = tree.lock().find(&parts)?.content.clone();
         content.ok_or_else(|| fail(FailureKind::Refused, "it is a directory"))
     }
 
     pub(crate) fn write(&self, path: &[u8], bytes: Vec<u8>, mode: Option<u32>, parents: bool) -> Result<(), Failure> {
-        let parts = self.resolve(path)?;
-        let mut state = self.lock();
+        let (tree, parts) = self.resolve(path)?;
+        let mut state = tree.lock();
         let old = state.nodes.get(&parts).cloned();
         if old.as_ref().is_some_and(|node| node.content.is_none()) {
             return Err(fail(FailureKind::Refused, "it is a directory"));
@@ -87,8 +93,8 @@ impl Tree {
     }
 
     pub(crate) fn list(&self, path: &[u8]) -> Result<Vec<Entry>, Failure> {
-        let parts = self.resolve(path)?;
-        let state = self.lock();
+        let (tree, parts) = self.resolve(path)?;
+        let state = tree.lock();
         if state.find(&parts)?.content.is_some() {
             return Err(fail(FailureKind::Invalid, "it is no directory"));
         }
@@ -100,13 +106,13 @@ impl Tree {
     }
 
     pub(crate) fn stat(&self, path: &[u8]) -> Result<Stat, Failure> {
-        let parts = self.resolve(path)?;
-        Ok(self.lock().find(&parts)?.stat())
+        let (tree, parts) = self.resolve(path)?;
+        Ok(tree.lock().find(&parts)?.stat())
     }
 
     pub(crate) fn mkdir(&self, path: &[u8], parents: bool, mode: Option<u32>) -> Result<(), Failure> {
-        let parts = self.resolve(path)?;
-        let mut state = self.lock();
+        let (tree, parts) = self.resolve(path)?;
+        let mut state = tree.lock();
         match state.nodes.get(&parts) {
             Some(node) if parents && node.content.is_none() => return Ok(()),
             Some(_) => return Err(fail(FailureKind::Exists, "it exists")),
@@ -118,8 +124,8 @@ impl Tree {
     }
 
     pub(crate) fn chmod(&self, path: &[u8], mode: u32) -> Result<(), Failure> {
-        let parts = self.resolve(path)?;
-        let mut state = self.lock();
+        let (tree, parts) = self.resolve(path)?;
+        let mut state = tree.lock();
         state.find(&parts)?;
         if let Some(node) = state.nodes.get_mut(&parts) {
             node.mode = mode & if node.content.is_some() { 0o1777 } else { 0o7777 };
@@ -128,8 +134,11 @@ impl Tree {
     }
 
     pub(crate) fn rename(&self, from: &[u8], to: &[u8], replace: bool) -> Result<(), Failure> {
-        let (from, to) = (self.resolve(from)?, self.resolve(to)?);
-        let mut state = self.lock();
+        let ((tree, from), (other, to)) = (self.resolve(from)?, self.resolve(to)?);
+        if !std::ptr::eq(tree, other) {
+            return Err(fail(FailureKind::Invalid, "a file cannot move to another volume"));
+        }
+        let mut state = tree.lock();
         let source_is_directory = state.find(&from)?.content.is_none();
         if from.is_empty() || (to.starts_with(&from) && to != from) {
             return Err(fail(FailureKind::Invalid, "a directory cannot move into itself"));
@@ -156,8 +165,8 @@ impl Tree {
     }
 
     pub(crate) fn remove(&self, path: &[u8], recursive: bool) -> Result<(), Failure> {
-        let parts = self.resolve(path)?;
-        let mut state = self.lock();
+        let (tree, parts) = self.resolve(path)?;
+        let mut state = tree.lock();
         state.find(&parts)?;
         if parts.is_empty() {
             return Err(fail(FailureKind::Invalid, "the root stays"));
@@ -176,8 +185,8 @@ impl Tree {
 
     /// Watches for changes at or below a path. The sender is dropped when that path is removed.
     pub(crate) fn watch(&self, path: &[u8], recursive: bool) -> Result<mpsc::UnboundedReceiver<WatchItem>, Failure> {
-        let at = self.resolve(path)?;
-        let mut state = self.lock();
+        let (tree, at) = self.resolve(path)?;
+        let mut state = tree.lock();
         state.find(&at)?;
         let (changes, receiver) = mpsc::unbounded_channel();
         state.watchers.push(Watcher { at, recursive, changes });
@@ -187,6 +196,14 @@ impl Tree {
     /// The total size of all files.
     pub(crate) fn size(&self) -> u64 {
         self.lock().nodes.values().map(Node::size).sum()
+    }
+}
+
+impl Default for Tree {
+    /// An empty root.
+    fn default() -> Self {
+        let nodes = BTreeMap::from([(Parts::new(), Node::directory())]);
+        Self { state: Mutex::new(TreeState { nodes, watchers: Vec::new() }), cwd: Parts::new(), volumes: Vec::new() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a test can tell the mock to do, and that the library above it stands it: an error in good time, never a panic
 //! or a hang.
 
-use kennel_core::{Error, ExecEvent, LogOptions, Piece, Provider, RemoveOptions, Sandbox, WriteOptions};
+use kennel_core::{Error, ExecEvent, LogOptions, Piece, Provider, RemoveOptions, Sandbox, VolumeOptions, WriteOptions};
 use kennel_mock::{Answer, Call, Fault, Gate, Mock};
 use kennel_proto::Channel;
 use kennel_types::{ErrorCode, ExecSpec, NextStep, SandboxSpec, Status};
@@ -133,6 +133,14 @@ async fn a_call_has_its_effect_although_its_reply_is_lost() {
     assert_eq!(code(mock.remove(&other, RemoveOptions::default()).await.err()), Some(ErrorCode::NotFound));
     assert_eq!(code(mock.remove(&id, RemoveOptions::default()).await.err()), lost);
     assert_eq!(mock.list().await.unwrap(), []);
+    let spec = SandboxSpec { name: Some("box".into()), data: true, ..SandboxSpec::default() };
+    let id = mock.create(&kennel_core::new_id().unwrap(), &spec).await.unwrap().id;
+    mock.remove(&id, RemoveOptions::default()).await.unwrap();
+    let volumes = async || mock.volumes(VolumeOptions::default()).await;
+    assert_eq!(code(volumes().await.err()), lost);
+    assert_eq!(volumes().await.unwrap().len(), 1);
+    assert_eq!(code(mock.remove_volume("data-box").await.err()), lost);
+    assert_eq!(volumes().await.unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]

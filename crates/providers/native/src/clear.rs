@@ -1,7 +1,7 @@
-//! Removes what sandboxes have left behind.
+//! Removes what sandboxes have left behind, and measures what they wrote.
 
 use kennel_core::Sweep;
-use kennel_jail::{CLEAR, Clear, Ids, open_work_dirs};
+use kennel_jail::{CLEAR, Clear, Ids, MEASURE, disk_usage, open_work_dirs};
 use kennel_keeper_bin::JAIL;
 use kennel_types::Leftover;
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -22,11 +22,29 @@ pub(crate) fn remove(dir: &Path, programs: &Path, ids: &Ids) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
         done => return done,
     }
+    let answer = ask_jail(CLEAR, dir, programs, ids)?;
+    if answer == "ok" { Ok(()) } else { Err(Error::other(answer)) }
+}
+
+/// Returns the bytes that a directory occupies on disk. What an ordinary user cannot read is measured by the jail, with
+/// the ids of the files.
+pub(crate) fn measure(dir: &Path, programs: &Path, ids: &Ids) -> Result<u64> {
+    match disk_usage(dir) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let answer = ask_jail(MEASURE, dir, programs, ids)?;
+            answer.parse().map_err(|_| Error::other(answer))
+        }
+        done => done,
+    }
+}
+
+/// Runs the jail on a directory, with these ids, and returns its reply.
+fn ask_jail(request: &str, dir: &Path, programs: &Path, ids: &Ids) -> Result<String> {
     let dir = dir.to_str().ok_or_else(|| Error::other("the path is not valid UTF-8"))?.to_owned();
     let clear = minicbor::to_vec(Clear { dir, ids: ids.clone() }).map_err(Error::other)?;
     let (mut ours, theirs) = UnixStream::pair()?;
     let mut jail = Command::new(JAIL.install(programs)?);
-    jail.arg(CLEAR).env_clear().stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+    jail.arg(request).env_clear().stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
     let mut running = jail.spawn()?;
     // The jail's own copy of the socket must be the only one.
     drop(jail);
@@ -38,7 +56,7 @@ pub(crate) fn remove(dir: &Path, programs: &Path, ids: &Ids) -> Result<()> {
         .and_then(|()| ours.read_to_end(&mut answer).map(drop));
     running.wait()?;
     told?;
-    if answer == b"ok" { Ok(()) } else { Err(Error::other(String::from_utf8_lossy(&answer).into_owned())) }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
 /// Finds programs of other versions that were not used for long, and removes or only reports them.

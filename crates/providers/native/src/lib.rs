@@ -27,6 +27,7 @@ pub use network::{Bridge, DockerFirewall};
 use async_trait::async_trait;
 use kennel_core::{
     Dialed, Error, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result, Sweep,
+    VolumeOptions,
 };
 use kennel_image::{PullOptions, Store};
 use kennel_jail::{Base, EtcFile, Network, Rights};
@@ -37,7 +38,7 @@ use kennel_provider::{
 };
 use kennel_types::{
     Availability, Enforcement, ErrorCode, Feature, IsolationLayer, Leftover, Mode, NetworkMode, NextStep, Operation,
-    Pull, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, Support,
+    Pull, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, Support, VolumeInfo,
 };
 use plan::Masks;
 use range::{CLAIMS, Claim, Claims};
@@ -46,7 +47,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use volumes::Volumes;
+use volumes::{Access, Volumes};
 
 /// The native provider.
 pub struct Native {
@@ -240,6 +241,15 @@ impl Native {
         .await
     }
 
+    /// Does work on volumes in another thread.
+    async fn with_volumes<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Volumes, &Records, Access<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (volumes, look, programs) = (self.volumes.clone(), self.look(), self.programs.clone());
+        blocking(move || work(&volumes, &look.records, Access { maker: &look.maker, programs: &programs })).await
+    }
+
     /// What is needed to look at sandboxes from another thread.
     fn look(&self) -> Look {
         Look { records: self.records.clone(), maker: self.maker.clone() }
@@ -372,7 +382,9 @@ impl Provider for Native {
         let first_id = claim.as_ref().map(Claim::first);
         let new = NewRecord { workdir, network, enforcement, image, first_id };
         let (records, id, asked) = (self.records.clone(), id.clone(), spec.clone());
+        let volumes = self.volumes.clone();
         let (record, mut made) = blocking(move || {
+            let _held = volumes.hold_for(&asked)?;
             let record = records.create(&id, &asked, new)?;
             let dir = records.dir(&record.id);
             let mut made = claim.map_or(Ok(()), |claim| claim.give_to(&dir));
@@ -434,21 +446,20 @@ impl Provider for Native {
     }
 
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
-        let (record, info) = self.find(id.as_str()).await?;
-        if options.force
-            && !(options.volumes && record.spec.data)
-            && self.records.is_owned(id)
-            && self.records.end_owned(id, self.line(id).await).await?
-        {
+        // The usual end of `kennel run`. The state of the sandbox does not matter, so it is not read.
+        let quickly = options.force && !options.volumes && self.records.is_owned(id);
+        if quickly && self.records.end_owned(id, self.line(id).await).await? {
             return Ok(());
         }
+        let (record, info) = self.find(id.as_str()).await?;
         permit(&record.name, info.status, record.spec.tied, options.operation())?;
         if info.status.is_up() {
             self.stop(id, Duration::ZERO).await?;
         }
         limits::sweep(&self.maker.groups, id).await;
         if options.volumes {
-            self.volumes.remove_own(&record, &self.records.list()?, &self.maker, &self.programs)?;
+            let removed = record.clone();
+            self.with_volumes(move |volumes, records, access| volumes.remove_own(&removed, records, access)).await?;
         }
         let (records, removed) = (self.records.clone(), record.clone());
         blocking(move || records.remove(&removed)).await?;
@@ -534,7 +545,18 @@ impl Provider for Native {
         })
         .await?;
         swept.extend(rest);
+        swept.extend(self.with_volumes(move |volumes, _, access| volumes.sweep(action, access)).await?);
         Ok(swept)
+    }
+
+    async fn volumes(&self, options: VolumeOptions) -> Result<Vec<VolumeInfo>> {
+        let provider = self.name();
+        self.with_volumes(move |volumes, records, access| volumes.list(records, options, access, provider)).await
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        let name = name.to_owned();
+        self.with_volumes(move |volumes, records, access| volumes.remove(&name, records, access)).await
     }
 
     async fn stats(&self, id: &SandboxId) -> Result<Option<Stats>> {

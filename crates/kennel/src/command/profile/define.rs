@@ -91,7 +91,7 @@ impl ProfileOptions {
 /// Create a profile
 ///
 /// Accepts the options of `kennel run`. The workspace and relative paths are resolved now: later uses of the profile
-/// have the same workspace, from wherever they are called. The sandbox is created at the first use.
+/// have the same workspace, and must be called from it or below it. The sandbox is created at the first use.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CREATE_EXAMPLES)]
 pub(super) struct Create {

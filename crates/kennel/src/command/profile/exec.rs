@@ -53,7 +53,7 @@ pub(super) struct Exec {
 impl Exec {
     pub(super) async fn run(self, engine: &Engine) -> u8 {
         let mut record = CommandReport::begin(self.json);
-        let outcome = self.outcome(engine, &mut record).await;
+        let outcome = Box::pin(self.outcome(engine, &mut record)).await;
         record.conclude(outcome, Ok(()))
     }
 
@@ -122,7 +122,10 @@ impl InProfile<'_> {
         };
         spec.timeout = match self.timeout {
             Some(Patience(limit)) => limit,
-            None => command_limit(&profile.overrides),
+            None => command_limit(&profile.overrides).or_else(|| {
+                let settings = profiles.settings();
+                settings.said("sandbox.commandTimeout", settings.sandbox.command_timeout.0)
+            }),
         };
         record.timeout = spec.timeout;
         Ok((sandbox, spec))

@@ -58,7 +58,7 @@ pub(super) async fn start(engine: &Engine, name: &str, pull: Option<Pull>) -> Re
     let profiles = profiles(engine)?;
     let bars = Bars::new(format!("starting profile {name}"));
     let tell = |progress| bars.show(progress);
-    let work = profiles.start(name, pull, &tell);
+    let work = Box::pin(profiles.start(name, pull, &tell));
     while_waiting(&format!("starting profile {name}"), work).await
 }
 
@@ -117,7 +117,7 @@ impl Restart {
         let profiles = profiles(engine)?;
         let bars = Bars::new(format!("restarting profile {}", self.name));
         let tell = |progress| bars.show(progress);
-        let work = profiles.restart(&self.name, self.pull, &tell);
+        let work = Box::pin(profiles.restart(&self.name, self.pull, &tell));
         let started = while_waiting("restarting the sandbox", work).await?;
         drop(bars);
         if started.created {

@@ -8,6 +8,7 @@ use comfy_table::{Table, presets};
 use kennel_core::{Error, Result, printable};
 use kennel_engine::profiles::ProfileUse;
 use kennel_engine::{Engine, Profiles};
+use kennel_types::ProviderKind;
 use serde_json::{Value, json};
 
 const LIST_EXAMPLES: &str = "\
@@ -83,7 +84,7 @@ pub(super) struct Show {
 }
 
 impl Show {
-    pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
+    pub(super) fn run(&self, engine: &Engine) -> Result<u8> {
         let profiles = profiles(engine)?;
         let profile = profiles.get(&self.name)?;
         let mut shown = json!({ "name": profile.name });
@@ -144,7 +145,7 @@ fn row(name: &str, found: Result<&ProfileUse, &Error>) -> Value {
         Ok(found) => {
             let mut row = json!({
                 "name": name,
-                "provider": found.profile.state.provider.map(|kind| kind.name()),
+                "provider": found.profile.state.provider.map(ProviderKind::name),
                 "sandboxId": found.sandbox.as_ref().map(|info| &info.id),
                 "image": found.profile.overrides.image,
                 "imageChanged": found.image_changed,

@@ -11,7 +11,7 @@ use crate::progress::while_waiting;
 use crate::report;
 use crate::result::{CommandReport, Phase};
 use kennel_core::{Error, RemoveOptions, Result, Sandbox, printable};
-use kennel_engine::{Engine, STOP_GRACE};
+use kennel_engine::{Engine, STOP_GRACE, Settings};
 use kennel_types::{Command, ErrorCode, ExecSpec};
 
 const EXEC_EXAMPLES: &str = "\
@@ -91,7 +91,10 @@ impl Exec {
         spec.env = self.env.read()?;
         spec.cwd.clone_from(&self.workdir);
         spec.user.clone_from(&self.user);
-        spec.timeout = self.timeout.and_then(|Patience(limit)| limit);
+        spec.timeout = match self.timeout {
+            Some(Patience(limit)) => limit,
+            None => Settings::command_timeout(engine.caller(), &engine.directories()?)?,
+        };
         record.timeout = spec.timeout;
         Ok((sandbox, spec))
     }

@@ -18,7 +18,8 @@ Examples:
   kennel session create --own-workspace --rm -- ./job   in a new directory, which is kept
   kennel session create --clone https://example.org/project.git
 
-The main process finds the session's id in KENNEL_SESSION and its secret in KENNEL_SESSION_SECRET.";
+Every process in the sandbox finds the session's id in KENNEL_SESSION and its secret in
+KENNEL_SESSION_SECRET. The session and its sandbox have the same name.";
 
 /// Open a session
 ///

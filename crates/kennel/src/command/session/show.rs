@@ -5,8 +5,8 @@ use crate::command::ls::ago;
 use crate::output::{print, print_json};
 use comfy_table::{Table, presets};
 use kennel_core::{Error, Result, printable};
-use kennel_engine::{Engine, EventFilter, SessionFilter, SessionState, SessionSummary};
-use kennel_types::ErrorCode;
+use kennel_engine::{Engine, EventFilter, SessionFilter, SessionId, SessionState, SessionSummary};
+use kennel_types::{ErrorCode, NextStep};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const LS_EXAMPLES: &str = "\
@@ -102,6 +102,9 @@ pub(super) struct Show {
     /// Print only the session's secret
     #[arg(long)]
     secret: bool,
+    /// Print JSON (the default)
+    #[arg(long, conflicts_with = "secret")]
+    json: bool,
 }
 
 impl Show {
@@ -139,7 +142,12 @@ impl Events {
     pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
         let sessions = sessions(engine).await?;
         let session = match &self.id {
-            Some(id) => Some(sessions.show(id).await?.summary.id),
+            Some(id) => Some(match sessions.settle(id).await {
+                Ok(session) => session.summary.id,
+                // The events of a removed session are kept, and can be found by its id.
+                Err(error) if error.code() == ErrorCode::NotFound => SessionId::new(id)?,
+                Err(error) => return Err(error),
+            }),
             None => None,
         };
         let events = sessions.events(&EventFilter { session, after: self.after, limit: self.limit }).await?;
@@ -153,6 +161,10 @@ impl Events {
             format!("{number:>6}  {session}  {} -> {}  {}{detail}", name(event.from), name(event.to), event.cause)
         };
         let lines: Vec<String> = events.iter().map(line).collect();
+        if let (true, Some(id)) = (lines.is_empty() && self.after == 0, &self.id) {
+            let message = format!("there is no session {}, and no event of one", printable(id));
+            return Err(Error::new(ErrorCode::NotFound, message).suggest(NextStep::ListSessions));
+        }
         Ok(if lines.is_empty() { 0 } else { print(&lines.join("\n")) })
     }
 }

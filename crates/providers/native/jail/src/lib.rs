@@ -8,6 +8,7 @@ mod kernel_support;
 mod layers;
 mod link;
 mod plan;
+mod usage;
 
 pub use kernel_support::{KernelSupport, PROBE_KERNEL, landlock_version};
 pub use layers::{PARTS, open_work_dirs};
@@ -16,3 +17,4 @@ pub use plan::{
     Base, Bind, CLEAR, Cgroup, Clear, DISK, EtcFile, HostDir, HostDirKind, IdMap, Ids, MaskEntry, MaskEntryKind,
     Network, Owners, Pin, Plan, Rights,
 };
+pub use usage::{MEASURE, disk_usage};

@@ -26,6 +26,7 @@ mod handover;
 mod ids;
 mod inside;
 mod landlock_rules;
+mod measure;
 mod netlink;
 mod network;
 mod overlay;
@@ -38,7 +39,7 @@ mod sys;
 use guard::Guard;
 use handover::{Handover, Root};
 use inside::NetworkReport;
-use kennel_jail::{CLEAR, FORWARD, Ids, Network, PROBE_KERNEL, Plan, Rights};
+use kennel_jail::{CLEAR, FORWARD, Ids, MEASURE, Network, PROBE_KERNEL, Plan, Rights};
 use kennel_keeper::StartError;
 use kennel_keeper::sandbox_dir::{self, SandboxDir};
 use kennel_proto::ending::OOM;
@@ -62,6 +63,13 @@ pub extern "C" fn main() -> libc::c_int {
         }
         Some(CLEAR) => {
             sandbox_dir::answer(clear::as_told().as_ref().copied(), false);
+            return 0;
+        }
+        Some(MEASURE) => {
+            match measure::as_told() {
+                Ok(size) => sandbox_dir::write_all(rustix::stdio::stdin(), size.to_string().as_bytes()),
+                Err(error) => sandbox_dir::answer(Err(&error), false),
+            }
             return 0;
         }
         Some(FORWARD) => forward::serve(),
@@ -105,7 +113,7 @@ impl Heard {
 }
 
 const USAGE: &str = "usage: kennel-jail own|host [FIRST-ID | USERS GROUPS], with a plan on standard input; kennel-jail \
-                     forward|clear, with instructions on standard input; or kennel-jail try";
+                     forward|clear|measure, with instructions on standard input; or kennel-jail try";
 
 /// A running sandbox, seen from outside.
 struct RunningSandbox {

@@ -343,7 +343,7 @@ pub struct Cgroup {
 /// The argument that makes the jail only remove a directory.
 pub const CLEAR: &str = "clear";
 
-/// A directory to remove with the rights of a sandbox's users, who may have made it inaccessible to everyone else.
+/// A directory to remove or to measure with the rights of a sandbox's users, who may have made it inaccessible to everyone else.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Clear {
     /// The directory.

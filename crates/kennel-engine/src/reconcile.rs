@@ -142,6 +142,8 @@ impl Plan {
 impl Sessions {
     /// Compares the providers with the store, and returns what is to be done about the differences. Changes nothing.
     pub async fn plan(&self) -> Result<Plan> {
+        // What a damaged store does not show might be taken for removed.
+        self.store.check().await?;
         // First the sessions, then the sandboxes: a session that is recorded as running had its sandbox before. The
         // other way round, a session that was opened in between would seem to have lost its sandbox.
         let before = self.list(&SessionFilter::default()).await?;
@@ -153,33 +155,31 @@ impl Sessions {
                 Err(error) => plan.unlisted.push(unlisted(provider.name(), error.code(), &error)),
             }
         }
-        // Then the sessions again: a sandbox whose session is missing here was made for a session that was removed.
-        // Before the listing, its session may just not have been recorded yet.
-        let after = self.list(&SessionFilter::default()).await?;
         plan.unlisted.extend(self.unknown_providers(&before));
         for session in &before {
             let Some(sandboxes) = listed.get(session.provider.as_str()) else { continue };
             plan.actions.extend(needed(session, sandboxes.iter().find(|info| info.id == session.sandbox)));
         }
-        let sessions: BTreeMap<&str, &SessionSummary> =
-            after.iter().map(|session| (session.id.as_str(), session)).collect();
-        let theirs: BTreeSet<(&str, &SandboxId)> =
-            after.iter().map(|session| (session.provider.as_str(), &session.sandbox)).collect();
-        for (provider, info) in listed.iter().flat_map(|(name, all)| all.iter().map(move |info| (*name, info))) {
-            // A session without a store is a name that a user chose. It says nothing about what was meant.
-            let Some(store) = info.labels.get(labels::STORE) else { continue };
-            if theirs.contains(&(provider, &info.id)) {
-                continue;
-            }
-            let label = info.labels.get(labels::SESSION);
+        let all = listed.iter().flat_map(|(name, all)| all.iter().map(move |info| (*name, info)));
+        let strays = without_session(all, &before);
+        if strays.is_empty() {
+            return Ok(plan);
+        }
+        // Then the sessions again: a sandbox whose session is still missing was made for a session that was removed.
+        // Before the listing, its session may just not have been recorded yet.
+        let after = self.list(&SessionFilter::default()).await?;
+        for (provider, info) in without_session(strays.into_iter(), &after) {
+            let store = info.labels.get(labels::STORE).map(String::as_str).unwrap_or_default();
             if store != self.store.id() {
                 plan.foreign.push(foreign(provider, info, store));
                 continue;
             }
-            let Some(id) = label.and_then(|label| SessionId::new(label).ok()) else { continue };
-            let why = if sessions.contains_key(id.as_str()) { Unneeded::NotTheSessions } else { Unneeded::SessionGone };
-            let sandbox = info.id.clone();
-            plan.actions.push(Action::RemoveSandbox { provider: provider.to_owned(), sandbox, session: id, why });
+            let label = info.labels.get(labels::SESSION);
+            let Some(session) = label.and_then(|label| SessionId::new(label).ok()) else { continue };
+            let known = after.iter().any(|other| other.id == session);
+            let why = if known { Unneeded::NotTheSessions } else { Unneeded::SessionGone };
+            let (provider, sandbox) = (provider.to_owned(), info.id.clone());
+            plan.actions.push(Action::RemoveSandbox { provider, sandbox, session, why });
         }
         Ok(plan)
     }
@@ -192,6 +192,20 @@ impl Sessions {
             |name: &str| unlisted(name, ErrorCode::NotAvailable, &format!("provider {name} is not available"));
         names.into_iter().map(missing).collect()
     }
+}
+
+/// The sandboxes that were made for a session of a store, but for none of these sessions.
+fn without_session<'a>(
+    sandboxes: impl Iterator<Item = (&'a str, &'a SandboxInfo)>,
+    sessions: &[SessionSummary],
+) -> Vec<(&'a str, &'a SandboxInfo)> {
+    let theirs: BTreeSet<(&str, &SandboxId)> =
+        sessions.iter().map(|session| (session.provider.as_str(), &session.sandbox)).collect();
+    // A session without a store is a name that a user chose. It says nothing about what was meant.
+    let stray = |(provider, info): &(&str, &SandboxInfo)| {
+        info.labels.contains_key(labels::STORE) && !theirs.contains(&(*provider, &info.id))
+    };
+    sandboxes.filter(stray).collect()
 }
 
 /// What is to be done about a session whose provider was listed, with or without its sandbox.

@@ -16,7 +16,7 @@ pub use problem::StoreProblem;
 pub(crate) use sessions::{Change, NewSession, Outcome};
 
 use crate::Failpoints;
-use kennel_core::Result;
+use kennel_core::{Error, Result};
 use kennel_provider::blocking;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ impl Store {
         change: impl FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let store = self.clone();
-        blocking(move || {
+        let work = move || {
             let mut connection = lock(&store.shared.writer);
             let failed = |error| problem::error(&store.shared.path, "write to", error);
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
@@ -87,8 +87,8 @@ impl Store {
             transaction.commit().map_err(failed)?;
             store.failpoints.reach("store: after commit");
             Ok(done)
-        })
-        .await
+        };
+        blocking(work).await.inspect_err(|error| self.notice(error))
     }
 
     /// Reads from the store, in one transaction.
@@ -97,13 +97,31 @@ impl Store {
         query: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let store = self.clone();
-        blocking(move || {
+        let work = move || {
             let mut connection = lock(&store.shared.reader);
             let failed = |error| problem::error(&store.shared.path, "read", error);
             let transaction = connection.transaction().map_err(failed)?;
             query(&transaction)
+        };
+        blocking(work).await.inspect_err(|error| self.notice(error))
+    }
+
+    /// Checks the whole file. If it is damaged, that is an error, and the next call of [`Self::open`] moves it aside.
+    pub async fn check(&self) -> Result<()> {
+        self.read(|connection| {
+            let path = Path::new(connection.path().unwrap_or_default());
+            match open::check(connection).map_err(|error| problem::error(path, "check", error))?.as_str() {
+                "ok" => Ok(()),
+                found => Err(problem::damaged(path, found)),
+            }
         })
         .await
+    }
+
+    fn notice(&self, error: &Error) {
+        if StoreProblem::of(error) == Some(&StoreProblem::Damaged) {
+            open::mark_damaged(&self.shared.path);
+        }
     }
 }
 
@@ -121,9 +139,8 @@ pub(crate) fn now_ms() -> u64 {
 pub(crate) fn random_hex<const BYTES: usize>() -> Result<String> {
     use std::fmt::Write;
     let mut bytes = [0; BYTES];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        kennel_core::Error::new(kennel_types::ErrorCode::Internal, format!("read random bytes: {error}"))
-    })?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::new(kennel_types::ErrorCode::Internal, format!("read random bytes: {error}")))?;
     Ok(bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

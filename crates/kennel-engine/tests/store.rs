@@ -96,6 +96,46 @@ async fn a_damaged_store_is_moved_aside_and_never_replaced_silently() {
     assert_ne!(Store::open(&path).await.unwrap().id(), id, "the next one is a new store");
 }
 
+/// A large store is not checked whenever it is opened, but damage is noticed when it is used or reconciled.
+#[tokio::test]
+async fn damage_to_a_large_store_is_found_and_nothing_is_removed_because_of_it() {
+    let bench = Bench::new().await;
+    let id = bench.open(request()).await;
+    let connection = raw(&bench.store());
+    connection
+        .execute_batch(&format!(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) \
+             INSERT INTO sessions (id, state, wanted, revision, provider, sandbox, spec, created_ms, changed_ms, cause) \
+             SELECT 'x' || i, 'completed', 'stopped', 1, provider, 'y' || i, spec, 0, 0, 'exited' FROM sessions, n \
+             WHERE id = '{id}'; \
+             PRAGMA wal_checkpoint(TRUNCATE);"
+        ))
+        .unwrap();
+    drop(connection);
+    let (path, mock) = (bench.store(), bench.mock.clone());
+    let Bench { dir, sessions, .. } = bench;
+    drop(sessions);
+    let mut bytes = std::fs::read(&path).unwrap();
+    assert!(bytes.len() > 512 * 1024, "{}", bytes.len());
+    let middle = bytes.len() / 2 / 4096 * 4096;
+    bytes[middle..middle + 10 * 4096].fill(0xab);
+    std::fs::write(&path, &bytes).unwrap();
+
+    let sessions = Sessions::new(Store::open(&path).await.unwrap(), vec![Arc::new(mock.clone()) as Arc<dyn Provider>]);
+    let error = sessions.plan().await.unwrap_err();
+    assert_eq!(StoreProblem::of(&error), Some(&StoreProblem::Damaged), "{error}");
+    drop(sessions);
+    assert_eq!(mock.list().await.unwrap().len(), 1);
+    let (error, found) = problem(&path).await;
+    let moved_to = dir.path().join("kennel.db.corrupt-1");
+    assert_eq!(found, StoreProblem::Corrupt { moved_to: moved_to.clone() }, "{error}");
+    assert_eq!(std::fs::read(&moved_to).unwrap(), bytes);
+    Store::open(&path).await.unwrap();
+    let mut left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["kennel.db", "kennel.db.claims", "kennel.db.corrupt-1", "kennel.db.lock"]);
+}
+
 #[tokio::test]
 async fn a_full_disk_loses_nothing() {
     let bench = Bench::new().await;

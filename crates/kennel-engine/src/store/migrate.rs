@@ -26,12 +26,12 @@ pub(super) const MIGRATIONS: &[&str] = &["
         revision   INTEGER NOT NULL,
         provider   TEXT NOT NULL,
         sandbox    TEXT NOT NULL UNIQUE,
-        -- What was requested, as JSON. The columns after it are for filters, and take no space.
+        -- What was requested, as JSON. SQLite derives the columns after it, for lists and filters.
         spec       TEXT NOT NULL,
-        project    TEXT GENERATED ALWAYS AS (spec ->> '$.project') VIRTUAL,
-        profile    TEXT GENERATED ALWAYS AS (spec ->> '$.profile') VIRTUAL,
-        workspace  TEXT GENERATED ALWAYS AS (spec ->> '$.workspace') VIRTUAL,
-        auto_remove INTEGER GENERATED ALWAYS AS (spec ->> '$.autoRemove') VIRTUAL,
+        project    TEXT GENERATED ALWAYS AS (spec ->> '$.project') STORED,
+        profile    TEXT GENERATED ALWAYS AS (spec ->> '$.profile') STORED,
+        workspace  TEXT GENERATED ALWAYS AS (spec ->> '$.workspace') STORED,
+        auto_remove INTEGER GENERATED ALWAYS AS (spec ->> '$.autoRemove') STORED,
         source     TEXT,
         secret     TEXT,
         created_ms INTEGER NOT NULL,

@@ -11,6 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// A file up to this size is checked whenever it is opened, which takes about a millisecond. A larger one is checked by
+/// reconciliation, and after damage was noticed.
+const SMALL: u64 = 256 * 1024;
+
 /// How many prepared statements a connection keeps.
 const STATEMENTS: usize = 32;
 
@@ -52,9 +56,13 @@ fn connect(path: &Path, busy: Duration, migrations: &[&str]) -> Result<(Connecti
         }
     };
     let mut writer = connection(path, busy).map_err(refuse)?;
-    let checked: String = writer.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(refuse)?;
-    if checked != "ok" {
-        return Err(Refusal::Damaged(checked));
+    let small = std::fs::symlink_metadata(path).is_ok_and(|file| file.len() <= SMALL);
+    if small || mark(path).exists() {
+        let found = check(&writer).map_err(refuse)?;
+        if found != "ok" {
+            return Err(Refusal::Damaged(found));
+        }
+        let _ = std::fs::remove_file(mark(path));
     }
     migrate::migrate(&mut writer, path, migrations).map_err(|error| match problem::StoreProblem::of(&error) {
         Some(problem::StoreProblem::Damaged) => Refusal::Damaged(error.to_string()),
@@ -64,6 +72,21 @@ fn connect(path: &Path, busy: Duration, migrations: &[&str]) -> Result<(Connecti
     let reader = connection(path, busy).map_err(refuse)?;
     reader.pragma_update(None, "query_only", true).map_err(refuse)?;
     Ok((writer, reader, id))
+}
+
+/// Checks the whole file, and returns what is wrong with it, or "ok".
+pub(super) fn check(connection: &Connection) -> rusqlite::Result<String> {
+    connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+}
+
+/// Marks a store that turned out to be damaged, so that it is checked when it is opened next.
+pub(super) fn mark_damaged(path: &Path) {
+    // Without the mark, the damage is found again.
+    let _ = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(mark(path));
+}
+
+fn mark(path: &Path) -> PathBuf {
+    beside(path, ".damaged")
 }
 
 fn connection(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
@@ -163,6 +186,7 @@ fn move_aside(path: &Path, log: &KeptLog) -> Result<PathBuf> {
     shift(&beside(path, "-wal"), &beside(&to, "-wal"))?;
     shift(&beside(path, "-shm"), &beside(&to, "-shm"))?;
     shift(path, &to)?;
+    let _ = std::fs::remove_file(mark(path));
     Ok(to)
 }
 

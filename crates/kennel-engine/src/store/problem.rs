@@ -61,6 +61,12 @@ pub(crate) fn corrupt(path: &Path, moved_to: PathBuf, why: &str) -> Error {
         .caused_by(StoreProblem::Corrupt { moved_to })
 }
 
+/// The error for damage that a check has found.
+pub(crate) fn damaged(path: &Path, found: &str) -> Error {
+    Error::new(ErrorCode::Internal, format!("check {}: it is damaged ({found})", path.display()))
+        .caused_by(StoreProblem::Damaged)
+}
+
 /// Whether an error says that the file is damaged, or no database.
 pub(crate) fn is_corruption(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(Sqlite::DatabaseCorrupt | Sqlite::NotADatabase))

@@ -123,6 +123,10 @@ impl Opening {
         self.still_wanted()?;
         self.sessions.store.insert(new).await?;
         let seen = self.sessions.get(&self.id).await?.summary;
+        if seen.state != SessionState::Creating {
+            // Another process has found it by its name, and removes it already.
+            return Err(changed(&self.id));
+        }
         let error = match AssertUnwindSafe(self.make(&seen, secret)).catch_unwind().await {
             Ok(Ok(())) => return self.sessions.get(&self.id).await,
             Ok(Err(error)) => error,

@@ -309,12 +309,12 @@ fn an_abort_is_in_the_json_object(kennel: &Kennel) {
         assert_eq!(object["stdout"], "before\n");
         assert_eq!(object["error"]["recoverable"], true);
     }
-    let failed = "trap 'exit 3' TERM; touch up; while :; do sleep 0.02; done";
+    let failed = "sleep 1000 & trap 'exit 3' TERM; touch up; wait";
     assert_eq!(told(failed, Signal::TERM, 3)["error"]["code"], "aborted");
     // A command that ends well, or that is only told something, was not aborted.
-    let well = "trap 'exit 0' TERM; touch up; while :; do sleep 0.02; done";
+    let well = "sleep 1000 & trap 'exit 0' TERM; touch up; wait";
     assert!(told(well, Signal::TERM, 0)["error"].is_null());
-    let told_only = "trap 'exit 3' USR1; touch up; while :; do sleep 0.02; done";
+    let told_only = "sleep 1000 & trap 'exit 3' USR1; touch up; wait";
     assert!(told(told_only, Signal::USR1, 3)["error"].is_null());
 }
 

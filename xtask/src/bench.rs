@@ -14,6 +14,7 @@ mod many;
 mod memory;
 mod row;
 mod sample;
+mod store;
 
 use crate::Bench;
 use anyhow::{Result, bail};
@@ -43,6 +44,7 @@ const GROUPS: &[Group] = &[
     Group { name: "slow reader memory", measure: memory::slow_reader },
     Group { name: "many", measure: many::live },
     Group { name: "many as a user", measure: many::user },
+    Group { name: "store", measure: store::full },
 ];
 
 /// How many samples are taken, relative to the usual number.

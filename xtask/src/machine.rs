@@ -2,6 +2,7 @@
 
 use crate::stage::cargo;
 use anyhow::{Context, Result, bail};
+use kennel_testkit::bun;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -100,6 +101,21 @@ impl Machine {
             }
         }
         Ok(())
+    }
+}
+
+impl Machine {
+    /// Installs npm's `bun` package, with which a test runs a real project's tests.
+    pub(crate) fn install_bun(&mut self) -> Result<()> {
+        if bun::is_installed() {
+            return Ok(());
+        }
+        self.install(&[package("npm", "npm")])?;
+        if find("npm").is_none() {
+            return Ok(()); // `install` has reported it
+        }
+        eprintln!("== installing npm's bun {}", bun::VERSION);
+        bun::install().context("install npm's bun package")
     }
 }
 

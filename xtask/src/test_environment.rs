@@ -20,6 +20,7 @@ impl TestEnvironment {
         stages.time("set-up", "programs, users and engines that the tests need", || {
             let mut machine = Machine::here();
             machine.install(FOR_TESTS)?;
+            machine.install_bun()?;
             install_tool("nextest", "cargo-nextest")?;
             machine.make_tester()?;
             machine.give_ids_to_podman()?;

@@ -4,6 +4,7 @@
 //! This crate knows the provider interface, but no provider. The provider's mode states what should happen, and a case
 //! checks that it works or is refused. A case is never skipped.
 
+pub mod bun;
 pub mod busybox;
 pub mod contract;
 pub mod docker;

@@ -1,5 +1,6 @@
 //! The command line as a user meets it: the real program, in a home of its own, on every provider.
 
+mod bun;
 mod config;
 mod copy;
 mod doctor;

@@ -1,0 +1,54 @@
+//! npm's `bun` package, for the test that runs a real project's tests with it. `cargo xtask test` installs it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The version of the package.
+pub const VERSION: &str = "1.4.4";
+
+/// Where the program is in the directory that [`install`] makes.
+pub const PROGRAMS: &str = "node_modules/.bin";
+
+/// Returns the directory of the package. All builds of this checkout share it.
+pub fn directory() -> PathBuf {
+    let project =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this package is two directories down");
+    project.join(format!("target/kennel-test-bun-{VERSION}"))
+}
+
+/// Whether the program is there, and runs.
+pub fn is_installed() -> bool {
+    runs(&directory())
+}
+
+/// Installs the package with `npm`, if it is missing.
+pub fn install() -> io::Result<()> {
+    if is_installed() {
+        return Ok(());
+    }
+    let to = directory();
+    let parent = to.parent().expect("it is in the build directory");
+    std::fs::create_dir_all(parent)?;
+    // It gets its place only when it is complete.
+    let made = tempfile::Builder::new().prefix("kennel-test-bun-").tempdir_in(parent)?;
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--no-audit", "--no-fund", "--no-save", "--prefix"]).arg(made.path());
+    npm.arg(format!("bun@{VERSION}")).stdin(Stdio::null());
+    if !npm.status()?.success() || !runs(made.path()) {
+        return Err(io::Error::other(format!("{npm:?} did not install a program that runs")));
+    }
+    match std::fs::remove_dir_all(&to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::fs::rename(made.path(), &to)?;
+    // Nothing is left under the old name.
+    let _ = made.keep();
+    Ok(())
+}
+
+fn runs(dir: &Path) -> bool {
+    let output = Command::new(dir.join(PROGRAMS).join("bun")).arg("--version").stdin(Stdio::null()).output();
+    output.is_ok_and(|output| output.status.success() && output.stdout.trim_ascii() == VERSION.as_bytes())
+}

@@ -247,13 +247,24 @@ impl Profiles<'_> {
 
     fn write(&self, key: &str, name: &str, document: &ProfileDocument) -> Result<()> {
         self.engine.failpoints().reach("profile: before write");
-        let written = document::write(&self.dir, key, name, document);
+        let written = document::write(&self.dir, key, name, document, self.engine.failpoints());
         self.engine.failpoints().reach("profile: after write");
         written
     }
 
+    /// Removes the file of a profile.
+    fn forget(&self, key: &str) -> Result<()> {
+        self.engine.failpoints().reach("profile: before remove");
+        let removed = document::remove(&self.dir, key);
+        self.engine.failpoints().reach("profile: after remove");
+        removed
+    }
+
     async fn lock(&self, key: &str) -> Result<document::Lock> {
-        document::lock(&self.dir, key).await
+        self.engine.failpoints().reach("profile: before lock");
+        let lock = document::lock(&self.dir, key).await;
+        self.engine.failpoints().reach("profile: after lock");
+        lock
     }
 }
 

@@ -7,8 +7,8 @@ pub mod trust;
 
 use crate::{Caller, Directories};
 use kennel_config::{
-    Config, ContainerSection, Environment, Grant, ImagesSection, KeyPath, Layered, Loaded, Location, PROFILES, Problem,
-    SandboxOverrides, SandboxSection, SearchPath, SettingsLayer, Sources, Tree,
+    AgentSection, Config, ContainerSection, Environment, Grant, ImagesSection, KeyPath, Layered, Loaded, Location,
+    PROFILES, Problem, SandboxOverrides, SandboxSection, SearchPath, SettingsLayer, Sources, Tree,
 };
 use kennel_core::{Error, Result};
 use kennel_types::NextStep;
@@ -115,6 +115,31 @@ impl Settings {
         let config = loaded.layered.config().map_err(|error| invalid(&error))?;
         let is_set = loaded.layered.layer_of(KEY).is_some_and(|layer| layer != SettingsLayer::BuiltIn);
         Ok(is_set.then_some(config.sandbox.command_timeout.0))
+    }
+
+    /// Returns the settings of the agent, for front ends that start agents. Fails with `permission_denied` if the
+    /// project's files say anything about the agent that needs trust, and are not trusted: in process mode, its command
+    /// runs on the host.
+    pub fn agent(caller: &Caller, directories: &Directories) -> Result<AgentSection> {
+        let sources = SettingsSources::new(caller);
+        if !sources.has_any() {
+            return Ok(AgentSection::default());
+        }
+        let loaded = sources.read(&[PROFILES])?;
+        let paths = RealPaths::default();
+        let mut granted = grants(&loaded, &paths);
+        granted.retain(|grant| grant.key.segments()[0] == AGENT);
+        if !granted.is_empty() {
+            Trust::new(directories.trusted()).check(&loaded, &granted)?;
+        }
+        let mut agent = loaded.layered.config().map_err(|error| invalid(&error))?.agent;
+        // The path that is used is the one for which trust was checked.
+        if let (Some(SettingsLayer::Project), Some(path)) =
+            (loaded.layered.layer_of("agent.container.workspaceHostBase"), &mut agent.container.workspace_host_base)
+        {
+            *path = paths.resolve(path).unwrap_or_else(|_| path.clone());
+        }
+        Ok(agent)
     }
 
     /// Returns the profile in which commands run if no other is named. Fails if a project chooses it, and is not
@@ -356,4 +381,56 @@ fn without_effect_in(loaded: &Loaded) -> Vec<(String, Location)> {
 pub fn invalid(error: &kennel_config::Error) -> Error {
     let steps = [NextStep::LookUpSettings, NextStep::ShowSettings { key: None }];
     Error::of_lines(error.code(), error.to_string().lines()).suggest(NextStep::either(steps))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_types::ErrorCode;
+
+    const AGENT_FILE: &str = "[agent]\ncommand = \"/bin/true\"\n";
+
+    /// A caller with an empty project and an empty home.
+    fn caller(dir: &Path) -> (Caller, Directories) {
+        let project = dir.join("project");
+        std::fs::create_dir_all(&project).unwrap();
+        let variables = [(crate::caller::KENNEL_HOME.into(), dir.join("home").into_os_string())].into();
+        let caller = Caller { variables, current_dir: project, uid: rustix::process::geteuid().as_raw() };
+        let directories = Directories::find(&caller).unwrap();
+        (caller, directories)
+    }
+
+    #[test]
+    fn the_agent_of_a_project_needs_trust() {
+        let dir = tempfile::tempdir().unwrap();
+        let (caller, directories) = caller(dir.path());
+        assert_eq!(Settings::agent(&caller, &directories).unwrap(), AgentSection::default());
+        let file = caller.current_dir.join("kennel.toml");
+        std::fs::write(&file, AGENT_FILE).unwrap();
+        let refused = Settings::agent(&caller, &directories).unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::PermissionDenied);
+        assert!(refused.to_string().contains("agent.command"), "{refused}");
+        // Sandboxes do not use the agent, so they need no trust for it.
+        Settings::load(&caller, &directories).unwrap();
+
+        let (loaded, _) = SettingsSources::new(&caller).read_all().unwrap();
+        Trust::new(directories.trusted()).allow(&loaded, &grants(&loaded, &RealPaths::default())).unwrap();
+        let agent = Settings::agent(&caller, &directories).unwrap();
+        assert_eq!(agent.command.as_deref(), Some("/bin/true"));
+
+        std::fs::write(&file, AGENT_FILE.replace("true", "false")).unwrap();
+        let refused = Settings::agent(&caller, &directories).unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::PermissionDenied, "the trust was in another command");
+    }
+
+    #[test]
+    fn the_agent_of_the_user_needs_no_trust() {
+        let dir = tempfile::tempdir().unwrap();
+        let (caller, directories) = caller(dir.path());
+        let config = Directories::config_of(&caller).unwrap();
+        std::fs::create_dir_all(&config).unwrap();
+        std::fs::write(config.join("config.toml"), AGENT_FILE).unwrap();
+        let agent = Settings::agent(&caller, &directories).unwrap();
+        assert_eq!(agent.command.as_deref(), Some("/bin/true"));
+    }
 }

@@ -7,25 +7,17 @@
 mod common;
 
 use common::check_history;
-use kennel_core::{Provider, RemoveOptions};
-use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix, UnixDialer};
+use common::kill::{self, FORCE, Sandboxes};
+use kennel_core::Provider;
 use kennel_engine::{
     Cause, Effect, Failpoints, OpenSession, STOP_GRACE, SessionFilter, SessionState, SessionSummary, SessionWorkspace,
     Sessions, Store, Wanted,
 };
-use kennel_native::Native;
-use kennel_testkit::{Home, docker, environment, host};
+use kennel_testkit::Home;
 use kennel_types::{NetworkMode, SandboxSpec};
 use serde::{Deserialize, Serialize};
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-
-/// The environment variable that tells the killed process what to do.
-const TOLD: &str = "KENNEL_TEST_CRASH";
-const NAME: &str = "crash";
-const FORCE: RemoveOptions = RemoveOptions { force: true, volumes: true };
 
 /// An operation whose process is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,39 +69,27 @@ struct Told {
 /// Where sandboxes and store are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Place {
-    state: PathBuf,
-    programs: PathBuf,
+    sandboxes: Sandboxes,
     store: PathBuf,
     workspaces: PathBuf,
-    mark: String,
-    /// The socket and the image of an engine. Native if there is none.
-    engine: Option<(PathBuf, String)>,
 }
 
 impl Place {
-    fn new(home: &Home, engine: Option<(PathBuf, String)>) -> Self {
+    fn new(home: &Home, engine: Option<kill::ContainerEngine>) -> Self {
         Self {
-            state: home.state(),
-            programs: home.programs(),
+            sandboxes: Sandboxes::new(home, engine),
             store: home.path().join("store/kennel.db"),
             workspaces: home.path().join("workspaces"),
-            mark: home.mark(),
-            engine,
         }
     }
 
+    /// The name of the session. It is unique, because all tests share one container engine.
+    fn name(&self) -> String {
+        self.sandboxes.mark.to_ascii_lowercase()
+    }
+
     fn provider(&self) -> Arc<dyn Provider> {
-        let Some((socket, _)) = &self.engine else {
-            return Arc::new(Native::new(self.state.clone(), self.programs.clone()));
-        };
-        let options = DockerOptions {
-            state_dir: self.state.clone(),
-            program_dir: self.programs.clone(),
-            expected: EngineKind::Docker,
-            installation: self.mark.clone(),
-            name_prefix: NamePrefix::default(),
-        };
-        Arc::new(Docker::new(options, Arc::new(UnixDialer::new(socket))))
+        self.sandboxes.provider()
     }
 
     async fn sessions(&self, failpoints: &Failpoints) -> Sessions {
@@ -119,22 +99,20 @@ impl Place {
 
     fn request(&self, operation: Operation) -> OpenSession {
         let spec = SandboxSpec {
-            // All tests share an engine.
-            name: Some(format!("{NAME}-{}", self.mark.to_lowercase())),
-            image: self.engine.as_ref().map(|(_, image)| image.clone()),
-            env: [("KENNEL_TEST_HOME".to_owned(), self.mark.clone())].into(),
+            image: self.sandboxes.image(),
+            env: [("KENNEL_TEST_HOME".to_owned(), self.sandboxes.mark.clone())].into(),
             network: Some(NetworkMode::None),
             auto_remove: operation == Operation::StopAndRemoveSandbox,
             startup_ms: Some(60_000),
             ..SandboxSpec::default()
         };
-        let provider = if self.engine.is_some() { "docker" } else { "native" };
+        let provider = self.sandboxes.provider_name();
         let workspace = if operation == Operation::OpenWithWorkspace {
             SessionWorkspace::Own { base: self.workspaces.clone() }
         } else {
             SessionWorkspace::AsSpecified
         };
-        OpenSession { name: Some(NAME.into()), provider: provider.into(), spec, workspace, ..OpenSession::default() }
+        OpenSession { name: Some(self.name()), provider: provider.into(), spec, workspace, ..OpenSession::default() }
     }
 }
 
@@ -142,8 +120,7 @@ impl Place {
 #[test]
 #[ignore = "the tests of this file start it, and kill it"]
 fn killed() {
-    let told = environment::variable(TOLD).expect("it is told what to do");
-    let told: Told = serde_json::from_slice(told.as_encoded_bytes()).unwrap();
+    let told: Told = kill::told();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let failpoints = Failpoints::kill_at(told.kill_at);
@@ -152,9 +129,11 @@ fn killed() {
             Operation::Open | Operation::OpenWithWorkspace => {
                 sessions.open(told.place.request(told.operation)).await.map(drop).unwrap();
             }
-            Operation::Start => drop(sessions.start(NAME).await.unwrap()),
-            Operation::Stop | Operation::StopAndRemoveSandbox => drop(sessions.stop(NAME, STOP_GRACE).await.unwrap()),
-            Operation::Remove => sessions.remove(NAME, FORCE).await.unwrap(),
+            Operation::Start => drop(sessions.start(&told.place.name()).await.unwrap()),
+            Operation::Stop | Operation::StopAndRemoveSandbox => {
+                drop(sessions.stop(&told.place.name(), STOP_GRACE).await.unwrap());
+            }
+            Operation::Remove => sessions.remove(&told.place.name(), FORCE).await.unwrap(),
             Operation::ReconcileOpen | Operation::ReconcileRemove => {
                 let plan = sessions.plan().await.unwrap();
                 assert_eq!(plan.actions.len(), 1, "{plan:?}");
@@ -163,35 +142,19 @@ fn killed() {
                 }
             }
         }
-        // The parent learns the steps of an operation that was not killed.
-        std::fs::write(told.place.store.with_extension("steps"), failpoints.reached().join("\n")).unwrap();
+        told.place.sandboxes.write_steps(&failpoints);
     });
 }
 
 /// Runs an operation in a process of its own. Returns whether it was killed.
 fn run(place: &Place, operation: Operation, kill_at: Option<usize>) -> bool {
-    let told = Told { place: place.clone(), operation, kill_at };
-    let done = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "killed", "--nocapture"])
-        .env(TOLD, serde_json::to_string(&told).unwrap())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    if done.status.signal() == Some(9) {
-        return true;
-    }
-    let text = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{operation:?} killed at {kill_at:?}: {}\n{text}", done.status);
-    false
+    kill::run(&Told { place: place.clone(), operation, kill_at })
 }
 
 /// The steps of an operation, from a run that is not killed.
 fn steps(place: &Place, operation: Operation) -> Vec<String> {
     assert!(!run(place, operation, None));
-    let file = place.store.with_extension("steps");
-    let steps = std::fs::read_to_string(&file).unwrap().lines().map(ToOwned::to_owned).collect();
-    std::fs::remove_file(file).unwrap();
-    steps
+    place.sandboxes.read_steps()
 }
 
 /// Brings a new place to the state in which the operation starts. Nothing here is killed but what is to be reconciled.
@@ -201,14 +164,14 @@ async fn prepare(place: &Place, operation: Operation) -> Option<SessionSummary> 
         Operation::Open | Operation::OpenWithWorkspace => return None,
         Operation::Start => {
             sessions.open(place.request(operation)).await.unwrap();
-            sessions.stop(NAME, STOP_GRACE).await.unwrap();
+            sessions.stop(&place.name(), STOP_GRACE).await.unwrap();
         }
         Operation::Stop | Operation::StopAndRemoveSandbox | Operation::Remove => {
             sessions.open(place.request(operation)).await.unwrap();
         }
         // The steps of an opening are: two of the store, two of `create`, and so on.
         Operation::ReconcileOpen => {
-            let pull = if place.engine.is_some() { 2 } else { 0 };
+            let pull = if place.sandboxes.image().is_some() { 2 } else { 0 };
             assert!(run(place, Operation::Open, Some(3 + pull)), "killed after `create`");
         }
         Operation::ReconcileRemove => {
@@ -216,7 +179,7 @@ async fn prepare(place: &Place, operation: Operation) -> Option<SessionSummary> 
             assert!(run(place, Operation::Remove, Some(2)), "killed before `remove`");
         }
     }
-    Some(sessions.show(NAME).await.unwrap().summary)
+    Some(sessions.show(&place.name()).await.unwrap().summary)
 }
 
 /// Reconciles as a later process would, and checks that one pass is enough.
@@ -268,13 +231,13 @@ async fn compare(place: &Place, sessions: &Sessions, operation: Operation, befor
     assert_eq!(std::fs::read_dir(claims).map_or(0, Iterator::count), 0, "no claim is left");
 }
 
-async fn crash_everywhere(engine: Option<(PathBuf, String)>, operation: Operation) {
+async fn crash_everywhere(engine: Option<kill::ContainerEngine>, operation: Operation) {
     let names = {
         let home = Home::new();
         let place = Place::new(&home, engine.clone());
         prepare(&place, operation).await;
         let names = steps(&place, operation);
-        clean_up(&home, &place).await;
+        place.sandboxes.clean_up().await;
         names
     };
     assert_eq!(names.len(), operation.steps(engine.is_some()), "{names:?}");
@@ -286,22 +249,8 @@ async fn crash_everywhere(engine: Option<(PathBuf, String)>, operation: Operatio
         let sessions = reconcile(&place).await;
         compare(&place, &sessions, operation, before.as_ref()).await;
         drop(sessions);
-        clean_up(&home, &place).await;
+        place.sandboxes.clean_up().await;
     }
-}
-
-async fn clean_up(home: &Home, place: &Place) {
-    let provider = place.provider();
-    let mut ids = Vec::new();
-    for sandbox in provider.list().await.unwrap() {
-        provider.remove(&sandbox.id, FORCE).await.unwrap();
-        ids.push(sandbox.id.to_string());
-    }
-    kennel_testkit::eventually("nothing is left", async || {
-        let _ = provider.sweep(kennel_core::Sweep::Remove).await;
-        host::leftovers(&home.mark(), &ids, &home.state()).is_empty()
-    })
-    .await;
 }
 
 /// One test for each operation, so that they run at the same time and name what failed.
@@ -317,7 +266,7 @@ macro_rules! operations {
         mod engine {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                super::crash_everywhere(Some(super::engine_and_image()), super::Operation::$operation).await;
+                super::crash_everywhere(Some(super::kill::container_engine()), super::Operation::$operation).await;
             })*
         }
 
@@ -326,12 +275,6 @@ macro_rules! operations {
             assert_eq!([$(Operation::$operation),*], Operation::ALL);
         }
     };
-}
-
-fn engine_and_image() -> (PathBuf, String) {
-    let socket = docker::socket();
-    let image = docker::image_on(&socket);
-    (socket, image)
 }
 
 operations! {

@@ -1,6 +1,7 @@
 //! The file of a profile. It contains the profile's settings, and below `state` what is known about its sandbox. It is
 //! replaced atomically.
 
+use crate::Failpoints;
 use crate::settings::invalid;
 use kennel_config::{Environment, SandboxOverrides};
 use kennel_core::{Error, Result};
@@ -98,6 +99,11 @@ pub(super) fn path(dir: &Path, key: &str) -> PathBuf {
     dir.join(format!("{key}.json"))
 }
 
+/// Returns the path of the file that becomes the profile's file when it is complete.
+fn partial_path(dir: &Path, key: &str) -> PathBuf {
+    dir.join(format!(".{key}.partial"))
+}
+
 /// Returns the names of the profiles that have a file of their own and belong to no project.
 pub(super) fn names(dir: &Path) -> Result<Vec<String>> {
     let failed = |error| Error::io(format!("list the profiles in {}", dir.display()), error);
@@ -165,19 +171,26 @@ fn escape(value: Value) -> Value {
 }
 
 /// Writes the file of a profile. It is readable only for its user, because it may contain secrets.
-pub(super) fn write(dir: &Path, key: &str, name: &str, document: &ProfileDocument) -> Result<()> {
+pub(super) fn write(
+    dir: &Path,
+    key: &str,
+    name: &str,
+    document: &ProfileDocument,
+    failpoints: &Failpoints,
+) -> Result<()> {
     let path = path(dir, key);
     let mut value: Value = serde_json::from_str(&document.to_text(name)).unwrap_or_default();
     let state = ProfileState { of_settings: document.overrides.is_none(), ..document.state.clone() };
     if state != ProfileState::default() {
         value[STATE] = serde_json::to_value(state).unwrap_or_default();
     }
-    let partial = dir.join(format!(".{key}.partial"));
+    let partial = partial_path(dir, key);
     let written = create_dir(dir).and_then(|()| {
         let _ = std::fs::remove_file(&partial);
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
         file.write_all(format!("{value:#}\n").as_bytes())?;
         file.sync_all()?;
+        failpoints.reach("profile: before rename");
         std::fs::rename(&partial, &path)
     });
     written.map_err(|error| {
@@ -188,13 +201,17 @@ pub(super) fn write(dir: &Path, key: &str, name: &str, document: &ProfileDocumen
 
 /// Removes the file of a profile. It is no error if there is none.
 pub(super) fn remove(dir: &Path, key: &str) -> Result<()> {
-    let path = path(dir, key);
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(Error::io(format!("remove the profile {}", path.display()), error))
+    // A process that was killed while it wrote has left a partial file, which may contain secrets. It is removed first:
+    // once the profile's file is gone, nothing would remove it.
+    for path in [partial_path(dir, key), path(dir, key)] {
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Error::io(format!("remove the profile {}", path.display()), error));
+            }
+            _ => {}
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// The lock of one profile. It orders the processes that change the profile or its sandbox.

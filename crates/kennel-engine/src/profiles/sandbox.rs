@@ -1,6 +1,6 @@
 //! The sandbox of a profile: starts it, finds it again, stops and removes it.
 
-use super::{Profile, ProfileState, Profiles, WORKSPACE, document};
+use super::{Profile, ProfileState, Profiles, WORKSPACE};
 use crate::choose::provider_in_settings;
 use kennel_core::{Error, Provider, PullProgress, RemoveOptions, Result, Sandbox, new_id};
 use kennel_provider::labels::PROFILE;
@@ -266,7 +266,7 @@ impl Profiles<'_> {
                 // The first start has not taken place, so no provider is chosen yet.
                 match before {
                     Some(before) => self.write(&key, &profile.name, &before)?,
-                    None => document::remove(&self.dir, &key)?,
+                    None => self.forget(&key)?,
                 }
                 return Err(error);
             }
@@ -341,7 +341,7 @@ impl Profiles<'_> {
                 _ => {}
             }
         }
-        document::remove(&self.dir, &key)
+        self.forget(&key)
     }
 
     /// Returns the directory inside in which a command runs that the caller starts from its current directory. `None` is

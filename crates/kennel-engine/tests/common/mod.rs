@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod kill;
+
 use kennel_core::Provider;
 use kennel_engine::{EventFilter, OpenSession, SessionId, SessionState, Sessions, Store};
 use kennel_mock::Mock;

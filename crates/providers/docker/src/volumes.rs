@@ -11,19 +11,25 @@ use crate::info::Container;
 use crate::mounts::clean_target;
 use crate::names::NamePrefix;
 use crate::{Docker, labels};
+use bollard::errors::Error as EngineError;
 use bollard::models::{Mount, MountType, VolumeCreateRequest};
 use bollard::query_parameters::RemoveVolumeOptionsBuilder;
 use kennel_core::{Error, Provider, Result, VolumeOptions, check_name, printable};
 use kennel_types::{ErrorCode, Field, NextStep, SandboxSpec, VolumeInfo, VolumeKind, VolumeUser};
 use serde::Deserialize;
 use std::collections::HashMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The path of a sandbox's own volume inside.
 pub(crate) const DATA: &str = "/.data";
 
 /// How often a request for sizes is repeated if it fails because a container is removed meanwhile.
 const RETRIES: u32 = 20;
+
+/// How long a request for sizes is repeated while the engine measures for someone else, and the pauses in between.
+const MEASURED_WITHIN: Duration = Duration::from_mins(1);
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A volume of a new sandbox.
 #[derive(Debug, PartialEq)]
@@ -195,12 +201,20 @@ impl Docker {
         // An engine that does not know the parameter measures more.
         const USAGE: &str = "/system/df?type=volume";
         let mut usage = self.engine.ask::<Listing>(USAGE).await;
-        for _ in 0..RETRIES {
-            // Podman also looks at all containers, and fails if one of them is removed meanwhile.
+        let (mut gone, began, mut pause) = (0, Instant::now(), FIRST_PAUSE);
+        loop {
             match &usage {
-                Err(error) if is_gone(error) => usage = self.engine.ask(USAGE).await,
+                // Podman also looks at all containers, and fails if one of them is removed meanwhile.
+                Err(error) if is_gone(error) && gone < RETRIES => gone += 1,
+                // Docker measures for one caller at a time, and refuses the others.
+                Err(error) if is_measuring(error) && began.elapsed() < MEASURED_WITHIN => {
+                    #[expect(clippy::disallowed_methods, reason = "a backoff: no event tells when Docker is done")]
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
                 _ => break,
             }
+            usage = self.engine.ask(USAGE).await;
         }
         let usage = usage.map_err(|error| self.engine.error("measure the volumes", error))?;
         let size = |volume: Listed| Some((volume.name, u64::try_from(volume.usage_data?.size).ok()?));
@@ -243,6 +257,11 @@ impl Docker {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether the engine refuses to measure because it is measuring for someone else.
+fn is_measuring(error: &EngineError) -> bool {
+    status(error).is_some() && error.to_string().contains("disk usage operation is already running")
 }
 
 /// Returns the name that Kennel shows: without the installation, and without the usual prefix.

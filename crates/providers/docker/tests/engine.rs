@@ -1,7 +1,7 @@
 //! What only this provider has: an engine that others use too, that may be down, and that can be asked behind our back.
 //! What it shares with the other providers is in the contract suite.
 
-use kennel_core::{Provider, RemoveOptions, Sandbox, Sweep};
+use kennel_core::{Provider, RemoveOptions, Sandbox, Sweep, VolumeOptions};
 use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix, UnixDialer};
 use kennel_testkit::{Home, docker, programs};
 use kennel_types::{
@@ -369,5 +369,20 @@ async fn collected_output_equals_that_of_docker_exec() {
     let theirs = theirs.stdin(std::fs::File::open(&file).unwrap()).output().unwrap();
     assert!(ours.stdout == input && theirs.stdout == input, "{} and {} bytes", ours.stdout.len(), theirs.stdout.len());
     assert!(ours.stderr == theirs.stderr && !ours.stderr.is_empty());
+    fixture.clean().await;
+}
+
+/// Docker measures for one caller at a time, and refuses the others.
+#[tokio::test]
+async fn several_callers_measure_volumes_at_once() {
+    let fixture = Fixture::new();
+    let spec = SandboxSpec { name: Some(fixture.name("measured")), data: true, ..fixture.spec() };
+    Sandbox::create(fixture.provider.clone(), &spec).await.unwrap();
+    let all = (0..8).map(|_| fixture.provider.volumes(VolumeOptions { sizes: true }));
+    for found in futures_util::future::join_all(all).await {
+        let found = found.unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].size.is_some(), "{found:?}");
+    }
     fixture.clean().await;
 }

@@ -64,7 +64,7 @@ impl Settings {
         Self::load_without(caller, directories, &[PROFILES, AGENT])
     }
 
-    /// Returns the settings with all profiles. A profile needs trust when it is used: see [`Self::profile`].
+    /// Returns the settings with all profiles. A profile needs trust when it is used.
     pub fn load_with_profiles(caller: &Caller, directories: &Directories) -> Result<Self> {
         Self::load_without(caller, directories, &[AGENT])
     }

@@ -4,12 +4,12 @@
 use crate::engine::SERVICES;
 use crate::runner::{self, Runner, Tier};
 use crate::stage::{Stages, cargo};
-use crate::test_environment::TestEnvironment;
+use crate::test_environment::{Report, TestEnvironment};
 use crate::{fuzz, guest};
 use anyhow::Result;
 
 /// Runs the extended tests. Returns whether everything passed.
-pub(crate) fn run() -> Result<bool> {
+pub(crate) fn run(report: &Report) -> Result<bool> {
     let mut stages = Stages::default();
     let mut runner = Runner::default();
     let mut environment = TestEnvironment::prepare(&mut stages, SERVICES)?;
@@ -20,5 +20,5 @@ pub(crate) fn run() -> Result<bool> {
     stages.run("documentation", doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
     guest::stage(&mut environment.machine, &mut stages)?;
     fuzz::Fuzz::default().stages(&mut environment.machine, &mut stages)?;
-    environment.conclude(stages, runner.tally)
+    environment.conclude(stages, &runner.tally, report)
 }

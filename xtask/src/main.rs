@@ -34,7 +34,7 @@ enum Chore {
     /// Set up what is needed, check formatting and lints, and run the tests
     Test(test::Test),
     /// Run what `test` leaves out: rare engines, documentation, another kernel, fuzzing
-    Extended,
+    Extended(test_environment::Report),
     /// Measure Kennel and comparable programs, in one run
     Bench(Bench),
     /// The part of it that is built for speed
@@ -67,7 +67,7 @@ struct Bench {
 fn main() -> ExitCode {
     let done = match Chore::parse() {
         Chore::Test(chore) => chore.run(),
-        Chore::Extended => extended::run(),
+        Chore::Extended(report) => extended::run(&report),
         Chore::Bench(options) => bench_launch::bench(&options),
         #[cfg(feature = "bench")]
         Chore::Measure(options) => bench::run(&options),

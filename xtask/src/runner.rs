@@ -41,7 +41,7 @@ impl Runner {
     /// Runs the tests of a tier.
     pub(crate) fn tier(&mut self, stages: &mut Stages, environment: &TestEnvironment, tier: Tier) -> Result<()> {
         let mut command = cargo(&ALL);
-        command.args(["--profile", tier.profile(), "--no-fail-fast"]);
+        command.args(["--profile", tier.profile(), "--no-fail-fast", "--failure-output", "immediate-final"]);
         leave_out(environment, &mut command);
         self.run(stages, environment, "tests", command)
     }

@@ -52,10 +52,16 @@ impl Stages {
     /// Prints all stages with their durations. Returns whether all passed.
     pub(crate) fn conclude(&self) -> bool {
         eprint!("\n{}", self.table());
+        self.have_passed()
+    }
+
+    /// Returns whether all stages passed.
+    pub(crate) fn have_passed(&self) -> bool {
         self.done.iter().all(|stage| stage.passed)
     }
 
-    fn table(&self) -> String {
+    /// Returns a table of all stages with their durations.
+    pub(crate) fn table(&self) -> String {
         let width = self.done.iter().map(|stage| stage.name.len()).max().unwrap_or_default().max("stage".len());
         let line = |name: &str, result: &str, time: &str| format!("{name:width$}  {result:6}  {time:>5}\n");
         let mut lines = vec![line("stage", "result", "min:s")];
@@ -110,6 +116,6 @@ mod tests {
         }
         let table = "stage   result  min:s\nformat  passed   0:01\ntests   FAILED  12:05\nall             12:06\n";
         assert_eq!(stages.table(), table);
-        assert!(!stages.conclude());
+        assert!(!stages.have_passed());
     }
 }

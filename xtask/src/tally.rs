@@ -1,14 +1,19 @@
-//! Counts passed and failed tests in the output of the test runners.
+//! Counts passed and failed tests in the output of the test runners, and keeps what they print about failures.
 
 use anyhow::{Context, Result};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+/// How many lines about failed tests are kept. The output of a test is long only if something else is wrong.
+const KEPT: usize = 300;
+
 /// The numbers of tests that passed and failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    /// What nextest prints after its summary: the failed tests with their output.
+    pub(crate) failures: Vec<String>,
 }
 
 impl Tally {
@@ -25,19 +30,24 @@ impl Tally {
             (None, Some(err)) => Box::new(err),
             (None, None) => Box::new(std::io::empty()),
         };
+        let mut is_summarised = false;
         for line in BufReader::new(speech).split(b'\n') {
             let line = line.context("read what the tests say")?;
             let line = String::from_utf8_lossy(&line);
             eprintln!("{line}");
-            self.hear(&line);
+            if is_summarised && self.failures.len() < KEPT {
+                self.failures.push(line.clone().into_owned());
+            }
+            is_summarised |= self.hear(&line);
         }
         Ok(child.wait()?.success())
     }
 
-    /// Counts the results in a line: nextest's summary, or a result line of libtest.
-    fn hear(&mut self, line: &str) {
+    /// Counts the results in a line: nextest's summary, or a result line of libtest. Returns whether it was the summary of
+    /// nextest, after which the failures are listed.
+    fn hear(&mut self, line: &str) -> bool {
         let summary = ["tests run: ", "test run: ", "test result: "].iter().find_map(|mark| line.split_once(mark));
-        let Some((_, counts)) = summary else { return };
+        let Some((before, counts)) = summary else { return false };
         for part in counts.split([',', ';', '.']) {
             let mut words = part.split_whitespace();
             let (Some(Ok(count)), Some(kind)) = (words.next().map(str::parse::<u64>), words.next()) else { continue };
@@ -47,6 +57,7 @@ impl Tally {
                 _ => {}
             }
         }
+        before.trim_start().starts_with("Summary")
     }
 }
 

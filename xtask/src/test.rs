@@ -4,7 +4,7 @@
 use crate::engine::{PODMAN, SERVICES};
 use crate::runner::{self, Runner, Tier};
 use crate::stage::{Stages, cargo};
-use crate::test_environment::TestEnvironment;
+use crate::test_environment::{Report, TestEnvironment};
 use anyhow::Result;
 
 /// Which tests.
@@ -13,6 +13,8 @@ pub(crate) struct Test {
     /// Run the contract suites on all engines this many times in a row, and nothing else
     #[arg(long, value_name = "TIMES")]
     repeat: Option<u32>,
+    #[command(flatten)]
+    report: Report,
 }
 
 impl Test {
@@ -38,6 +40,6 @@ impl Test {
                 environment
             }
         };
-        environment.conclude(stages, runner.tally)
+        environment.conclude(stages, &runner.tally, &self.report)
     }
 }

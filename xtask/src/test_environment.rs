@@ -5,6 +5,9 @@ use crate::machine::{FOR_TESTS, Machine, install_tool};
 use crate::stage::Stages;
 use crate::tally::Tally;
 use anyhow::Result;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The machine and its engines, for the duration of a task.
@@ -41,18 +44,35 @@ impl TestEnvironment {
         self.services.tell(command);
     }
 
-    /// Checks that nothing is left on the engines, ends those that this task started, and prints all stages with their
+    /// Checks that nothing is left on the engines, ends those that this task started, and reports all stages with their
     /// durations. Returns whether everything passed.
-    pub(crate) fn conclude(self, mut stages: Stages, tally: Tally) -> Result<bool> {
+    pub(crate) fn conclude(self, mut stages: Stages, tally: &Tally, report: &Report) -> Result<bool> {
         let Self { machine, engine, services } = self;
         let what = "what the engines have now, and had before";
         stages.check("nothing left", what, || Ok(is_nothing_left(engine.as_ref(), &services)))?;
         drop((engine, services));
-        let passed = stages.conclude();
-        for what in machine.left_out() {
-            eprintln!("LEFT OUT {what}");
-        }
-        println!("{} passed, {} failed", tally.passed, tally.failed);
-        Ok(passed)
+        let mut lines = vec![format!("\n{}", stages.table().trim_end())];
+        lines.extend(machine.left_out().iter().map(|what| format!("LEFT OUT {what}")));
+        lines.push(format!("{} passed, {} failed\n", tally.passed, tally.failed));
+        let end = lines.join("\n");
+        print!("{end}");
+        report.append(&format!("{}\n{end}", tally.failures.join("\n")))?;
+        Ok(stages.have_passed())
+    }
+}
+
+/// A file that receives the result of a task, for a caller that runs several and wants to print all results together.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Report {
+    /// Append the failed tests and the result of each stage to this file
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+impl Report {
+    fn append(&self, text: &str) -> Result<()> {
+        let Some(path) = &self.report else { return Ok(()) };
+        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(file.write_all(text.as_bytes())?)
     }
 }

@@ -153,7 +153,7 @@ impl Files {
     /// in one step; a directory is never replaced. Fails with `Unsupported` if the keeper cannot do this.
     pub async fn symlink(&self, path: impl AsRef<[u8]>, target: impl AsRef<[u8]>, replace: bool) -> Result<()> {
         let (path, target) = (Self::path(path)?, Self::path(target)?);
-        self.require(Features::SYMLINK, "create symlinks").await?;
+        self.keeper.require(Features::SYMLINK, "create symlinks").await?;
         self.keeper.call(Request::Symlink { path, user: self.user.clone(), target, replace }).await.map(drop)
     }
 
@@ -161,21 +161,13 @@ impl Files {
     /// `follow` is not set, a symlink is refused. Fails with `Unsupported` if the keeper cannot do this.
     pub async fn chmod(&self, path: impl AsRef<[u8]>, mode: u32, follow: bool) -> Result<()> {
         let path = Self::path(path)?;
-        self.require(Features::CHMOD, "set permissions").await?;
+        self.keeper.require(Features::CHMOD, "set permissions").await?;
         self.keeper.call(Request::Chmod { path, user: self.user.clone(), mode, follow }).await.map(drop)
     }
 
-    /// Returns what the keeper supports beyond the first keepers of its generation.
+    /// Returns what the keeper supports beyond the first keepers.
     pub async fn features(&self) -> Result<Features> {
         Ok(self.keeper.welcome().await?.features)
-    }
-
-    /// Checks for a feature. A keeper closes the connection when it receives an unknown request.
-    async fn require(&self, feature: Features, what: &str) -> Result<()> {
-        if self.features().await?.contains(feature) {
-            return Ok(());
-        }
-        Err(Error::new(ErrorCode::Unsupported, format!("{what}: the keeper of this sandbox does not support it")))
     }
 
     /// Moves a file or directory.

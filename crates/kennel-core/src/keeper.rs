@@ -12,7 +12,8 @@ mod stream;
 use crate::printable;
 use crate::{ByteStream, Dialed, Error, Result};
 use kennel_proto::{
-    Body, Decoder, Failure, FailureKind, Frame, GENERATION, Hello, Limit, Request, Welcome, caps, encode, try_encode,
+    Body, Decoder, Failure, FailureKind, Features, Frame, GENERATION, Hello, Limit, Request, Welcome, caps, encode,
+    try_encode,
 };
 use kennel_types::{ErrorCode, LimitReason, NextStep};
 use std::collections::HashMap;
@@ -207,6 +208,23 @@ impl Keeper {
         welcomed.await
     }
 
+    /// Checks that the keeper has a feature. A keeper of an older Kennel would close the connection when it receives an
+    /// unknown request, and ignore an unknown field.
+    pub(crate) async fn require(&self, feature: Features, what: &str) -> Result<()> {
+        let welcome = self.welcome().await?;
+        if welcome.features.contains(feature) {
+            return Ok(());
+        }
+        let (message, advice) = if welcome.generation < GENERATION {
+            let message = format!("{what}: this sandbox was started by an older Kennel, which does not support it");
+            (message, "restart the sandbox")
+        } else {
+            let message = format!("{what}: the keeper of this sandbox does not support it");
+            (message, "if the sandbox was started by an older Kennel, restart it")
+        };
+        Err(Error::new(ErrorCode::Unsupported, message).advise(advice))
+    }
+
     /// Whether the connection is closed.
     pub fn is_closed(&self) -> bool {
         lock(&self.link.shared).closed.is_some()
@@ -370,8 +388,11 @@ async fn welcome(
         }
     };
     match frame {
-        Frame { stream: 0, body: Body::Welcome(welcome) } => match welcome.generation {
+        Frame { stream: 0, body: Body::Welcome(mut welcome) } => match welcome.generation {
             1..=GENERATION => {
+                if welcome.generation == 1 {
+                    welcome.features = welcome.features.intersection(Features::FIRST);
+                }
                 let version = printable(&welcome.version);
                 tracing::debug!(generation = welcome.generation, version, "connected to the keeper");
                 Ok(welcome)

@@ -25,4 +25,4 @@ pub use provider::{
     ByteStream, Dialed, EventStream, ImageBuild, LogChunk, LogOptions, LogStream, Provider, PullProgress,
     RemoveOptions, Sweep, VolumeOptions, check_name, new_id,
 };
-pub use sandbox::Sandbox;
+pub use sandbox::{IdleTime, Sandbox};

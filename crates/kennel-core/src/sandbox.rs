@@ -1,7 +1,7 @@
 //! The handle of a sandbox: everything that can be done with it, on any provider.
 
 use crate::{Error, Exec, Files, Keeper, LogOptions, LogStream, Output, Position, Provider, RemoveOptions, Result};
-use kennel_proto::{Outcome, ProcessInfo, Request};
+use kennel_proto::{Features, Outcome, ProcessInfo, Request};
 use kennel_types::{ErrorCode, ExecSpec, STARTUP, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, TermSize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,16 @@ pub struct Sandbox {
     /// The time limit of a launch.
     startup: Duration,
     keeper: Arc<tokio::sync::Mutex<Option<Keeper>>>,
+}
+
+/// For how long a sandbox has not been used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdleTime {
+    /// Whether a command runs or a stream is open. An open connection is not use, and neither are processes that a
+    /// finished command has left behind.
+    pub in_use: bool,
+    /// The time since the last use; zero while the sandbox is in use. Time in which the sandbox was paused does not count.
+    pub idle: Duration,
 }
 
 /// The span of a provider's call, for whoever collects spans. `sandbox` is an id or a name.
@@ -211,6 +221,29 @@ impl Sandbox {
                 _ => seen,
             }),
             None => self.stats_of_keeper().await,
+        }
+    }
+
+    /// Returns for how long the sandbox has not been used. This call is not use. Fails with `Unsupported` if the sandbox
+    /// was started by an older Kennel.
+    pub async fn idle(&self) -> Result<IdleTime> {
+        self.idle_request(false).await
+    }
+
+    /// Starts the idle time again at 0, and returns whether the sandbox is in use. A program that resumes a sandbox calls
+    /// this, so that the sandbox is not idle at once.
+    pub async fn reset_idle(&self) -> Result<IdleTime> {
+        self.idle_request(true).await
+    }
+
+    async fn idle_request(&self, reset: bool) -> Result<IdleTime> {
+        let keeper = self.keeper().await?;
+        keeper.require(Features::IDLE, "read the idle time").await?;
+        match keeper.call(Request::Idle { reset }).await? {
+            Outcome::Idle(report) => {
+                Ok(IdleTime { in_use: report.in_use, idle: Duration::from_millis(report.idle_ms) })
+            }
+            _ => Err(Error::new(ErrorCode::Internal, "the keeper broke the protocol: no idle time")),
         }
     }
 

@@ -99,7 +99,6 @@ impl Keeper {
         if connection.owner && self.config.tied {
             self.exit.get_or_insert(ending::OWNER_GONE);
         }
-        self.idle_since = Instant::now();
     }
 
     pub(crate) fn take_frame(&mut self, id: u64, frame: Frame) -> Result<(), Broken> {

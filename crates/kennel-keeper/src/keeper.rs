@@ -9,9 +9,10 @@ use crate::notices::{Listener, UnderWay};
 use crate::output::start_failure_code;
 use crate::shim::Order;
 use crate::task::Task;
+use crate::usage::Usage;
 use crate::{sys, tree};
 use kennel_proto::log::NOTE;
-use kennel_proto::{Channel, Failure, KeeperConfig, caps, ending};
+use kennel_proto::{Channel, Failure, IdleReport, KeeperConfig, caps, ending};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -58,7 +59,7 @@ pub(crate) struct Keeper {
     pub(crate) owned: bool,
     /// The directory that the owner keeps locked while it lives.
     pub(crate) owners: Option<OwnedFd>,
-    pub(crate) idle_since: Instant,
+    pub(crate) usage: Usage,
     pub(crate) started: Instant,
     /// When all remaining processes are killed and the keeper exits.
     pub(crate) stopping: Option<Instant>,
@@ -148,7 +149,7 @@ impl Keeper {
             scratch: Box::new_uninit_slice(caps::DATA),
             owned: false,
             owners,
-            idle_since: now,
+            usage: Usage::new(now),
             started: now,
             stopping: None,
             exit: None,
@@ -176,8 +177,11 @@ impl Keeper {
         while self.exit.is_none() || self.has_last_words() {
             events.clear();
             let timeout = self.timeout();
+            self.usage.sleep();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
+                Ok(_) => self.usage.wake(),
+                // The keeper has no signal handler that could interrupt the wait. So it was frozen or stopped.
+                Err(Errno::INTR) => self.usage.resume(),
                 Err(_) => return 125,
             }
             for event in &events {
@@ -185,6 +189,7 @@ impl Keeper {
                 let (data, flags) = (event.data, event.flags);
                 self.handle(Token::from_data(data), flags);
             }
+            self.usage.update(self.in_use());
             self.check_time();
             self.flush_all();
             // The reports were passed on, so these shims may end.
@@ -270,8 +275,27 @@ impl Keeper {
         }
     }
 
-    fn is_idle(&self) -> bool {
-        self.connections.is_empty() && self.tasks.values().all(|task| task.end.is_some())
+    /// Whether a command runs or a stream is open.
+    fn in_use(&self) -> bool {
+        self.tasks.values().any(|task| task.end.is_none() || task.viewer.is_some())
+    }
+
+    /// Returns for how long the sandbox has not been used.
+    pub(crate) fn idle(&mut self, reset: bool) -> IdleReport {
+        if reset {
+            self.usage.resume();
+        }
+        let in_use = self.in_use();
+        self.usage.update(in_use);
+        let idle = self.usage.idle_since().elapsed();
+        IdleReport { in_use, idle_ms: if in_use { 0 } else { idle.as_millis().try_into().unwrap_or(u64::MAX) } }
+    }
+
+    /// When the sandbox ends because it was not used.
+    fn idle_deadline(&self) -> Option<Instant> {
+        let after = self.config.idle_ms.filter(|_| !self.in_use())?;
+        // A time too far in the future is no deadline.
+        self.usage.idle_since().checked_add(Duration::from_millis(after))
     }
 
     /// Returns the time until the next deadline.
@@ -287,9 +311,7 @@ impl Keeper {
         }
         consider(self.stopping);
         consider(self.accept_at);
-        if self.is_idle() {
-            consider(self.config.idle_ms.map(|ms| self.idle_since + Duration::from_millis(ms)));
-        }
+        consider(self.idle_deadline());
         if self.config.tied && !self.owned {
             consider(self.config.owner_within_ms.map(|ms| self.started + Duration::from_millis(ms)));
             consider(self.owners.is_some().then(|| Instant::now() + LOOK_EVERY));
@@ -316,7 +338,6 @@ impl Keeper {
                 task.end_tree();
             }
         }
-        let idle = self.config.idle_ms.is_some_and(|ms| now >= self.idle_since + Duration::from_millis(ms));
         let late = self.config.owner_within_ms.is_some_and(|ms| now >= self.started + Duration::from_millis(ms));
         let unclaimed = self.config.tied && !self.owned && (late || self.owner_is_gone());
         if self.stopping.is_some_and(|at| at <= now) {
@@ -325,7 +346,7 @@ impl Keeper {
         if unclaimed {
             self.exit.get_or_insert(ending::OWNER_GONE);
         }
-        if idle && self.is_idle() {
+        if self.idle_deadline().is_some_and(|at| at <= now) {
             self.exit.get_or_insert(ending::IDLE);
         }
     }

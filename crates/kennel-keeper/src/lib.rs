@@ -29,6 +29,7 @@ mod stats;
 pub mod sys;
 mod task;
 mod tree;
+mod usage;
 mod users;
 mod watch;
 mod worker;

@@ -9,7 +9,6 @@ use kennel_proto::{Body, Channel, Failure, FailureKind, Reply, caps};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use std::time::Instant;
 
 /// What a command may have in its ring buffer when all buffers together are at their cap. It is enough to continue, and
 /// small enough to be bounded.
@@ -29,7 +28,6 @@ impl Keeper {
             task.end_tree();
         }
         self.pump(id);
-        self.idle_since = Instant::now();
     }
 
     /// Passes input to the task, and reports to the host how much was consumed.
@@ -203,7 +201,6 @@ impl Keeper {
         } else {
             self.forget(id);
         }
-        self.idle_since = Instant::now();
         self.feed_the_starved();
     }
 

@@ -47,6 +47,10 @@ impl Keeper {
                 stats.memory_limit_bytes = stats.memory_limit_bytes.or(self.config.memory_limit);
                 self.done(id, stream, Outcome::Stats(stats));
             }
+            Request::Idle { reset } => {
+                let report = self.idle(*reset);
+                self.done(id, stream, Outcome::Idle(report));
+            }
             Request::Shutdown { grace_ms } => {
                 self.done(id, stream, Outcome::Nothing);
                 self.shut_down(Duration::from_millis((*grace_ms).min(600_000)));

@@ -287,6 +287,8 @@ mod tests {
                 mode: 0o2755,
                 follow: false,
             })),
+            Body::Open(Box::new(Request::Idle { reset: true })),
+            Body::Reply(Reply::Done(Outcome::Idle(IdleReport { in_use: false, idle_ms: 7 }))),
             Body::Reply(Reply::Ready { stdin_window: 3 }),
             Body::Fail(Failure::new(FailureKind::Refused, "no")),
             Body::Data { channel: Channel::Stderr, offset: 9, bytes: vec![1, 2, 3] },

@@ -7,10 +7,12 @@
 //! follows from it. Control messages are CBOR with numbered fields. Unknown fields are skipped, so a newer side can
 //! talk to an older one. The bytes of commands and files are sent raw.
 //!
-//! # Features
+//! # Generations and features
 //!
-//! A request that was added within a generation has a bit in [`Features`]. The keeper lists its features in its
-//! [`Welcome`]. A host does not send a request that the keeper did not list.
+//! The host sends the newest generation that it supports, and the keeper replies with the generation that both support
+//! (see [`GENERATION`]). Each request or field that the first keepers did not have has a bit in [`Features`]. The keeper
+//! lists its features in its [`Welcome`]. A host does not send a request or field that the keeper did not list; it
+//! returns an error instead.
 //!
 //! # Flow control
 //!
@@ -36,9 +38,15 @@ pub mod sparse;
 pub use codec::{DecodeError, Decoder, HEADER, encode, encode_data_header, try_encode};
 pub use config::{KeeperConfig, LogSink};
 pub use message::{
-    Attach, Body, Channel, Entry, ExitReport, Failure, FailureKind, Features, FileKind, Frame, Hello, Limit, Outcome,
-    ProcessInfo, Reply, Request, Size, Spawn, SpawnCommand, Stat, StatsReport, WatchItem, WatchKind, Welcome,
+    Attach, Body, Channel, Entry, ExitReport, Failure, FailureKind, Features, FileKind, Frame, Hello, IdleReport,
+    Limit, Outcome, ProcessInfo, Reply, Request, Size, Spawn, SpawnCommand, Stat, StatsReport, WatchItem, WatchKind,
+    Welcome,
 };
 
 /// The protocol generation that this crate implements. A host supports keepers of its own and of older generations.
-pub const GENERATION: u32 = 1;
+///
+/// - Generation 1: commands, files, watches and resource usage. An open connection counts as use of the sandbox. Such a
+///   keeper has at most the features [`Features::FIRST`].
+/// - Generation 2: for long-running hosts. Only commands and open streams count as use of the sandbox. The keeper has
+///   further requests and fields, each with its bit in [`Features`].
+pub const GENERATION: u32 = 2;

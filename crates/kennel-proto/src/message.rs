@@ -95,15 +95,16 @@ pub struct Welcome {
     /// The process id of the main process, if there is one.
     #[n(2)]
     pub main: Option<u64>,
-    /// What the keeper supports beyond the first keepers of its generation. They do not send this field, which means
-    /// that they have none of these features.
+    /// What the keeper supports beyond the first keepers. They do not send this field, which means that they have none
+    /// of these features.
     #[n(3)]
     #[cbor(default)]
     pub features: Features,
 }
 
-/// A set of features of a keeper, as bits. A host sends the request of a feature only to a keeper that has it, because
-/// a keeper closes the connection when it receives an unknown request. Unknown bits are ignored.
+/// A set of features of a keeper, as bits. A host sends the request or field of a feature only to a keeper that has it:
+/// a keeper closes the connection when it receives an unknown request, and skips an unknown field. A keeper with a
+/// feature understands its messages; it may still refuse them as unsupported. Unknown bits are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(transparent)]
 pub struct Features(#[n(0)] u64);
@@ -113,13 +114,23 @@ impl Features {
     pub const SYMLINK: Self = Self(1);
     /// [`Request::Chmod`].
     pub const CHMOD: Self = Self(1 << 1);
+    /// [`Request::Idle`].
+    pub const IDLE: Self = Self(1 << 6);
     /// All features that this crate knows.
-    pub const ALL: Self = Self(Self::SYMLINK.0 | Self::CHMOD.0);
+    pub const ALL: Self = Self(Self::FIRST.0 | Self::IDLE.0);
+    /// The features that keepers of generation 1 can have.
+    pub const FIRST: Self = Self(Self::SYMLINK.0 | Self::CHMOD.0);
 
     /// Returns the features that are in both sets.
     #[must_use]
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
+    }
+
+    /// Returns the features that are in either set.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     /// Whether all features of `other` are in this set.
@@ -314,6 +325,14 @@ pub enum Request {
         #[n(3)]
         follow: bool,
     },
+    /// Return for how long the sandbox has not been used, see [`IdleReport`]. This request is not use. Needs
+    /// [`Features::IDLE`].
+    #[n(20)]
+    Idle {
+        /// Whether the idle time starts again at 0.
+        #[n(0)]
+        reset: bool,
+    },
 }
 
 impl Request {
@@ -336,6 +355,7 @@ impl Request {
             Self::Shutdown { .. } => "shutdown",
             Self::Symlink { .. } => "symlink",
             Self::Chmod { .. } => "chmod",
+            Self::Idle { .. } => "idle",
         }
     }
 
@@ -516,6 +536,26 @@ pub enum Outcome {
     /// The resource usage of the sandbox.
     #[n(3)]
     Stats(#[n(0)] StatsReport),
+    /// For how long the sandbox has not been used.
+    #[n(20)]
+    Idle(#[n(0)] IdleReport),
+}
+
+/// For how long a sandbox has not been used.
+///
+/// A sandbox is in use while a command runs (also its main process) or a stream is open: an attached reader, a file
+/// transfer, a watch. A connection without a stream, a ping and a request that is done at once are not use. Processes
+/// that a finished command has left behind are not use either.
+///
+/// The time that the keeper spent frozen does not count: the idle time starts again at 0 when it resumes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct IdleReport {
+    /// Whether the sandbox is in use.
+    #[n(0)]
+    pub in_use: bool,
+    /// The time since the last use in milliseconds, or 0 if the sandbox is in use.
+    #[n(1)]
+    pub idle_ms: u64,
 }
 
 /// A command that the keeper manages.

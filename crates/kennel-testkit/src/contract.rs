@@ -4,8 +4,10 @@
 pub mod copy;
 pub mod exec;
 pub mod files;
+pub mod generations;
 pub mod git;
 pub mod hostile;
+pub mod idle;
 pub mod isolation;
 pub mod leftovers;
 pub mod lifecycle;
@@ -247,6 +249,17 @@ macro_rules! keeper_contract {
             copy {
                 copies_start_no_process,
                 copies_work_with_a_keeper_without_features,
+            }
+            generations {
+                keeper_of_generation_1_is_supported,
+                missing_features_are_refused,
+                host_of_generation_1_is_supported,
+            }
+            idle {
+                commands_and_streams_are_use,
+                open_connection_is_not_use,
+                main_process_is_use_and_background_is_not,
+                paused_time_is_not_idle_time,
             }
             paths {
                 dot_dot_stays_inside,

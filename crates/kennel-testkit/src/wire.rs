@@ -4,7 +4,7 @@
 use kennel_core::{
     ByteStream, Dialed, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result,
 };
-use kennel_proto::{Body, Decoder, Features, Frame, Request, encode};
+use kennel_proto::{Body, Decoder, Features, Frame, GENERATION, Request, encode};
 use kennel_types::{Availability, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,8 +15,16 @@ use tokio::task::AbortHandle;
 pub struct Wire {
     provider: Arc<dyn Provider>,
     connections: Mutex<Vec<AbortHandle>>,
-    /// Set if frames are decoded: the features that are passed on, and the recorded requests.
-    recording: Option<(Features, Requests)>,
+    /// Set if frames are decoded.
+    recording: Option<Recording>,
+}
+
+/// The newest generation and the features that are passed on, and the recorded requests.
+#[derive(Clone)]
+struct Recording {
+    generation: u32,
+    features: Features,
+    requests: Requests,
 }
 
 type Requests = Arc<Mutex<Vec<Request>>>;
@@ -29,12 +37,19 @@ impl Wire {
 
     /// Creates a wire to this provider that records all requests, and passes on only these features of the keepers.
     pub fn recording(provider: Arc<dyn Provider>, features: Features) -> Arc<Self> {
-        Arc::new(Self { provider, connections: Mutex::default(), recording: Some((features, Requests::default())) })
+        Self::older(provider, GENERATION, features)
+    }
+
+    /// Creates a wire to this provider that records all requests, and makes the keepers look like those of an older
+    /// generation with these features.
+    pub fn older(provider: Arc<dyn Provider>, generation: u32, features: Features) -> Arc<Self> {
+        let recording = Recording { generation, features, requests: Requests::default() };
+        Arc::new(Self { provider, connections: Mutex::default(), recording: Some(recording) })
     }
 
     /// Returns the requests since the last call, if they are recorded.
     pub fn requests(&self) -> Vec<Request> {
-        let Some((_, requests)) = &self.recording else { return Vec::new() };
+        let Some(Recording { requests, .. }) = &self.recording else { return Vec::new() };
         std::mem::take(&mut *requests.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -102,7 +117,7 @@ impl Provider for Wire {
         // Aborting this task drops both ends.
         let pump = match self.recording.clone() {
             None => tokio::spawn(async move { drop(tokio::io::copy_bidirectional(&mut theirs, &mut stream).await) }),
-            Some((features, requests)) => tokio::spawn(record(theirs, stream, features, requests)),
+            Some(recording) => tokio::spawn(record(theirs, stream, recording)),
         };
         self.connections.lock().unwrap_or_else(PoisonError::into_inner).push(pump.abort_handle());
         Ok(Dialed { stream: Box::new(ours), token, owner })
@@ -117,7 +132,8 @@ impl Provider for Wire {
     }
 }
 
-async fn record(host: DuplexStream, keeper: Box<dyn ByteStream>, features: Features, requests: Requests) {
+async fn record(host: DuplexStream, keeper: Box<dyn ByteStream>, recording: Recording) {
+    let Recording { generation, features, requests } = recording;
     let (host_reader, host_writer) = tokio::io::split(host);
     let (keeper_reader, keeper_writer) = tokio::io::split(keeper);
     let to_keeper = relay(host_reader, keeper_writer, |frame| {
@@ -127,6 +143,7 @@ async fn record(host: DuplexStream, keeper: Box<dyn ByteStream>, features: Featu
     });
     let to_host = relay(keeper_reader, host_writer, |frame| {
         if let Body::Welcome(welcome) = &mut frame.body {
+            welcome.generation = welcome.generation.min(generation);
             welcome.features = welcome.features.intersection(features);
         }
     });

@@ -17,8 +17,8 @@ use bollard::models::ExecConfig;
 use futures_util::{Stream, StreamExt};
 use kennel_core::ByteStream;
 use kennel_proto::{
-    Body, Channel, Decoder, ExitReport, Failure, FailureKind, Frame, GENERATION, Outcome, Reply, Request, Spawn,
-    SpawnCommand, Welcome, caps,
+    Body, Channel, Decoder, ExitReport, Failure, FailureKind, Features, Frame, GENERATION, Outcome, Reply, Request,
+    Spawn, SpawnCommand, Welcome, caps,
 };
 use kennel_provider::keeper_server::{self, Link, read_hello};
 use std::pin::Pin;
@@ -29,6 +29,8 @@ use tokio::sync::mpsc;
 
 /// The command that keeps a sandbox without a main process running. The image must contain it.
 pub(crate) const WAIT: [&str; 2] = ["sleep", "2147483647"];
+/// The features whose messages it understands, so that it can refuse them by name.
+const UNDERSTOOD: Features = Features::IDLE;
 /// Bytes in transit in each direction.
 const PIPE: usize = 256 * 1024;
 /// How often the engine is asked for the exit code of an ended command.
@@ -67,7 +69,7 @@ impl StandIn {
         let (out, frames) = mpsc::channel(64);
         let generation = GENERATION.min(hello.generation.max(1));
         let version = "none: the engine's own exec".into();
-        let welcome = Body::Welcome(Welcome { generation, version, ..Welcome::default() });
+        let welcome = Body::Welcome(Welcome { generation, version, features: UNDERSTOOD, ..Welcome::default() });
         let _ = out.send(Frame { stream: 0, body: welcome }).await;
         tokio::select! {
             () = keeper_server::serve(&mut reader, &mut decoder, &out, |request, link| self.clone().answer(request, link)) => {}
@@ -260,6 +262,7 @@ fn word(request: &Request) -> &'static str {
         Request::Kill { .. } => "ending a command",
         Request::Watch { .. } => "watching files",
         Request::Stats => "resource usage",
+        Request::Idle { .. } => "the idle time",
         Request::Shutdown { .. } => "stopping all processes",
         _ => "listing, moving and removing files",
     }

@@ -8,6 +8,7 @@ use crate::process::Process;
 use crate::script::{Fault, SharedScript};
 use crate::streams::answer;
 use crate::tree::{Tree, fail};
+use crate::usage::Usage;
 use crate::{shell, tree};
 use kennel_proto::{
     Body, Decoder, ExitReport, Failure, FailureKind, Features, Frame, GENERATION, Limit, ProcessInfo, Spawn,
@@ -29,9 +30,8 @@ pub(crate) struct Keeper {
     tied: bool,
     processes: Mutex<Processes>,
     over: watch::Sender<Option<End>>,
-    /// The number of commands and connections.
-    busy: watch::Sender<usize>,
-    connections: watch::Sender<usize>,
+    pub(crate) usage: Usage,
+    connections: Usage,
 }
 
 #[derive(Default)]
@@ -41,6 +41,8 @@ struct Processes {
     main: Option<u64>,
 }
 
+/// Its files have no symlinks.
+const FEATURES: Features = Features::CHMOD.union(Features::IDLE);
 /// How long the last frames may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -76,8 +78,8 @@ impl Keeper {
             tied: spec.tied,
             processes: Mutex::default(),
             over: watch::Sender::new(None),
-            busy: watch::Sender::new(0),
-            connections: watch::Sender::new(0),
+            usage: Usage::default(),
+            connections: Usage::default(),
         });
         if let Some(argv) = &spec.command {
             let spawn = Spawn::main(argv);
@@ -113,15 +115,9 @@ impl Keeper {
     }
 
     async fn idle(self: Arc<Self>, after: Duration) {
-        let mut busy = self.busy.subscribe();
-        loop {
-            tokio::select! {
-                _ = self.ended() => return,
-                used = busy.wait_for(|count| *count == 0) => if used.is_err() { return },
-            }
-            if tokio::time::timeout(after, busy.wait_for(|count| *count > 0)).await.is_err() {
-                return self.shut_down(End::Idle);
-            }
+        tokio::select! {
+            _ = self.ended() => {}
+            () = self.usage.unused_for(after) => self.shut_down(End::Idle),
         }
     }
 
@@ -140,7 +136,7 @@ impl Keeper {
             processes.known.insert(process.id, process.clone());
             process
         };
-        let busy = Busy::new(&self.busy);
+        let busy = self.usage.begin();
         let (keeper, running) = (self.clone(), process.clone());
         let limit = spawn.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
         tokio::spawn(async move {
@@ -182,8 +178,8 @@ impl Keeper {
 
     /// Serves one connection until it ends.
     pub(crate) async fn serve(self: Arc<Self>, stream: DuplexStream, fault: Option<Fault>) {
-        let _busy = [Busy::new(&self.busy), Busy::new(&self.connections)];
-        if *self.connections.borrow() > caps::CONNECTIONS {
+        let _connected = self.connections.begin();
+        if self.connections.count() > caps::CONNECTIONS {
             return;
         }
         let (mut reader, writer) = tokio::io::split(stream);
@@ -201,8 +197,7 @@ impl Keeper {
             generation: GENERATION.min(hello.generation.max(1)),
             version: "mock".into(),
             main: self.lock().main,
-            // Its files have no symlinks.
-            features: Features::CHMOD,
+            features: FEATURES,
         };
         let welcome = Frame { stream: 0, body: Body::Welcome(welcome) };
         let mut reading = Box::pin(self.read(reader, decoder, out));
@@ -244,22 +239,6 @@ impl Processes {
             self.known.remove(id);
         }
         Ok(())
-    }
-}
-
-/// Counts as activity while it lives.
-struct Busy(watch::Sender<usize>);
-
-impl Busy {
-    fn new(count: &watch::Sender<usize>) -> Self {
-        count.send_modify(|count| *count += 1);
-        Self(count.clone())
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
     }
 }
 

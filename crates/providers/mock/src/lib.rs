@@ -11,6 +11,7 @@ mod script;
 mod shell;
 mod streams;
 mod tree;
+mod usage;
 mod volumes;
 
 pub use script::{Answer, Call, Fault, Gate};

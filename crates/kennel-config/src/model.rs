@@ -131,6 +131,10 @@ pub struct SandboxSection {
     /// How long a sandbox may run without a command before it stops; the default is forever.
     #[schemars(with = "Time", extend("x-aliases" = {"idleTimeoutMinutes": "m"}))]
     pub idle_timeout: Option<Time>,
+    /// How long a sandbox may run without a command before it is paused; the default is forever. A paused sandbox needs no
+    /// CPU time, and the next command resumes it. This needs a resident process, and does not apply to `run`.
+    #[schemars(with = "Time")]
+    pub idle_pause: Option<Time>,
     /// Prefix of container names. `native` and `local` create no containers.
     #[schemars(with = "Name", extend("x-aliases" = {"containerPrefix": ""}))]
     pub name_prefix: String,
@@ -174,6 +178,7 @@ impl Default for SandboxSection {
             startup_timeout: Time(Duration::from_secs(10)),
             auto_remove: true,
             idle_timeout: None,
+            idle_pause: None,
             name_prefix: "kennel-".to_owned(),
             vm: VmSection::default(),
         }
@@ -366,6 +371,11 @@ pub struct SandboxOverrides {
     #[schemars(with = "Time", extend("x-aliases" = {"idleTimeoutMinutes": "m"}))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout: Option<Time>,
+    /// How long the sandbox may run without a command before it is paused; the default is forever. The next command resumes
+    /// it. This needs a resident process.
+    #[schemars(with = "Time")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_pause: Option<Time>,
 }
 
 /// The agent that `serve` starts for each session.

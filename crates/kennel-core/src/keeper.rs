@@ -10,7 +10,7 @@
 mod stream;
 
 use crate::printable;
-use crate::{ByteStream, Dialed, Error, Result};
+use crate::{ByteStream, Dialed, Error, Gate, IdleTime, Pass, Result};
 use kennel_proto::{
     Body, Decoder, Failure, FailureKind, Features, Frame, GENERATION, Hello, Limit, Request, Welcome, caps, encode,
     try_encode,
@@ -59,6 +59,8 @@ struct Shared {
     outgoing: Notify,
     /// Notified when the welcome has arrived, or the connection is closed.
     turned: Notify,
+    /// The gate that requests pass through, if the sandbox has one.
+    gate: Option<Arc<dyn Gate>>,
 }
 
 impl Shared {
@@ -82,6 +84,13 @@ struct ConnectionState {
     outgoing: Vec<u8>,
     /// Why the connection is closed.
     closed: Option<Closed>,
+}
+
+impl ConnectionState {
+    /// Whether the keeper has not replied yet to something that was sent: the hello or a request.
+    fn awaits_reply(&self) -> bool {
+        self.welcome.is_none() || self.streams.values().any(StreamState::awaits_reply)
+    }
 }
 
 /// Why a connection is closed.
@@ -161,20 +170,31 @@ fn lost(reason: impl std::fmt::Display) -> Error {
 impl Keeper {
     /// Starts the handshake on a dialled stream, and returns without waiting for the reply.
     pub fn greet(dialed: Dialed) -> Self {
-        Self::hello(dialed, Patience::Running)
+        Self::hello(dialed, Patience::Running, None)
+    }
+
+    /// Like [`Self::greet`]. The hello and all requests pass through the gate of the sandbox, if it has one.
+    pub fn greet_through(gate: Option<Arc<dyn Gate>>, dialed: Dialed) -> Self {
+        Self::hello(dialed, Patience::Running, gate)
     }
 
     /// Starts the handshake with a keeper that is just starting, and returns without waiting. The reply may take
     /// `within`.
     pub fn greet_starting(dialed: Dialed, within: Duration) -> Self {
-        Self::hello(dialed, Patience::Starting(within))
+        Self::hello(dialed, Patience::Starting(within), None)
     }
 
-    fn hello(dialed: Dialed, patience: Patience) -> Self {
+    /// Like [`Self::greet_starting`]. The hello and all requests pass through the gate of the sandbox, if it has one.
+    pub fn greet_starting_through(gate: Option<Arc<dyn Gate>>, dialed: Dialed, within: Duration) -> Self {
+        Self::hello(dialed, Patience::Starting(within), gate)
+    }
+
+    fn hello(dialed: Dialed, patience: Patience, gate: Option<Arc<dyn Gate>>) -> Self {
         let hello = Hello { generation: GENERATION, token: dialed.token.map(Into::into), owner: dialed.owner };
         let mut state = ConnectionState::default();
         encode(&Frame { stream: 0, body: Body::Hello(hello) }, &mut state.outgoing);
-        let shared = Arc::new(Shared { state: Mutex::new(state), outgoing: Notify::new(), turned: Notify::new() });
+        let shared =
+            Arc::new(Shared { state: Mutex::new(state), outgoing: Notify::new(), turned: Notify::new(), gate });
         let (reader, writer) = tokio::io::split(dialed.stream);
         let tasks = [
             tokio::spawn(read(reader, shared.clone(), patience)).abort_handle(),
@@ -223,6 +243,25 @@ impl Keeper {
             (message, "if the sandbox was started by an older Kennel, restart it")
         };
         Err(Error::new(ErrorCode::Unsupported, message).advise(advice))
+    }
+
+    /// Returns for how long the sandbox has not been used. With `reset`, this time starts again at 0. This is not use.
+    pub async fn idle(&self, reset: bool) -> Result<IdleTime> {
+        self.require(Features::IDLE, "read the idle time").await?;
+        idle_time(&self.call(Request::Idle { reset }).await?)
+    }
+
+    /// Ends the sandbox, if it is not in use, and waits until the connection is closed. Returns whether it ends.
+    pub async fn end_if_idle(&self) -> Result<bool> {
+        self.require(Features::IDLE, "stop the idle sandbox").await?;
+        match self.call(Request::EndIfIdle).await {
+            Ok(outcome) if idle_time(&outcome)?.in_use => return Ok(false),
+            // The reply may get lost because the keeper exits.
+            Err(error) if error.code() != ErrorCode::Stopped => return Err(error),
+            _ => {}
+        }
+        self.closed().await;
+        Ok(true)
     }
 
     /// Whether the connection is closed.
@@ -301,6 +340,15 @@ pub async fn shut_down(dialed: Result<Dialed>, grace: Duration) -> Result<()> {
     Keeper::connect(Dialed { owner: false, ..dialed? }).await?.shut_down(grace).await
 }
 
+fn idle_time(outcome: &kennel_proto::Outcome) -> Result<IdleTime> {
+    match outcome {
+        kennel_proto::Outcome::Idle(report) => {
+            Ok(IdleTime { in_use: report.in_use, idle: Duration::from_millis(report.idle_ms) })
+        }
+        _ => Err(protocol("no idle time")),
+    }
+}
+
 /// Converts a failure that the keeper reported into the library's error.
 fn failed(failure: &Failure) -> Error {
     let message = printable(&failure.message);
@@ -314,6 +362,7 @@ fn failed(failure: &Failure) -> Error {
         FailureKind::Unsupported => (ErrorCode::Unsupported, None),
         FailureKind::Other => (ErrorCode::Internal, None),
         FailureKind::NotStarted => (ErrorCode::StartFailed, None),
+        FailureKind::Stopping => (ErrorCode::Stopped, None),
     };
     let error = Error::new(code, message);
     match exit {
@@ -363,6 +412,10 @@ async fn serve(
     loop {
         while let Some(frame) = decoder.next_frame().map_err(lost)? {
             take(shared, frame).map_err(lost)?;
+        }
+        if shared.gate.is_some() {
+            // The writer may have to leave the gate, because this was the last reply.
+            shared.outgoing.notify_one();
         }
         match reader.read(&mut buffer).await.map_err(lost)? {
             0 => return Err(lost("the keeper ended")),
@@ -428,17 +481,28 @@ fn take(shared: &Shared, frame: Frame) -> std::result::Result<(), &'static str> 
     lock(shared).streams.get_mut(&frame.stream).map_or(Ok(()), |stream| stream.take(frame.body))
 }
 
-/// Writes outgoing frames until the connection ends.
+/// Writes outgoing frames until the connection ends. If the sandbox has a gate, it is entered before a request is written,
+/// and left when the keeper has replied to all requests.
 async fn write(mut writer: WriteHalf<Box<dyn ByteStream>>, shared: Arc<Shared>) {
     let mut bytes = Vec::new();
+    let mut pass: Option<Pass> = None;
     loop {
-        {
+        let is_in_gate = {
             let mut state = lock(&shared);
             if state.closed.is_some() {
                 return;
             }
             bytes.clear();
             std::mem::swap(&mut bytes, &mut state.outgoing);
+            shared.gate.is_some() && state.awaits_reply()
+        };
+        if !is_in_gate {
+            pass = None;
+        } else if let (Some(gate), None, false) = (&shared.gate, &pass, bytes.is_empty()) {
+            match gate.enter().await {
+                Ok(entered) => pass = Some(entered),
+                Err(error) => return close(&shared, error),
+            }
         }
         if bytes.is_empty() {
             shared.outgoing.notified().await;

@@ -1,6 +1,6 @@
 //! The provider trait: creates and removes sandboxes, and opens byte streams to their keepers.
 
-use crate::{Error, Result, printable};
+use crate::{Error, Gate, Result, printable};
 use futures_util::stream::Stream;
 use kennel_proto::Channel;
 use kennel_types::{
@@ -10,6 +10,7 @@ use kennel_types::{
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -177,6 +178,11 @@ pub trait Provider: Send + Sync {
 
     /// Opens a byte stream to the keeper. Fails with `stopped` if the sandbox is not running.
     async fn dial(&self, id: &SandboxId) -> Result<Dialed>;
+
+    /// Returns the gate of a sandbox that is paused while it is idle. `None` if no process does that.
+    fn gate(&self, _id: &SandboxId) -> Option<Arc<dyn Gate>> {
+        None
+    }
 
     /// Returns the log of the main process.
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream>;

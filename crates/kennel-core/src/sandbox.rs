@@ -1,14 +1,22 @@
 //! The handle of a sandbox: everything that can be done with it, on any provider.
 
 use crate::{Error, Exec, Files, Keeper, LogOptions, LogStream, Output, Position, Provider, RemoveOptions, Result};
-use kennel_proto::{Features, Outcome, ProcessInfo, Request};
-use kennel_types::{ErrorCode, ExecSpec, STARTUP, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, TermSize};
+use kennel_proto::{Outcome, ProcessInfo, Request};
+use kennel_types::{
+    EndCause, ErrorCode, ExecSpec, STARTUP, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, TermSize,
+};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::{Instrument, Span};
 
 /// How long a keeper may take to complete the figures of its provider.
 const KEEPER_STATS_WITHIN: Duration = Duration::from_millis(500);
+
+/// How often a command is sent again if the sandbox stops at the same moment because it was idle.
+const IDLE_ENDS: u32 = 5;
+
+/// How long a sandbox may take to end after its keeper has closed the connection.
+const END_WITHIN: Duration = Duration::from_millis(500);
 
 /// A sandbox. Cheap to clone; all clones share one connection to its keeper.
 #[derive(Clone)]
@@ -97,7 +105,8 @@ impl Sandbox {
     pub async fn launch(&self) -> Result<Keeper> {
         let mut keeper = self.keeper.lock().await;
         let dialed = self.provider.launch(self.id()).instrument(self.span("launch")).await?;
-        Ok(keeper.insert(Keeper::greet_starting(dialed, self.startup)).clone())
+        let gate = self.provider.gate(self.id());
+        Ok(keeper.insert(Keeper::greet_starting_through(gate, dialed, self.startup)).clone())
     }
 
     /// Ends all processes in the sandbox.
@@ -143,7 +152,7 @@ impl Sandbox {
             Some(live) if !live.is_closed() => Ok(live.clone()),
             _ => {
                 let dialed = self.provider.dial(self.id()).instrument(self.span("dial")).await?;
-                Ok(keeper.insert(Keeper::greet(dialed)).clone())
+                Ok(keeper.insert(Keeper::greet_through(self.provider.gate(self.id()), dialed)).clone())
             }
         }
     }
@@ -153,9 +162,46 @@ impl Sandbox {
         self.keeper.lock().await.take();
     }
 
-    /// Starts a command and streams its events.
+    /// Starts a command and streams its events. If the sandbox stops at the same moment because it was idle, it is started
+    /// again.
     pub async fn exec(&self, spec: &ExecSpec) -> Result<Exec> {
-        Exec::spawn(&self.keeper().await?, spec).await
+        let mut attempts = 1..=IDLE_ENDS;
+        loop {
+            let started = match self.keeper().await {
+                Ok(keeper) => Exec::spawn(&keeper, spec).await,
+                Err(error) => Err(error),
+            };
+            match started {
+                // An idle sandbox runs no command, so this one was not started.
+                Err(error)
+                    if error.code() == ErrorCode::Stopped
+                        && attempts.next().is_some()
+                        && self.has_ended_idle().await => {}
+                started => return started,
+            }
+        }
+    }
+
+    /// Whether the sandbox has stopped because it was idle. The connection to its keeper is closed then.
+    async fn has_ended_idle(&self) -> bool {
+        let began = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        while let Ok(info) = self.inspect().await {
+            if !info.status.is_up() {
+                self.hang_up().await;
+                return info.end_cause == Some(EndCause::Idle);
+            }
+            if began.elapsed() > END_WITHIN {
+                break;
+            }
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a backoff: the last processes of the sandbox may still be ending"
+            )]
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        false
     }
 
     /// Runs a command to its end and collects `cap` bytes of each output stream.
@@ -215,6 +261,8 @@ impl Sandbox {
         let seen = self.provider.stats(self.id()).instrument(self.span("stats")).await?;
         match seen {
             Some(seen) if seen.read_bytes.is_some() && seen.written_bytes.is_some() => Ok(seen),
+            // Nobody wakes a sandbox to measure it.
+            Some(seen) if self.provider.gate(self.id()).is_some_and(|gate| gate.is_asleep()) => Ok(seen),
             // The keeper knows what the provider cannot see from outside. One that is paused does not respond.
             Some(seen) => Ok(match tokio::time::timeout(KEEPER_STATS_WITHIN, self.stats_of_keeper()).await {
                 Ok(Ok(stats)) => Stats { read_bytes: stats.read_bytes, written_bytes: stats.written_bytes, ..seen },
@@ -237,14 +285,7 @@ impl Sandbox {
     }
 
     async fn idle_request(&self, reset: bool) -> Result<IdleTime> {
-        let keeper = self.keeper().await?;
-        keeper.require(Features::IDLE, "read the idle time").await?;
-        match keeper.call(Request::Idle { reset }).await? {
-            Outcome::Idle(report) => {
-                Ok(IdleTime { in_use: report.in_use, idle: Duration::from_millis(report.idle_ms) })
-            }
-            _ => Err(Error::new(ErrorCode::Internal, "the keeper broke the protocol: no idle time")),
-        }
+        self.keeper().await?.idle(reset).await
     }
 
     async fn stats_of_keeper(&self) -> Result<Stats> {

@@ -95,7 +95,7 @@ impl Engine {
     /// Returns the first provider that works.
     pub(crate) async fn detect(&self, settings: &Settings, image: Option<&str>) -> Result<Choice> {
         if let Some(given) = self.first_given() {
-            return Ok(Choice::sure(given.mode().key.provider, given));
+            return self.sure(given, settings);
         }
         let native = self.provider_with(ProviderKind::Native, settings)?;
         // An image that is not in Kennel's store may be in that of an engine.

@@ -91,6 +91,16 @@ impl Directories {
         self.state.join("kennel.db")
     }
 
+    /// Returns the directory of the sandboxes that are paused while they are idle.
+    pub fn idle(&self) -> PathBuf {
+        self.state.join("idle")
+    }
+
+    /// Returns the lock of the resident process.
+    pub fn resident(&self) -> PathBuf {
+        self.state.join("resident")
+    }
+
     /// Returns the directory of the trust records for settings files of projects.
     pub fn trusted(&self) -> PathBuf {
         self.state.join("trusted")

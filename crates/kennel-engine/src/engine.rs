@@ -4,6 +4,7 @@
 //! needed.
 
 use crate::endpoint::{self, Endpoint};
+use crate::idle::Idle;
 use crate::{Applied, Caller, Directories, Failpoints, Plan, Sessions, Settings, Steps, Store};
 use kennel_config::ImagesSection;
 use kennel_core::{Error, Provider, Result, Sandbox, Sweep, printable};
@@ -168,15 +169,25 @@ impl Engine {
 
     /// Creates a provider for existing sandboxes. They are found whatever the prefix of their containers' names is.
     pub fn provider(&self, kind: ProviderKind) -> Result<Arc<dyn Provider>> {
+        Ok(self.existing(kind)?)
+    }
+
+    /// Creates a provider for existing sandboxes, as the engine holds it.
+    fn existing(&self, kind: ProviderKind) -> Result<Arc<Steps>> {
         self.make(kind, NamePrefix::default(), None)
     }
 
     /// Creates a provider for new sandboxes, according to the settings.
     pub(crate) fn provider_with(&self, kind: ProviderKind, settings: &Settings) -> Result<Arc<dyn Provider>> {
-        self.make(kind, NamePrefix::new(settings.sandbox.name_prefix.as_str())?, Some(&settings.images))
+        Ok(self.make(kind, NamePrefix::new(settings.sandbox.name_prefix.as_str())?, Some(&settings.images))?)
     }
 
-    fn make(
+    fn make(&self, kind: ProviderKind, name_prefix: NamePrefix, images: Option<&ImagesSection>) -> Result<Arc<Steps>> {
+        let provider = self.make_bare(kind, name_prefix, images)?;
+        Ok(Steps::with_idle(provider, self.failpoints.clone(), Idle::new(self.directories()?.idle())))
+    }
+
+    fn make_bare(
         &self,
         kind: ProviderKind,
         name_prefix: NamePrefix,
@@ -341,19 +352,24 @@ impl Engine {
         Ok((found.into_iter().map(|(_, provider)| provider).collect(), silent))
     }
 
+    /// Returns the providers that may be available, for existing sandboxes.
+    pub(crate) fn existing_providers(&self) -> Vec<(ProviderKind, Arc<Steps>)> {
+        self.candidates().into_iter().filter_map(|kind| Some((kind, self.existing(kind).ok()?))).collect()
+    }
+
     /// Opens the store of sessions, with the providers that may be available. Also returns the providers that could not
     /// be created. No other method opens the database.
     pub async fn sessions(&self) -> Result<(Sessions, Vec<Silent>)> {
         let (mut providers, mut silent) = (Vec::new(), Vec::new());
         for provider in self.candidates() {
-            match self.provider(provider) {
+            match self.existing(provider) {
                 Ok(made) => providers.push(made),
                 Err(error) if self.named.is_some() => return Err(error),
                 Err(error) => silent.push(Silent { provider, error }),
             }
         }
         let store = Store::open(self.directories()?.database()).await?;
-        Ok((Sessions::with_failpoints(store, providers, &self.failpoints), silent))
+        Ok((Sessions::with_steps(store, providers, &self.failpoints), silent))
     }
 
     /// Compares the sessions with the sandboxes that exist and, with `apply`, completes what was interrupted. Returns
@@ -366,11 +382,6 @@ impl Engine {
         let plan = sessions.plan().await?;
         let applied = if apply { sessions.apply(&plan).await? } else { Vec::new() };
         Ok(Some((plan, applied)))
-    }
-
-    /// Creates a provider for sandboxes that stay, with a named step around each effect.
-    pub(crate) fn stepped_provider(&self, kind: ProviderKind, settings: &Settings) -> Result<Arc<dyn Provider>> {
-        Ok(Steps::new(self.provider_with(kind, settings)?, self.failpoints.clone()))
     }
 
     /// Finds a sandbox by its id, its name or the beginning of its id.
@@ -460,8 +471,8 @@ fn has_store(database: &std::path::Path) -> bool {
 }
 
 impl Engine {
-    /// Returns the first provider that the caller has made, if it has made any.
-    pub(crate) fn first_given(&self) -> Option<Arc<dyn Provider>> {
-        self.given.first().cloned()
+    /// Returns the kind of the first provider that the caller has made, if it has made any.
+    pub(crate) fn first_given(&self) -> Option<ProviderKind> {
+        self.given.first().map(|provider| provider.mode().key.provider)
     }
 }

@@ -11,9 +11,11 @@ pub mod endpoint;
 mod engine;
 mod failpoint;
 mod filter;
+mod idle;
 pub mod profiles;
 mod reconcile;
 pub mod request;
+mod resident;
 mod session;
 mod sessions;
 pub mod settings;
@@ -27,8 +29,10 @@ pub use directories::Directories;
 pub use engine::{Engine, FoundLeftover, Listing, LookUp, Silent};
 pub use failpoint::Failpoints;
 pub use filter::Filter;
+pub use idle::IdleTimes;
 pub use profiles::{Profile, ProfileStatus, Profiles};
 pub use reconcile::{Action, Applied, Effect, Foreign, Plan, Unlisted, Unneeded};
+pub use resident::Resident;
 pub use session::{
     Cause, EventFilter, LOG_LINES, Session, SessionEvent, SessionFilter, SessionId, SessionState, SessionSummary,
     Wanted,

@@ -70,7 +70,12 @@ pub fn merge(weaker: SandboxOverrides, stronger: SandboxOverrides) -> SandboxOve
         startup_timeout: stronger.startup_timeout.or(weaker.startup_timeout),
         keep_alive: stronger.keep_alive.or(weaker.keep_alive),
         idle_timeout: stronger.idle_timeout.or(weaker.idle_timeout),
+        idle_pause: stronger.idle_pause.or(weaker.idle_pause),
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    time.as_millis().try_into().unwrap_or(u64::MAX)
 }
 
 /// Returns the workspace of a sandbox: that of the overrides or of the settings, else the caller's current directory.
@@ -159,7 +164,8 @@ pub fn spec(
         tied: false,
         auto_remove: false,
         idle_seconds: idle.map(|time| time.as_secs().max(1)),
-        startup_ms: Some(startup.0.as_millis().try_into().unwrap_or(u64::MAX)),
+        idle_pause_ms: overrides.idle_pause.or(set.idle_pause).map(|time| millis(time.0)),
+        startup_ms: Some(millis(startup.0)),
     })
 }
 

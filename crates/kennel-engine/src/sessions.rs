@@ -44,11 +44,20 @@ impl Sessions {
 
     /// Creates the engine's view of a store and of providers. A test can end the process at each named step.
     pub fn with_failpoints(store: Store, providers: Vec<Arc<dyn Provider>>, failpoints: &Failpoints) -> Self {
-        let steps = |provider| Steps::new(provider, failpoints.clone()) as Arc<dyn Provider>;
+        let steps = |provider| Steps::new(provider, failpoints.clone());
+        Self::with_steps(store, providers.into_iter().map(steps), failpoints)
+    }
+
+    /// Creates the engine's view of a store and of providers that are wrapped already.
+    pub(crate) fn with_steps(
+        store: Store,
+        providers: impl IntoIterator<Item = Arc<Steps>>,
+        failpoints: &Failpoints,
+    ) -> Self {
         Self {
             claims: Claims::of(store.path()),
             store: store.with_failpoints(failpoints.clone()),
-            providers: providers.into_iter().map(steps).collect(),
+            providers: providers.into_iter().map(|provider| provider as Arc<dyn Provider>).collect(),
         }
     }
 

@@ -1,26 +1,157 @@
-//! The one way in which the engine holds a provider. Every call that changes a sandbox is a step with a name before
-//! and after it (see [`Failpoints`]), so that no code above can forget one.
+//! The one way in which the engine holds a provider, so that no code above can forget what it adds to each call:
+//!
+//! - Every call that changes a sandbox is a step with a name before and after it (see [`Failpoints`]).
+//! - A sandbox that sleeps because it was idle is woken by whoever uses it (see [`idle`](crate::idle)).
 
 use crate::Failpoints;
+use crate::idle::{Entry, Exclusive, Idle, IdleGate, IdleTimes};
 use async_trait::async_trait;
 use kennel_core::{
-    Dialed, EventStream, ImageBuild, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result, Sweep,
-    VolumeOptions,
+    Dialed, Error, EventStream, Gate, ImageBuild, Keeper, LogOptions, LogStream, Provider, PullProgress, RemoveOptions,
+    Result, Sweep, VolumeOptions,
 };
-use kennel_types::{Availability, Leftover, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats, VolumeInfo};
+use kennel_types::{
+    Availability, EndCause, ErrorCode, Feature, Leftover, Mode, NextStep, Pull, SandboxId, SandboxInfo, SandboxSpec,
+    Stats, Status, Support, VolumeInfo,
+};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// A provider with named steps around each effect.
+/// How long a sandbox may take to end after its keeper has ended.
+const END_WITHIN: Duration = Duration::from_secs(5);
+
+/// A provider with named steps around each effect, whose sandboxes are woken when they are used.
 pub struct Steps {
     provider: Arc<dyn Provider>,
     failpoints: Failpoints,
+    /// The sandboxes that are paused while they are idle. `None` if there are none.
+    idle: Option<Idle>,
 }
 
 impl Steps {
-    /// Wraps a provider.
+    /// Wraps a provider whose sandboxes are never paused while they are idle.
     pub fn new(provider: Arc<dyn Provider>, failpoints: Failpoints) -> Arc<Self> {
-        Arc::new(Self { provider, failpoints })
+        Arc::new(Self { provider, failpoints, idle: None })
+    }
+
+    /// Wraps a provider.
+    pub(crate) fn with_idle(provider: Arc<dyn Provider>, failpoints: Failpoints, idle: Idle) -> Arc<Self> {
+        Arc::new(Self { provider, failpoints, idle: Some(idle) })
+    }
+
+    /// Wakes a sandbox that the resident process has paused, and keeps it awake until the lock is dropped.
+    async fn wake(&self, id: &SandboxId) -> Result<impl Send + Sync + use<>> {
+        match &self.idle {
+            Some(idle) => idle.wake(&*self.provider, id).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Keeps the resident process from changing a sandbox, and leaves the sandbox as it is.
+    async fn lock(&self, id: &SandboxId) -> Result<impl Send + Sync + use<>> {
+        match &self.idle {
+            Some(idle) => idle.lock_shared(id).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Notes that it is not the resident process that has paused the sandbox.
+    fn forget_pause(&self, id: &SandboxId) -> Result<()> {
+        self.idle.as_ref().map_or(Ok(()), |idle| idle.forget_pause(id))
+    }
+
+    /// Whether the sandbox has stopped because it was idle, or is just about to.
+    async fn has_ended_idle(&self, id: &SandboxId) -> bool {
+        let (began, mut pause) = (Instant::now(), Duration::from_millis(1));
+        while let Ok(info) = self.provider.get(id.as_str()).await {
+            match info.status {
+                Status::Stopped => return info.end_cause == Some(EndCause::Idle),
+                // Its keeper does not listen any more, and its last processes are ending.
+                Status::Running if began.elapsed() < END_WITHIN => {}
+                _ => break,
+            }
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a backoff: the last processes of the sandbox may still be ending"
+            )]
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+        false
+    }
+
+    /// Notes the idle times of a sandbox that will be created, if it is to be paused.
+    fn note_idle_times(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<()> {
+        let (Some(idle), Some(times)) = (&self.idle, IdleTimes::of(spec)) else { return Ok(()) };
+        if self.provider.mode().pause != Support::Given {
+            return Err(Error::unsupported(self.name(), "pausing idle sandboxes")
+                .suggest(NextStep::ExplainFeature { feature: Feature::Pause }));
+        }
+        idle.add(id, &Entry { provider: self.provider.mode().key.provider, times })
+    }
+
+    /// Opens a byte stream to the keeper of a sandbox, and does not wake the sandbox.
+    pub(crate) async fn dial_asleep(&self, id: &SandboxId) -> Result<Dialed> {
+        self.provider.dial(id).await
+    }
+
+    /// Pauses an idle sandbox, until its next use.
+    pub(crate) async fn pause_idle(&self, id: &SandboxId, lock: &Exclusive) -> Result<()> {
+        let Some(idle) = &self.idle else { return Ok(()) };
+        idle.note_pause(id, lock)?;
+        let paused = self.between(["idle pause: before", "idle pause: after"], self.provider.pause(id)).await;
+        if paused.is_err() {
+            idle.forget_pause(id)?;
+        }
+        paused
+    }
+
+    /// Stops a sandbox that was paused because it was idle. It is started again by its next use.
+    pub(crate) async fn stop_idle(&self, id: &SandboxId, keeper: Keeper, _lock: &Exclusive) -> Result<()> {
+        let stop = async {
+            self.provider.unpause(id).await?;
+            let is_ending = keeper.end_if_idle().await?;
+            // The keeper exits when its last connection is closed.
+            drop(keeper);
+            if is_ending {
+                self.has_ended_idle(id).await;
+            }
+            Ok(())
+        };
+        self.between(["idle stop: before", "idle stop: after"], stop).await?;
+        self.forget_pause(id)
+    }
+
+    /// Resumes all sandboxes of this provider that a resident process has paused, and forgets those that do not exist any
+    /// more. That process must have ended. Returns the sandboxes that were resumed.
+    pub(crate) async fn wake_all(&self) -> Result<Vec<SandboxId>> {
+        let mut woken = Vec::new();
+        let Some(idle) = &self.idle else { return Ok(woken) };
+        let kind = self.provider.mode().key.provider;
+        for id in idle.list()?.into_iter().filter(|id| idle.entry(id).is_some_and(|entry| entry.provider == kind)) {
+            match self.provider.get(id.as_str()).await {
+                // Whoever creates it holds the lock until it exists.
+                Err(error) if error.code() == ErrorCode::NotFound => {
+                    if let Some(_lock) = idle.try_lock_exclusive(&id)? {
+                        idle.remove(&id);
+                    }
+                }
+                Err(error) => return Err(error),
+                Ok(info) if !info.status.is_up() => idle.forget_pause(&id)?,
+                Ok(_) if idle.is_paused(&id) => {
+                    drop(idle.wake(&*self.provider, &id).await?);
+                    woken.push(id);
+                }
+                Ok(_) => {}
+            }
+        }
+        Ok(woken)
+    }
+
+    fn forget_idle_times(&self, id: &SandboxId) {
+        if let Some(idle) = &self.idle {
+            idle.remove(id);
+        }
     }
 
     /// Carries out a call between two steps. The second is reached also if the call fails: it may have had its effect.
@@ -51,31 +182,48 @@ impl Provider for Steps {
     }
 
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo> {
-        self.between(["create: before", "create: after"], self.provider.create(id, spec)).await
+        self.note_idle_times(id, spec)?;
+        let _lock = self.lock(id).await?;
+        let created = self.between(["create: before", "create: after"], self.provider.create(id, spec)).await;
+        if created.is_err() {
+            self.forget_idle_times(id);
+        }
+        created
     }
 
     async fn start(&self, id: &SandboxId) -> Result<()> {
+        let _awake = self.wake(id).await?;
         self.between(["start: before", "start: after"], self.provider.start(id)).await
     }
 
     async fn launch(&self, id: &SandboxId) -> Result<Dialed> {
+        let _awake = self.wake(id).await?;
         self.between(["launch: before", "launch: after"], self.provider.launch(id)).await
     }
 
     async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<()> {
-        self.between(["stop: before", "stop: after"], self.provider.stop(id, grace)).await
+        let _lock = self.lock(id).await?;
+        self.between(["stop: before", "stop: after"], self.provider.stop(id, grace)).await?;
+        self.forget_pause(id)
     }
 
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
-        self.between(["remove: before", "remove: after"], self.provider.remove(id, options)).await
+        let _lock = self.lock(id).await?;
+        self.between(["remove: before", "remove: after"], self.provider.remove(id, options)).await?;
+        self.forget_idle_times(id);
+        Ok(())
     }
 
     async fn pause(&self, id: &SandboxId) -> Result<()> {
-        self.between(["pause: before", "pause: after"], self.provider.pause(id)).await
+        let _lock = self.lock(id).await?;
+        self.between(["pause: before", "pause: after"], self.provider.pause(id)).await?;
+        self.forget_pause(id)
     }
 
     async fn unpause(&self, id: &SandboxId) -> Result<()> {
-        self.between(["unpause: before", "unpause: after"], self.provider.unpause(id)).await
+        let _lock = self.lock(id).await?;
+        self.between(["unpause: before", "unpause: after"], self.provider.unpause(id)).await?;
+        self.forget_pause(id)
     }
 
     async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
@@ -91,7 +239,20 @@ impl Provider for Steps {
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Dialed> {
-        self.provider.dial(id).await
+        let _awake = self.wake(id).await?;
+        match self.provider.dial(id).await {
+            // It was not in use. Now it is.
+            Err(error) if error.code() == ErrorCode::Stopped && self.has_ended_idle(id).await => {
+                self.between(["start: before", "start: after"], self.provider.start(id)).await?;
+                self.provider.dial(id).await
+            }
+            dialed => dialed,
+        }
+    }
+
+    fn gate(&self, id: &SandboxId) -> Option<Arc<dyn Gate>> {
+        let idle = self.idle.as_ref().filter(|idle| idle.has(id))?.clone();
+        Some(Arc::new(IdleGate { idle, provider: self.provider.clone(), id: id.clone() }))
     }
 
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<LogStream> {

@@ -5,7 +5,7 @@ use crate::shim::Order;
 use crate::stats;
 use crate::task::{Task, TaskKind};
 use kennel_proto::{
-    Attach, Body, Failure, FailureKind, Limit, Outcome, ProcessInfo, Reply, Request, Spawn, SpawnCommand, caps,
+    Attach, Body, Failure, FailureKind, Limit, Outcome, ProcessInfo, Reply, Request, Spawn, SpawnCommand, caps, ending,
 };
 use rustix::event::epoll;
 use std::time::{Duration, Instant};
@@ -51,6 +51,13 @@ impl Keeper {
                 let report = self.idle(*reset);
                 self.done(id, stream, Outcome::Idle(report));
             }
+            Request::EndIfIdle => {
+                let report = self.idle(false);
+                self.done(id, stream, Outcome::Idle(report));
+                if !report.in_use {
+                    self.exit.get_or_insert(ending::IDLE);
+                }
+            }
             Request::Shutdown { grace_ms } => {
                 self.done(id, stream, Outcome::Nothing);
                 self.shut_down(Duration::from_millis((*grace_ms).min(600_000)));
@@ -72,7 +79,7 @@ impl Keeper {
             return Err(Failure::limit(Limit::Number, "too many commands are running"));
         }
         if self.stopping.is_some() || self.exit.is_some() {
-            return Err(Failure::new(FailureKind::Denied, "the sandbox is stopping"));
+            return Err(Failure::new(FailureKind::Stopping, "the sandbox is stopping"));
         }
         Ok(())
     }

@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn idle_time_starts_when_use_ends() {
-        let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        let long_ago = Instant::now().checked_sub(Duration::from_mins(1)).unwrap();
         let mut usage = Usage::new(long_ago);
         usage.update(false);
         assert_eq!(usage.idle_since(), long_ago, "it was never used");
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn time_of_a_freeze_does_not_count() {
-        let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        let long_ago = Instant::now().checked_sub(Duration::from_mins(1)).unwrap();
         let before = Instant::now();
         // Frozen while it waited.
         let mut usage = Usage::new(long_ago);

@@ -114,7 +114,7 @@ impl Features {
     pub const SYMLINK: Self = Self(1);
     /// [`Request::Chmod`].
     pub const CHMOD: Self = Self(1 << 1);
-    /// [`Request::Idle`].
+    /// [`Request::Idle`] and [`Request::EndIfIdle`].
     pub const IDLE: Self = Self(1 << 6);
     /// All features that this crate knows.
     pub const ALL: Self = Self(Self::FIRST.0 | Self::IDLE.0);
@@ -333,6 +333,10 @@ pub enum Request {
         #[n(0)]
         reset: bool,
     },
+    /// End the sandbox as if its idle time had passed, if it is not in use. Returns an [`IdleReport`]. Needs
+    /// [`Features::IDLE`].
+    #[n(28)]
+    EndIfIdle,
 }
 
 impl Request {
@@ -356,6 +360,7 @@ impl Request {
             Self::Symlink { .. } => "symlink",
             Self::Chmod { .. } => "chmod",
             Self::Idle { .. } => "idle",
+            Self::EndIfIdle => "end if idle",
         }
     }
 
@@ -680,6 +685,9 @@ pub enum FailureKind {
     /// The sandbox could not be started.
     #[n(9)]
     NotStarted,
+    /// The sandbox is ending, and accepts no requests any more.
+    #[n(10)]
+    Stopping,
 }
 
 /// The metadata of a path.

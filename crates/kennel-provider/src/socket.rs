@@ -16,6 +16,9 @@ pub async fn connect_socket(path: &Path, peer: Option<i32>) -> Result<UnixStream
         std::io::ErrorKind::InvalidInput => {
             Error::new(ErrorCode::PermissionDenied, format!("{}: it is not a socket", what()))
         }
+        std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::ConnectionReset => {
+            Error::new(ErrorCode::Stopped, format!("{}: the keeper has ended", what())).caused_by(error)
+        }
         _ => Error::io(what(), error),
     })?;
     if let Some(expected) = peer {

@@ -23,7 +23,7 @@ mod stage;
 mod tester;
 mod wire;
 
-pub use eventually::{eventually, within, within_blocking};
+pub use eventually::{eventually, wait_in_race, within, within_blocking};
 pub use home::Home;
 pub use net::Net;
 pub use stage::{Stage, Subject, check};

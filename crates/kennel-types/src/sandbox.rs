@@ -72,8 +72,11 @@ pub struct SandboxSpec {
     /// The sandbox is removed when it ends: when its main process ends, when it is stopped, or when it has been idle for too
     /// long. Its volumes stay.
     pub auto_remove: bool,
-    /// Stop the sandbox after this many seconds without a command or connection.
+    /// Stop the sandbox after this many seconds without use.
     pub idle_seconds: Option<u64>,
+    /// Pause the sandbox after this many milliseconds without use. This needs a resident process, see `kennel-engine`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_pause_ms: Option<u64>,
     /// The maximum time for a start, in milliseconds; see [`Self::startup`].
     pub startup_ms: Option<u64>,
 }

@@ -2,7 +2,7 @@
 
 use crate::command::{
     attach, build, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect, logs, ls, pause,
-    profile, rename, rm, run, session, setup, start, stats, stop, version, volume, wait,
+    profile, rename, rm, run, serve, session, setup, start, stats, stop, version, volume, wait,
 };
 use crate::provider_name::ProviderName;
 use crate::{environment, help, report};
@@ -78,6 +78,7 @@ enum Command {
     Events(events::Events),
     Profile(profile::Profile),
     Session(session::SessionCommand),
+    Serve(serve::Serve),
     Exec(exec::Exec),
     Attach(attach::Attach),
     Logs(logs::Logs),
@@ -200,6 +201,7 @@ impl Cli {
             Command::Stats(command) => command.run(engine).await,
             Command::Events(command) => command.run(engine).await,
             Command::Wait(command) => command.run(engine).await,
+            Command::Serve(command) => command.run(engine).await,
             Command::Gc(command) => command.run(engine).await,
             Command::Volume(command) => command.run(engine).await,
             Command::Image(command) => command.run(engine).await,

@@ -21,6 +21,7 @@ pub(crate) mod profile;
 pub(crate) mod rename;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod session;
 pub(crate) mod setup;
 pub(crate) mod start;

@@ -13,7 +13,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "events",
         ],
     ),
-    ("Profiles and sessions", &["profile", "session"]),
+    ("Profiles and sessions", &["profile", "session", "serve"]),
     ("Commands and files", &["exec", "attach", "logs", "cp"]),
     ("Volumes", &["volume"]),
     ("Images", &["image", "build"]),

@@ -82,6 +82,7 @@ pub(super) const RULES: &[Rule] = &[
     // Sandboxes that are kept use disk space. Sandboxes that are removed lose what the user wanted to inspect.
     rule("autoRemove", Opens::Nothing, Over::Same),
     rule("idleTimeout", Opens::Nothing, Over::AtMost(amount)),
+    rule("idlePause", Opens::Nothing, Over::AtMost(amount)),
     // Containers are identified by their names.
     rule("namePrefix", Opens::Nothing, Over::Same),
     rule("vm.dataDir", Opens::Always(FILES), Over::Same),

@@ -42,6 +42,11 @@ impl StreamState {
         Self { arrived, ..Self::default() }
     }
 
+    /// Whether the keeper has not replied yet.
+    pub(super) fn awaits_reply(&self) -> bool {
+        !self.replied && self.end.is_none()
+    }
+
     /// Processes one frame, or returns the rule that it violates.
     pub(super) fn take(&mut self, body: Body) -> std::result::Result<(), &'static str> {
         if self.end.is_some() {

@@ -121,7 +121,7 @@ impl Profiles<'_> {
                     format!("profile {} has its sandbox on {}, not on {}", profile.name, pinned.name(), named.name());
                 return Err(Error::new(ErrorCode::Conflict, message).suggest(NextStep::use_provider([pinned])));
             }
-            return Ok((pinned, self.engine.stepped_provider(pinned, &self.settings)?));
+            return Ok((pinned, self.engine.provider_with(pinned, &self.settings)?));
         }
         if let Some(named) = self.named_provider(profile)? {
             let fallback = named == ProviderKind::Podman
@@ -130,17 +130,17 @@ impl Profiles<'_> {
                 && !self.engine.endpoint(named)?.may_answer()
                 && self.engine.endpoint(ProviderKind::Docker)?.may_answer();
             let chosen = if fallback { ProviderKind::Docker } else { named };
-            return Ok((chosen, self.engine.stepped_provider(chosen, &self.settings)?));
+            return Ok((chosen, self.engine.provider_with(chosen, &self.settings)?));
         }
         let image = profile.overrides.image.as_deref().or(self.settings.sandbox.image.as_deref());
         let mut settings = self.settings.clone();
         let kind = self.engine.choose(&mut settings, image).await?.kind;
-        Ok((kind, self.engine.stepped_provider(kind, &settings)?))
+        Ok((kind, self.engine.provider_with(kind, &settings)?))
     }
 
     /// Returns the provider of the sandbox that a profile has or had, or `None` if it was never started.
     fn pinned_provider(&self, profile: &Profile) -> Result<Option<Arc<dyn Provider>>> {
-        let provider = profile.state.provider.map(|pinned| self.engine.stepped_provider(pinned, &self.settings));
+        let provider = profile.state.provider.map(|pinned| self.engine.provider_with(pinned, &self.settings));
         provider.transpose()
     }
 

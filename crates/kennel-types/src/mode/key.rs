@@ -4,7 +4,7 @@
 //! Decisions here match every variant, so a new kind of machine, root filesystem or id map does not compile until each
 //! decision about it has been made.
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
 /// The conditions under which a mode applies. Each row of the mode table has its own key. Most combinations have no row:
@@ -28,7 +28,7 @@ pub struct ModeKey {
 }
 
 /// A provider.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ProviderKind {

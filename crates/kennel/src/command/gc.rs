@@ -40,6 +40,9 @@ impl Gc {
     async fn collect(&self, engine: &Engine) -> Result<u8> {
         // Sessions first: the sandboxes that they no longer need may leave something behind.
         let (plan, applied) = engine.reconcile(!self.dry_run).await?.unwrap_or_default();
+        if !self.dry_run {
+            engine.wake_sleeping().await?;
+        }
         let action = if self.dry_run { Sweep::Report } else { Sweep::Remove };
         let (found, silent) = engine.sweep(action).await?;
         report_silent(&silent);

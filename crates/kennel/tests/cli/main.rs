@@ -8,6 +8,7 @@ mod engines;
 mod escapes;
 mod failures;
 mod git;
+mod idle;
 mod images;
 mod lifecycle;
 mod profiles;

@@ -217,9 +217,9 @@ pub(crate) fn wait(child: &mut Child, what: &str) -> i32 {
     status.code().unwrap_or_else(|| panic!("{what} ended by {status}"))
 }
 
-/// Reads from a call until it said this much.
+/// Reads from a call until it has printed a word. Returns everything that was read.
 #[track_caller]
-pub(crate) fn hear(from: &mut impl Read, word: &str) {
+pub(crate) fn hear(from: &mut impl Read, word: &str) -> String {
     let mut heard = Vec::new();
     let mut byte = [0];
     while !heard.ends_with(word.as_bytes()) {
@@ -227,6 +227,7 @@ pub(crate) fn hear(from: &mut impl Read, word: &str) {
         assert!(count == 1, "{word:?} never came: {:?}", String::from_utf8_lossy(&heard));
         heard.push(byte[0]);
     }
+    String::from_utf8_lossy(&heard).into_owned()
 }
 
 /// Sends a signal to a call.

@@ -7,6 +7,7 @@ mod papers;
 mod screen;
 mod watched;
 
+use crate::idle::Resident;
 use crate::support::{Finished, Kennel, finish};
 use kennel_testkit::docker;
 use kennel_testkit::registry::Registry;
@@ -48,6 +49,7 @@ const COMMANDS: &[&str] = &[
     "session stop",
     "session rm",
     "session adopt",
+    "serve",
     "attach",
     "logs",
     "cp",
@@ -353,6 +355,8 @@ fn walk_sessions() -> String {
     walk.stands_for(&secret, "SECRET");
     walk.go(&["session", "show", "--secret", "fix"]);
     walk.go(&["session", "rm", "--force", "fix"]);
+    let resident = Resident::start(&kennel);
+    walk.note(&["serve"], &resident.greeting);
     walk.text
 }
 

@@ -262,7 +262,7 @@ fn word(request: &Request) -> &'static str {
         Request::Kill { .. } => "ending a command",
         Request::Watch { .. } => "watching files",
         Request::Stats => "resource usage",
-        Request::Idle { .. } => "the idle time",
+        Request::Idle { .. } | Request::EndIfIdle => "the idle time",
         Request::Shutdown { .. } => "stopping all processes",
         _ => "listing, moving and removing files",
     }

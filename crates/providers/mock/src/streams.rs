@@ -30,7 +30,10 @@ impl From<Closed> for Stop {
 }
 
 pub(crate) async fn answer(keeper: Arc<Keeper>, request: Request, mut link: Link) {
-    let brief = matches!(request, Request::Processes | Request::Kill { .. } | Request::Stats | Request::Idle { .. });
+    let brief = matches!(
+        request,
+        Request::Processes | Request::Kill { .. } | Request::Stats | Request::Idle { .. } | Request::EndIfIdle
+    );
     let _busy = (!brief).then(|| keeper.usage.begin());
     let done = match request {
         Request::Spawn(spawn) => run(&keeper, &spawn, &mut link).await,
@@ -133,6 +136,13 @@ async fn files(keeper: &Keeper, request: Request, link: &mut Link) -> Result<Opt
     match request {
         Request::Processes => return Ok(Some(Outcome::Processes(keeper.list()))),
         Request::Stats => return Ok(Some(Outcome::Stats(keeper.stats()))),
+        Request::EndIfIdle => {
+            let report = keeper.usage.report(false);
+            if !report.in_use {
+                keeper.shut_down(End::Idle);
+            }
+            return Ok(Some(Outcome::Idle(report)));
+        }
         Request::Idle { reset } => return Ok(Some(Outcome::Idle(keeper.usage.report(reset)))),
         Request::Kill { process, signal } => keeper.process(process)?.signal(if signal == 0 { 15 } else { signal }),
         Request::Shutdown { .. } => keeper.shut_down(End::Stopped),

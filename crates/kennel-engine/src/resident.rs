@@ -1,0 +1,146 @@
+//! The resident process: what must go on while no command runs.
+//!
+//! There is at most one resident process for each state directory. It pauses and stops idle sandboxes. Any number of other
+//! processes use the engine beside it, and plain commands need none. It wakes up only when something happens: an event of a
+//! provider, or the end of an idle time.
+
+mod idle;
+mod lock;
+
+use crate::engine::Engine;
+use crate::idle::Idle;
+use crate::steps::Steps;
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
+use idle::Watches;
+use kennel_core::{Provider as _, Result};
+use kennel_types::{ErrorCode, Event, ProviderKind, SandboxId};
+use lock::ResidentLock;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Engine {
+    /// Resumes the sandboxes that a resident process has paused before it was killed. Does nothing if there is a resident
+    /// process. Returns the sandboxes that were resumed.
+    pub async fn wake_sleeping(&self) -> Result<Vec<SandboxId>> {
+        let directories = self.directories()?;
+        // Without this directory, nothing was ever paused.
+        if !directories.idle().exists() {
+            return Ok(Vec::new());
+        }
+        let _lock = match ResidentLock::take(&directories.resident()) {
+            Err(error) if error.code() == ErrorCode::Conflict => return Ok(Vec::new()),
+            lock => lock?,
+        };
+        let mut woken = Vec::new();
+        for (kind, provider) in self.existing_providers() {
+            match provider.wake_all().await {
+                Ok(resumed) => woken.extend(resumed),
+                Err(error) => tracing::warn!(provider = kind.name(), %error, "could not resume its sleeping sandboxes"),
+            }
+        }
+        Ok(woken)
+    }
+}
+
+/// How long to wait before a provider that failed is asked for events again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The resident process of a state directory. It is one as long as this value exists.
+pub struct Resident {
+    providers: Vec<(ProviderKind, Arc<Steps>)>,
+    idle: Idle,
+    _lock: ResidentLock,
+}
+
+impl Resident {
+    /// Makes this process the resident process of the engine's state directory, and wakes the sandboxes that a resident
+    /// process before it has paused. Fails with `conflict` if there is a resident process already.
+    pub async fn begin(engine: &Engine) -> Result<Self> {
+        let directories = engine.directories()?;
+        let lock = ResidentLock::take(&directories.resident())?;
+        let idle = Idle::new(directories.idle());
+        let resident = Self { providers: engine.existing_providers(), idle, _lock: lock };
+        for (_, provider) in &resident.providers {
+            let woken = provider.wake_all().await;
+            if let Err(error) = woken {
+                tracing::warn!(provider = provider.name(), %error, "could not wake the sandboxes that sleep");
+            }
+        }
+        engine.reconcile(true).await?;
+        Ok(resident)
+    }
+
+    /// Watches the sandboxes until `end` is ready. The sandboxes go on running; those that sleep are woken by their next
+    /// use.
+    pub async fn run(self, end: impl Future<Output = ()>) -> Result<()> {
+        let mut watches = Watches::default();
+        let mut events =
+            stream::select_all(self.providers.iter().map(|(kind, provider)| events(*kind, provider.clone())));
+        tokio::pin!(end);
+        loop {
+            let noticed = tokio::select! {
+                () = &mut end => return Ok(()),
+                noticed = events.next() => noticed,
+            };
+            let Some(noticed) = noticed else {
+                // There is no provider.
+                end.await;
+                return Ok(());
+            };
+            match noticed {
+                Noticed::Event(event) => {
+                    if let Some(id) = &event.sandbox {
+                        watches.notice(id);
+                    }
+                }
+                Noticed::Listed => {}
+            }
+            self.watch_new(&mut watches)?;
+        }
+    }
+
+    /// Watches the sandboxes with an idle pause that are not watched yet.
+    fn watch_new(&self, watches: &mut Watches) -> Result<()> {
+        for id in self.idle.list()? {
+            let Some(entry) = self.idle.entry(&id) else { continue };
+            let provider = self.providers.iter().find(|(kind, _)| *kind == entry.provider);
+            if let Some((_, provider)) = provider {
+                watches.watch(&self.idle, provider, id, entry.times);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the resident process has noticed.
+enum Noticed {
+    /// An event of a sandbox.
+    Event(Event),
+    /// The events of a provider begin. What happened before is not among them.
+    Listed,
+}
+
+/// Returns the events of a provider, without an end. After a failure they begin again.
+fn events(kind: ProviderKind, provider: Arc<Steps>) -> BoxStream<'static, Noticed> {
+    let again = move |is_first: bool| {
+        let provider = provider.clone();
+        async move {
+            if !is_first {
+                #[expect(clippy::disallowed_methods, reason = "the time between two attempts to reach a provider")]
+                tokio::time::sleep(RETRY).await;
+            }
+            let events = match provider.watch().await {
+                Ok(events) => events,
+                Err(error) => {
+                    tracing::debug!(provider = kind.name(), %error, "no events from this provider");
+                    return Some((stream::empty().boxed(), false));
+                }
+            };
+            let events = events.take_while(|event| std::future::ready(event.is_ok()));
+            let events = events.filter_map(|event| std::future::ready(event.ok())).map(Noticed::Event);
+            Some((stream::once(async { Noticed::Listed }).chain(events).boxed(), false))
+        }
+    };
+    stream::unfold(true, again).flatten().boxed()
+}

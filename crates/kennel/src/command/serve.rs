@@ -1,0 +1,39 @@
+//! `kennel serve`.
+
+use crate::output::print;
+use crate::report;
+use crate::signals::{ENDING, Signals};
+use kennel_core::Result;
+use kennel_engine::{Engine, Resident};
+
+const EXAMPLES: &str = "\
+Examples:
+  kennel serve
+  kennel create --name box --idle-pause 1m --idle-timeout 1h";
+
+/// Pause idle sandboxes, until interrupted
+///
+/// Runs the resident process, which does what must go on between commands: it pauses sandboxes that have an idle pause, and
+/// stops them after their idle timeout. The next command in such a sandbox resumes or starts it. There is one resident
+/// process for each user or `KENNEL_HOME`. All other commands work with and without it. When it ends, or is killed, sandboxes
+/// go on running, and those that are paused are resumed by their next use.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Serve {}
+
+impl Serve {
+    pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        serve(engine).await.map_or_else(|error| report::failed(&error), |()| 0)
+    }
+}
+
+async fn serve(engine: &Engine) -> Result<()> {
+    let mut signals = Signals::listen()?;
+    let resident = Resident::begin(engine).await?;
+    // A program that has started this one waits for the line.
+    if print("watching idle sandboxes; interrupt with Ctrl-C") != 0 {
+        return Ok(());
+    }
+    let ended = async { while !ENDING.contains(&signals.next().await) {} };
+    resident.run(ended).await
+}

@@ -1,0 +1,168 @@
+//! Sandboxes that `kennel serve` pauses and stops while nobody uses them.
+
+use crate::support::{CALL, Kennel, hear, signal};
+use kennel_testkit::{wait_in_race, within_blocking};
+use rustix::process::Signal;
+use std::collections::HashSet;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// Makes a test of each case for each provider that can pause.
+macro_rules! where_pausing_works {
+    ($($case:ident),* $(,)?) => {
+        mod native {
+            $(#[test] fn $case() { super::$case(&$crate::support::Kennel::on("native")); })*
+        }
+        mod docker {
+            $(#[test] fn $case() { super::$case(&$crate::support::Kennel::on("docker")); })*
+        }
+    };
+}
+
+where_pausing_works! {
+    idle_sandbox_is_paused_then_stopped_and_used_again,
+    commands_race_the_pause_and_the_stop,
+    killed_resident_leaves_nobody_asleep,
+    users_own_pause_is_never_undone,
+}
+
+/// A running `kennel serve`. It is killed when this is dropped.
+pub(crate) struct Resident {
+    process: Child,
+    /// What it prints when it is ready.
+    pub(crate) greeting: String,
+}
+
+impl Resident {
+    pub(crate) fn start(kennel: &Kennel) -> Self {
+        let mut child = kennel.call(&["serve"]).stdout(Stdio::piped()).spawn().expect("start kennel serve");
+        let greeting = hear(child.stdout.as_mut().expect("standard output is a pipe"), "Ctrl-C\n");
+        Self { process: child, greeting }
+    }
+
+    fn kill(mut self) {
+        self.process.kill().expect("it runs");
+        self.process.wait().expect("it is a child");
+    }
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Creates a sandbox that is paused and stopped after these times.
+fn sandbox(kennel: &Kennel, pause: &str, stop: &str) -> String {
+    kennel.kennel(&["config", "set", "--user", "sandbox.idlePause", pause]).ok();
+    kennel.kennel(&["create", "--start", "--idle-timeout", stop]).ok()
+}
+
+fn status(kennel: &Kennel, id: &str) -> String {
+    let shown = kennel.kennel(&["inspect", id]).json();
+    shown[0]["status"].as_str().unwrap_or_else(|| panic!("{shown}")).to_owned()
+}
+
+#[track_caller]
+fn until(kennel: &Kennel, id: &str, wanted: &str) {
+    assert!(within_blocking(CALL, || status(kennel, id) == wanted), "it is {}, not {wanted}", status(kennel, id));
+}
+
+fn idle_sandbox_is_paused_then_stopped_and_used_again(kennel: &Kennel) {
+    let id = sandbox(kennel, "1s", "3s");
+    let resident = Resident::start(kennel);
+    until(kennel, &id, "paused");
+    assert_eq!(kennel.kennel(&["exec", &id, "--", "echo", "awake"]).ok(), "awake");
+    until(kennel, &id, "stopped");
+    assert_eq!(kennel.kennel(&["inspect", &id]).json()[0]["endCause"], "idle");
+    assert_eq!(kennel.kennel(&["exec", &id, "--", "echo", "started"]).ok(), "started");
+    // A command that runs for longer is use, however silent.
+    assert_eq!(kennel.kennel(&["exec", &id, "-c", "sleep 4; echo done"]).ok(), "done");
+    let second = kennel.kennel(&["serve"]).fails(125);
+    assert!(second.contains(&format!("process {}", resident.process.id())), "{second}");
+    signal(&resident.process, Signal::TERM);
+    let mut resident = resident;
+    assert_eq!(crate::support::wait(&mut resident.process, "kennel serve"), 0);
+}
+
+/// Each command prints its output, at whatever moment the resident process pauses or stops the sandbox.
+fn commands_race_the_pause_and_the_stop(kennel: &Kennel) {
+    let rounds = if kennel.provider == "native" { 1000 } else { 200 };
+    let _resident = Resident::start(kennel);
+    // Several sandboxes, because most of the time is spent waiting.
+    let sandboxes: Vec<String> = (0..4).map(|_| sandbox(kennel, "30ms", "1s")).collect();
+    let seen: HashSet<String> = std::thread::scope(|scope| {
+        let race = |id: &String| {
+            let id = id.clone();
+            scope.spawn(move || race(kennel, &id, rounds / 4))
+        };
+        let races: Vec<_> = sandboxes.iter().map(race).collect();
+        races.into_iter().flat_map(|race| race.join().expect("each command prints its output")).collect()
+    });
+    // Control: there was something to race with.
+    assert!(seen.contains("paused") && seen.contains("stopped"), "{seen:?}");
+}
+
+/// Runs commands at different moments. Returns the states in which the sandbox was seen.
+fn race(kennel: &Kennel, id: &str, rounds: u64) -> HashSet<String> {
+    let mut seen = HashSet::new();
+    for round in 0..rounds {
+        // Mostly near the pause, now and then near the stop, and after it.
+        let about = match round % 25 {
+            0 => 1500,
+            12 => 1010,
+            _ => 15,
+        };
+        wait_in_race(Duration::from_millis(about + round * 7 % 40));
+        if round % 5 == 0 {
+            seen.insert(status(kennel, id));
+        }
+        let word = format!("round-{round}");
+        let finished = kennel.kennel(&["exec", id, "--", "echo", &word]);
+        assert_eq!((finished.status, finished.text().trim_end()), (0, word.as_str()), "{finished:?}, seen {seen:?}");
+    }
+    seen
+}
+
+fn killed_resident_leaves_nobody_asleep(kennel: &Kennel) {
+    let id = sandbox(kennel, "100ms", "1h");
+    let resident = Resident::start(kennel);
+    until(kennel, &id, "paused");
+    resident.kill();
+    assert_eq!(status(kennel, &id), "paused");
+    assert_eq!(kennel.kennel(&["exec", &id, "--", "echo", "awake"]).ok(), "awake");
+    assert_eq!(status(kennel, &id), "running");
+
+    let resident = Resident::start(kennel);
+    until(kennel, &id, "paused");
+    resident.kill();
+    kennel.kennel(&["gc"]).ok();
+    assert_eq!(status(kennel, &id), "running");
+
+    let resident = Resident::start(kennel);
+    until(kennel, &id, "paused");
+    kennel.kennel(&["gc"]).ok();
+    assert_eq!(status(kennel, &id), "paused", "it is the resident's, which still runs");
+    drop(resident);
+    kennel.kennel(&["rm", "--force", &id]).ok();
+    let noted = kennel.home.state().join("idle");
+    assert_eq!(std::fs::read_dir(&noted).expect("something was noted").count(), 0, "nothing is left of it");
+}
+
+fn users_own_pause_is_never_undone(kennel: &Kennel) {
+    let id = sandbox(kennel, "100ms", "1h");
+    kennel.kennel(&["pause", &id]).ok();
+    let resident = Resident::start(kennel);
+    let refused = kennel.kennel(&["exec", &id, "--", "true"]).fails(125);
+    assert!(refused.contains("is paused"), "{refused}");
+    assert_eq!(status(kennel, &id), "paused");
+    // One that the resident process has paused becomes the user's.
+    kennel.kennel(&["unpause", &id]).ok();
+    until(kennel, &id, "paused");
+    kennel.kennel(&["pause", &id]).ok();
+    kennel.kennel(&["exec", &id, "--", "true"]).fails(125);
+    resident.kill();
+    kennel.kennel(&["gc"]).ok();
+    assert_eq!(status(kennel, &id), "paused");
+}

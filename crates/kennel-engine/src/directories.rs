@@ -101,6 +101,11 @@ impl Directories {
         self.state.join("resident")
     }
 
+    /// Returns the file that reserves the numbers of events.
+    pub fn event_numbers(&self) -> PathBuf {
+        self.state.join("events")
+    }
+
     /// Returns the directory of the trust records for settings files of projects.
     pub fn trusted(&self) -> PathBuf {
         self.state.join("trusted")

@@ -1,6 +1,7 @@
 //! The resident process: what must go on while no command runs.
 //!
-//! There is at most one resident process for each state directory. It pauses and stops idle sandboxes. Any number of other
+//! There is at most one resident process for each state directory. It pauses and stops idle sandboxes, and numbers the
+//! events of all providers. Any number of other
 //! processes use the engine beside it, and plain commands need none. It wakes up only when something happens: an event of a
 //! provider, or the end of an idle time.
 
@@ -8,13 +9,14 @@ mod idle;
 mod lock;
 
 use crate::engine::Engine;
+use crate::events::{EngineEvent, Events};
 use crate::idle::Idle;
 use crate::steps::Steps;
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use idle::Watches;
 use kennel_core::{Provider as _, Result};
-use kennel_types::{ErrorCode, Event, ProviderKind, SandboxId};
+use kennel_types::{ErrorCode, Event, ProviderKind, SandboxId, SandboxInfo};
 use lock::ResidentLock;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +52,7 @@ const RETRY: Duration = Duration::from_secs(5);
 pub struct Resident {
     providers: Vec<(ProviderKind, Arc<Steps>)>,
     idle: Idle,
+    events: Events,
     _lock: ResidentLock,
 }
 
@@ -60,7 +63,8 @@ impl Resident {
         let directories = engine.directories()?;
         let lock = ResidentLock::take(&directories.resident())?;
         let idle = Idle::new(directories.idle());
-        let resident = Self { providers: engine.existing_providers(), idle, _lock: lock };
+        let events = Events::continue_from(directories.event_numbers())?;
+        let resident = Self { providers: engine.existing_providers(), idle, events, _lock: lock };
         for (_, provider) in &resident.providers {
             let woken = provider.wake_all().await;
             if let Err(error) = woken {
@@ -69,6 +73,11 @@ impl Resident {
         }
         engine.reconcile(true).await?;
         Ok(resident)
+    }
+
+    /// The numbered stream of events. It is filled by [`Self::run`].
+    pub fn events(&self) -> Events {
+        self.events.clone()
     }
 
     /// Watches the sandboxes until `end` is ready. The sandboxes go on running; those that sleep are woken by their next
@@ -93,8 +102,9 @@ impl Resident {
                     if let Some(id) = &event.sandbox {
                         watches.notice(id);
                     }
+                    self.events.push(EngineEvent::Happened(event))?;
                 }
-                Noticed::Listed => {}
+                Noticed::Listing(kind, sandboxes) => self.events.push_listing(kind.name(), sandboxes)?,
             }
             self.watch_new(&mut watches)?;
         }
@@ -117,8 +127,8 @@ impl Resident {
 enum Noticed {
     /// An event of a sandbox.
     Event(Event),
-    /// The events of a provider begin. What happened before is not among them.
-    Listed,
+    /// The events of a provider begin. What happened before is not among them. These are its sandboxes.
+    Listing(ProviderKind, Vec<SandboxInfo>),
 }
 
 /// Returns the events of a provider, without an end. After a failure they begin again.
@@ -139,7 +149,9 @@ fn events(kind: ProviderKind, provider: Arc<Steps>) -> BoxStream<'static, Notice
             };
             let events = events.take_while(|event| std::future::ready(event.is_ok()));
             let events = events.filter_map(|event| std::future::ready(event.ok())).map(Noticed::Event);
-            Some((stream::once(async { Noticed::Listed }).chain(events).boxed(), false))
+            // The list is read after the events have begun, so nothing is missing from both.
+            let listed = provider.list().await.unwrap_or_default();
+            Some((stream::once(async move { Noticed::Listing(kind, listed) }).chain(events).boxed(), false))
         }
     };
     stream::unfold(true, again).flatten().boxed()

@@ -4,8 +4,10 @@
 //! variables, directories), and the engine returns data. It prints nothing and reads no environment variable.
 
 pub mod caller;
+mod cancel;
 mod choose;
 mod claim;
+mod create;
 mod directories;
 pub mod endpoint;
 mod engine;
@@ -14,6 +16,7 @@ mod failpoint;
 mod filter;
 mod idle;
 pub mod profiles;
+mod reattach;
 mod reconcile;
 pub mod request;
 mod resident;
@@ -25,7 +28,9 @@ mod store;
 mod volumes;
 
 pub use caller::Caller;
+pub use cancel::Cancel;
 pub use choose::{Choice, Directly, PassedOver};
+pub use create::{create_sandbox, discard};
 pub use directories::Directories;
 pub use engine::{Engine, FoundLeftover, Listing, LookUp, Silent};
 pub use events::{EngineEvent, EventReader, Events, ListedSandbox, NumberedEvent};
@@ -33,6 +38,7 @@ pub use failpoint::Failpoints;
 pub use filter::Filter;
 pub use idle::IdleTimes;
 pub use profiles::{Profile, ProfileStatus, Profiles};
+pub use reattach::{Reattached, reattach};
 pub use reconcile::{Action, Applied, Effect, Foreign, Plan, Unlisted, Unneeded};
 pub use resident::Resident;
 pub use session::{

@@ -14,6 +14,7 @@ pub use open::{OpenProgress, OpenSession};
 pub use workspace::{GitCredentials, SessionWorkspace};
 
 use crate::claim::Claims;
+use crate::create::remove_sandbox;
 use crate::session::{
     Cause, EventFilter, Session, SessionEvent, SessionFilter, SessionId, SessionState, SessionSummary, Wanted,
     no_session,
@@ -21,7 +22,7 @@ use crate::session::{
 use crate::store::{Change, Outcome, Store};
 use crate::{Failpoints, Steps};
 use kennel_core::{Error, Provider, RemoveOptions, Result, Sandbox};
-use kennel_types::{ErrorCode, NextStep, SandboxId, Status};
+use kennel_types::{ErrorCode, NextStep, Status};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -239,19 +240,6 @@ impl Sessions {
 pub const SESSION_VARIABLE: &str = "KENNEL_SESSION";
 /// The environment variable with the session's secret, in every process of its sandbox.
 pub const SECRET_VARIABLE: &str = "KENNEL_SESSION_SECRET";
-
-/// Removes a sandbox, whatever runs in it. It is no error if it does not exist.
-pub(crate) async fn remove_sandbox(provider: &dyn Provider, id: &SandboxId, volumes: bool) -> Result<()> {
-    match provider.remove(id, RemoveOptions { force: true, volumes }).await {
-        Ok(()) => Ok(()),
-        Err(error) if error.code() == ErrorCode::NotFound => Ok(()),
-        // Perhaps only the reply was lost.
-        Err(error) => match provider.get(id.as_str()).await {
-            Err(gone) if gone.code() == ErrorCode::NotFound => Ok(()),
-            _ => Err(error.context(format_args!("remove sandbox {id}"))),
-        },
-    }
-}
 
 /// The error for a session that another process has changed.
 fn changed(id: &SessionId) -> Error {

@@ -48,6 +48,11 @@ pub enum NextStep {
         /// The name or id of the sandbox.
         name: String,
     },
+    /// Attach to the sandbox again.
+    AttachAgain {
+        /// The name or id of the sandbox.
+        name: String,
+    },
     /// List the volumes.
     ListVolumes,
     /// Create a sandbox that is not tied to a command.

@@ -3,13 +3,14 @@
 //! More output is requested only after the previous output was written. So a slow reader slows down the command, and
 //! memory is bounded. Signals are handled at any time.
 
-mod reconnect;
 mod stdin;
 
 use crate::output::Stream;
+use crate::report;
 use crate::signals::{ENDING, INTERRUPT, Signals, WINDOW, interrupted};
 use crate::terminal::{Raw, size};
 use kennel_core::{Collector, Error, Exec, ExecEvent, Result, Sandbox};
+use kennel_engine::{Reattached, reattach};
 use kennel_proto::Channel;
 use kennel_types::{ErrorCode, ExitStatus, TermSize};
 use rustix::io::Errno;
@@ -68,10 +69,10 @@ pub(crate) async fn interact(
     let forwarder = interaction
         .input
         .then(|| StdinForwarder::start(exec.stdin(), interaction.visiting, interaction.visiting && interaction.raw));
-    let mut joint = Joint { sandbox, exec, interaction, pressed: None, hard: false, aborted: None };
+    let mut attached = Attached { sandbox, exec, interaction, pressed: None, hard: false, aborted: None };
     // The size may have changed since the command was started, because no signal was received until now.
     if let Some(size) = terminal_size(interaction) {
-        joint.exec.resize(size);
+        attached.exec.resize(size);
     }
     let mut impatient = pin!(async {
         match interaction.until {
@@ -81,8 +82,8 @@ pub(crate) async fn interact(
     });
     loop {
         let event = tokio::select! {
-            event = joint.exec.next() => event,
-            signal = signals.next() => match joint.hear(signal)? {
+            event = attached.exec.next() => event,
+            signal = signals.next() => match attached.hear(signal)? {
                 Some(ending) => return Ok(ending),
                 None => continue,
             },
@@ -90,7 +91,7 @@ pub(crate) async fn interact(
             () = &mut impatient => return Err(unresponsive()),
         };
         match event {
-            Ok(ExecEvent::Exited(status)) => return Ok(joint.ended(status)),
+            Ok(ExecEvent::Exited(status)) => return Ok(attached.ended(status)),
             Ok(ExecEvent::Output(channel, bytes)) => {
                 let mut writing = pin!(sink.take(channel, bytes));
                 loop {
@@ -100,7 +101,7 @@ pub(crate) async fn interact(
                             Err(Errno::PIPE) => return Ok(Ending::ReaderGone),
                             Err(error) => return Err(Error::io("write the command's output", error)),
                         },
-                        signal = signals.next() => if let Some(ending) = joint.hear(signal)? {
+                        signal = signals.next() => if let Some(ending) = attached.hear(signal)? {
                             return Ok(ending);
                         },
                         () = detached(forwarder.as_ref()) => return Ok(Ending::Detached),
@@ -108,16 +109,24 @@ pub(crate) async fn interact(
                 }
             }
             Err(error) if interaction.visiting && error.code() == ErrorCode::Stopped => {
-                match reconnect::reconnect(sandbox, &joint.exec, terminal_size(interaction)).await? {
-                    reconnect::Reconnected::Again(exec) => joint.exec = exec,
-                    reconnect::Reconnected::Ended(status) => return Ok(Ending::Exited(status)),
+                match reattach(sandbox, &attached.exec, terminal_size(interaction)).await? {
+                    Reattached::Again(exec) => attached.exec = exec,
+                    Reattached::Ended(status) => return Ok(Ending::Exited(status)),
                 }
+                report_lost(attached.exec.lost());
                 if let Some(forwarder) = &forwarder {
-                    forwarder.reconnect(joint.exec.stdin());
+                    forwarder.reconnect(attached.exec.stdin());
                 }
             }
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// Reports how much output was lost, because the keeper no longer had it.
+fn report_lost(bytes: u64) {
+    if bytes > 0 {
+        report::warning(&format!("{bytes} bytes of older output are no longer available"));
     }
 }
 
@@ -137,8 +146,8 @@ fn unresponsive() -> Error {
     Error::new(ErrorCode::Timeout, "the time limit was reached, but the keeper did not end the command")
 }
 
-/// The command's side, and what the user did to it so far.
-struct Joint<'a> {
+/// A command that the user interacts with, and the signals that it got so far.
+struct Attached<'a> {
     sandbox: &'a Sandbox,
     exec: Exec,
     interaction: Interaction,
@@ -150,7 +159,7 @@ struct Joint<'a> {
     aborted: Option<i32>,
 }
 
-impl Joint<'_> {
+impl Attached<'_> {
     /// Handles a signal. Returns an ending if the interaction is over.
     fn hear(&mut self, signal: i32) -> Result<Option<Ending>> {
         const TWICE_WITHIN: Duration = Duration::from_secs(2);

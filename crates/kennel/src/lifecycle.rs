@@ -1,9 +1,10 @@
-//! Creates and removes sandboxes for the command line. If the user interrupts this, an incomplete sandbox is removed.
+//! Waits for operations of the engine, until they end, a signal arrives, or their time is over.
 
 use crate::progress::while_waiting;
 use crate::report;
 use crate::signals::{Signals, interrupted};
-use kennel_core::{Error, Provider, RemoveOptions, Result, Sandbox};
+use kennel_core::{Error, Provider, Result, Sandbox};
+use kennel_engine::{Cancel, create_sandbox};
 use kennel_types::{ErrorCode, Field, NextStep, SandboxSpec};
 use std::pin::pin;
 use std::sync::Arc;
@@ -43,6 +44,25 @@ impl Deadline {
         }
     }
 
+    /// Waits for `work`. After a signal or at the time limit, cancels it, and waits until it has cleaned up. After a
+    /// second signal, it does not wait.
+    pub(crate) async fn or_cancel<T>(&mut self, cancel: &Cancel, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut work = pin!(work);
+        let reason = tokio::select! {
+            done = &mut work => return done,
+            reason = self.ended() => reason,
+        };
+        cancel.cancel();
+        tokio::select! {
+            done = &mut work => match done {
+                Err(error) if error.code() != ErrorCode::Aborted => report::error(&error),
+                _ => {}
+            },
+            _ = self.signals.end() => {}
+        }
+        Err(reason)
+    }
+
     /// Waits for a signal or the time limit, and returns the error for it.
     async fn ended(&mut self) -> Error {
         let deadline = self.instant();
@@ -65,25 +85,17 @@ impl Deadline {
     }
 }
 
-/// Creates a sandbox. After a signal, it waits for the sandbox and removes it; after a second signal, it does not wait.
+/// Creates a sandbox, and shows progress.
 pub(crate) async fn create(
     provider: Arc<dyn Provider>,
     spec: &SandboxSpec,
     deadline: &mut Deadline,
 ) -> Result<Sandbox> {
-    const LAST_WAIT: Duration = Duration::from_secs(10);
-    let mut creating = pin!(while_waiting("creating the sandbox", Sandbox::create(provider, spec)));
-    let reason = tokio::select! {
-        made = &mut creating => return made.inspect(|sandbox| say_network(sandbox, spec)),
-        reason = deadline.ended() => reason,
-    };
-    tokio::select! {
-        made = tokio::time::timeout(LAST_WAIT, &mut creating) => if let Ok(Ok(sandbox)) = made {
-            remove(&sandbox).await?;
-        },
-        _ = deadline.signals.end() => {}
-    }
-    Err(reason)
+    let cancel = Cancel::default();
+    let creating = while_waiting("creating the sandbox", create_sandbox(provider, spec, &cancel));
+    let sandbox = deadline.or_cancel(&cancel, creating).await?;
+    say_network(&sandbox, spec);
+    Ok(sandbox)
 }
 
 /// Warns if the provider's default network is not available, so that the sandbox has another one.
@@ -108,39 +120,4 @@ pub(crate) async fn say_ports(sandbox: &Sandbox, spec: &SandboxSpec) -> Result<(
         }
     }
     Ok(())
-}
-
-/// Removes a sandbox with everything in it. It is no error if the sandbox does not exist.
-pub(crate) async fn remove(sandbox: &Sandbox) -> Result<()> {
-    const WITHIN: Duration = Duration::from_secs(30);
-    // The data volume is meant to outlive the sandbox.
-    let options = RemoveOptions { volumes: false, force: true };
-    let error = match tokio::time::timeout(WITHIN, sandbox.remove(options)).await {
-        Ok(Ok(())) => return Ok(()),
-        Ok(Err(error)) if error.code() == ErrorCode::NotFound => return Ok(()),
-        Ok(Err(error)) => error,
-        Err(_) => Error::new(ErrorCode::Timeout, format!("it took longer than {WITHIN:?}")),
-    };
-    let name = sandbox.id().to_string();
-    let error = error.context(format!("remove sandbox {name}"));
-    Err(error.suggest(NextStep::RemoveSandbox { name, force: true, volumes: false }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kennel_mock::{Call, Fault, Mock};
-
-    #[tokio::test]
-    async fn a_failed_removal_keeps_its_code() {
-        let mock = Mock::new();
-        let sandbox = Sandbox::create(Arc::new(mock.clone()), &SandboxSpec::default()).await.unwrap();
-        mock.fault(Fault::Fails(Call::Remove, ErrorCode::NotAvailable));
-        let error = remove(&sandbox).await.unwrap_err();
-        assert_eq!(error.code(), ErrorCode::NotAvailable, "{error}");
-        let name = sandbox.id().to_string();
-        assert_eq!(error.next_step(), Some(&NextStep::RemoveSandbox { name, force: true, volumes: false }));
-        remove(&sandbox).await.unwrap();
-        remove(&sandbox).await.unwrap();
-    }
 }

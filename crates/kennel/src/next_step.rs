@@ -36,6 +36,7 @@ pub(crate) fn words(step: &NextStep) -> String {
         }
         NextStep::InspectSandbox { name } => format!("kennel inspect {name}"),
         NextStep::ReadLogs { name } => format!("kennel logs {name}"),
+        NextStep::AttachAgain { name } => format!("kennel attach {name}"),
         NextStep::ListVolumes => "kennel volume ls".into(),
         NextStep::CreateLastingSandbox => "use kennel create --start for a sandbox that stays".into(),
         NextStep::CollectGarbage => "kennel gc, or kennel rm a sandbox".into(),

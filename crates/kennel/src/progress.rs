@@ -14,21 +14,15 @@ const LONG: Duration = Duration::from_secs(1);
 /// How often the progress is updated.
 const TICK: Duration = Duration::from_millis(100);
 
+/// The layout of a line that says what is being done.
+const LINE: &str = "{spinner} {msg} ({elapsed})";
+
+/// The longest text that such a line shows. A line that wraps cannot be updated in place.
+const LONGEST: usize = 60;
+
 /// Waits for `work`, and shows `what` if it takes long.
 pub(crate) async fn while_waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
-    if !is_watched() {
-        return work.await;
-    }
-    tokio::pin!(work);
-    if let Ok(done) = tokio::time::timeout(LONG, &mut work).await {
-        return done;
-    }
-    let line =
-        ProgressBar::new_spinner().with_style(style("{spinner} {msg} ({elapsed})")).with_message(printable(what));
-    line.enable_steady_tick(TICK);
-    // The line is also removed if this future is dropped.
-    let _cleared = Cleared(&line);
-    work.await
+    if is_watched() { Bars::new(what.to_owned()).wait(work).await } else { work.await }
 }
 
 struct Cleared<'a>(&'a ProgressBar);
@@ -45,10 +39,11 @@ pub(crate) async fn pull(provider: &dyn Provider, image: &str, when: Pull) -> Re
     provider.pull(image, when, &|progress| bars.show(progress)).await
 }
 
-/// Progress bars, one for each part of an operation. They are removed when this is dropped.
+/// The progress of an operation: bars for its parts, and a line with what it does. They are removed when this is dropped.
 pub(crate) struct Bars {
     all: MultiProgress,
     parts: Mutex<HashMap<String, ProgressBar>>,
+    line: ProgressBar,
     title: String,
     watched: bool,
 }
@@ -61,7 +56,31 @@ impl Drop for Bars {
 
 impl Bars {
     pub(crate) fn new(title: String) -> Self {
-        Self { all: MultiProgress::new(), parts: Mutex::default(), title, watched: is_watched() }
+        let all = MultiProgress::new();
+        let line = ProgressBar::hidden().with_style(style(LINE)).with_message(printable(&title));
+        Self { all, parts: Mutex::default(), line, title, watched: is_watched() }
+    }
+
+    /// Waits for `work`, and shows the title if it takes long.
+    pub(crate) async fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        if !self.watched {
+            return work.await;
+        }
+        tokio::pin!(work);
+        if let Ok(done) = tokio::time::timeout(LONG, &mut work).await {
+            return done;
+        }
+        let line = self.all.add(self.line.clone());
+        line.enable_steady_tick(TICK);
+        // The line is also removed if this future is dropped.
+        let _cleared = Cleared(&line);
+        work.await
+    }
+
+    /// Adds to the title what the operation does right now. The text may come from a sandbox.
+    pub(crate) fn doing(&self, text: &str) {
+        let text: String = printable(text).chars().take(LONGEST).collect();
+        self.line.set_message(format!("{}: {text}", printable(&self.title)));
     }
 
     /// Shows the progress of an image in Kennel's own store.

@@ -2,7 +2,8 @@
 
 use super::{Action, Plan, Unneeded, needed};
 use crate::session::{Cause, SessionId, SessionState, SessionSummary, Wanted};
-use crate::sessions::{STOP_GRACE, Sessions, remove_sandbox};
+use crate::create::remove_sandbox;
+use crate::sessions::{STOP_GRACE, Sessions};
 use crate::store::{Change, Outcome};
 use kennel_core::{Error, Provider, Result};
 use kennel_provider::labels;

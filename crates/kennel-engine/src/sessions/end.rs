@@ -1,7 +1,8 @@
 //! The end of a session: notices it, records exit code, cause and last log lines, and removes the sandbox if that was
 //! requested.
 
-use super::{Sessions, in_state, is_down, remove_sandbox};
+use super::{Sessions, in_state, is_down};
+use crate::create::remove_sandbox;
 use crate::session::{Cause, LOG_LINES, Session, SessionId, SessionState, SessionSummary, Wanted};
 use crate::store::{Change, Outcome};
 use futures_util::StreamExt;

@@ -6,17 +6,16 @@
 
 use super::end::{TaskEnd, last_lines};
 use super::workspace::{self, SessionWorkspace};
-use super::{SECRET_VARIABLE, SESSION_VARIABLE, Sessions, changed, remove_sandbox};
+use super::{SECRET_VARIABLE, SESSION_VARIABLE, Sessions, changed};
+use crate::Cancel;
+use crate::create::{panic_message, remove_sandbox};
 use crate::session::{Cause, Session, SessionId, SessionState, SessionSummary};
 use crate::store::{Change, NewSession, Outcome, random_hex};
 use futures_util::FutureExt;
 use kennel_core::{Error, Provider, PullProgress, Result, check_name, new_id};
 use kennel_types::{ErrorCode, Pull, SandboxSpec};
-use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::task::JoinHandle;
 
 /// A session to open.
 #[derive(Clone, Default)]
@@ -34,6 +33,8 @@ pub struct OpenSession {
     pub pull: Pull,
     /// Is called with the progress of slow steps.
     pub progress: Option<Arc<dyn Fn(OpenProgress) + Send + Sync>>,
+    /// Lets the caller give up, and wait until what was done is undone.
+    pub cancel: Cancel,
 }
 
 /// The progress of a slow step.
@@ -52,37 +53,12 @@ struct Opening {
     request: OpenSession,
     provider: Arc<dyn Provider>,
     id: SessionId,
-    cancelled: Arc<AtomicBool>,
-}
-
-/// The caller's side of an opening session. If the caller gives up, the task is told, and a session that it has opened
-/// already is closed again.
-struct Caller {
-    sessions: Sessions,
-    cancelled: Arc<AtomicBool>,
-    task: Option<JoinHandle<Result<Session>>>,
-}
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        let Some(task) = self.task.take() else { return };
-        self.cancelled.store(true, Ordering::Relaxed);
-        let sessions = self.sessions.clone();
-        // Without a runtime the program ends, and leaves the rest to reconciliation.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        runtime.spawn(async move {
-            if let Ok(Ok(session)) = task.await
-                && let Err(error) = sessions.take_back(&session.summary).await
-            {
-                tracing::warn!(session = %session.summary.id, %error, "a session that nobody waited for is left");
-            }
-        });
-    }
 }
 
 impl Sessions {
     /// Opens a session: records it, makes its workspace and sandbox, and starts the sandbox. If anything fails, or the
-    /// caller gives up by dropping the future, the sandbox is removed and the session is recorded as failed.
+    /// caller gives up by `cancel` or by dropping the future, the sandbox is removed and the session is recorded as
+    /// failed.
     pub async fn open(&self, request: OpenSession) -> Result<Session> {
         let provider = self.provider(&request.provider)?;
         if let Some(name) = &request.name {
@@ -92,18 +68,10 @@ impl Sessions {
             return Err(Error::new(ErrorCode::InvalidConfig, "a session's sandbox cannot be tied to its creator"));
         }
         request.workspace.check()?;
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let id = SessionId::random()?;
-        let opening = Opening { sessions: self.clone(), request, provider, id, cancelled: cancelled.clone() };
-        let task = Some(tokio::spawn(opening.run()));
-        let mut caller = Caller { sessions: self.clone(), cancelled, task };
-        let done = caller.task.as_mut().expect("it is taken only below and on drop").await;
-        caller.task = None;
-        match done {
-            Ok(done) => done,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(_) => Err(Error::new(ErrorCode::Aborted, "the program ends")),
-        }
+        let cancel = request.cancel.clone();
+        let opening = Opening { sessions: self.clone(), request, provider, id: SessionId::random()? };
+        let sessions = self.clone();
+        cancel.attend(opening.run(), |session| async move { sessions.take_back(&session.summary).await }).await
     }
 
     /// Closes a session whose caller gave up at the very moment when it was open.
@@ -120,7 +88,7 @@ impl Opening {
         let _claim = self.sessions.claims.take(&self.id).await?;
         let secret = random_hex::<32>()?;
         let new = self.record(&secret)?;
-        self.still_wanted()?;
+        self.request.cancel.check()?;
         self.sessions.store.insert(new).await?;
         let seen = self.sessions.get(&self.id).await?.summary;
         if seen.state != SessionState::Creating {
@@ -130,9 +98,9 @@ impl Opening {
         let error = match AssertUnwindSafe(self.make(&seen, secret)).catch_unwind().await {
             Ok(Ok(())) => return self.sessions.get(&self.id).await,
             Ok(Err(error)) => error,
-            Err(panic) => Error::new(ErrorCode::Internal, format!("panic: {}", words(&*panic))),
+            Err(panic) => Error::new(ErrorCode::Internal, format!("panic: {}", panic_message(&*panic))),
         };
-        let cause = if self.cancelled.load(Ordering::Relaxed) { Cause::Cancelled } else { Cause::StartFailed };
+        let cause = if self.request.cancel.is_cancelled() { Cause::Cancelled } else { Cause::StartFailed };
         self.undo(&seen, cause, &error).await;
         Err(error.context(format_args!("open session {}", seen.label())))
     }
@@ -158,38 +126,29 @@ impl Opening {
     }
 
     async fn make(&self, seen: &SessionSummary, secret: String) -> Result<()> {
+        let cancel = &self.request.cancel;
         let mut spec = self.sessions.get(&self.id).await?.spec;
         spec.session = Some(self.id.to_string());
         spec.store = Some(self.sessions.store.id().to_owned());
         if let Some(image) = &spec.image {
             let tell = |progress| self.tell(OpenProgress::Pull(progress));
-            self.provider.pull(image, self.request.pull, &tell).await?;
-            self.still_wanted()?;
+            cancel.interrupts(self.provider.pull(image, self.request.pull, &tell)).await?;
         }
-        workspace::prepare(&self.request.workspace, &self.provider, &spec, &|line| {
-            self.tell(OpenProgress::Clone(line));
-        })
-        .await?;
-        self.still_wanted()?;
+        let tell = |line| self.tell(OpenProgress::Clone(line));
+        workspace::prepare(&self.request.workspace, &self.provider, &spec, cancel, &tell).await?;
+        cancel.check()?;
         // The provider would remove the sandbox before its result is recorded.
         spec.auto_remove = false;
         spec.env.insert(SESSION_VARIABLE.into(), self.id.to_string());
         spec.env.insert(SECRET_VARIABLE.into(), secret);
         self.provider.create(&seen.sandbox, &spec).await?;
-        self.still_wanted()?;
+        cancel.check()?;
         self.provider.start(&seen.sandbox).await?;
-        self.still_wanted()?;
+        cancel.check()?;
         match self.sessions.store.change(seen, Change::new(SessionState::Running, Cause::Started)).await? {
             Outcome::Recorded => Ok(()),
             Outcome::Stale => Err(changed(&self.id)),
         }
-    }
-
-    fn still_wanted(&self) -> Result<()> {
-        if self.cancelled.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorCode::Aborted, "the caller gave up"));
-        }
-        Ok(())
     }
 
     fn tell(&self, progress: OpenProgress) {
@@ -205,16 +164,13 @@ impl Opening {
         let removed = remove_sandbox(&*self.provider, &seen.sandbox, false).await;
         if let Err(error) = removed {
             tracing::warn!(session = %self.id, %error, "the sandbox of a session that was not opened is left");
+        } else if let Some(dir) = self.request.workspace.directory(&self.id) {
+            // Only if it is empty: what a main process has written is kept.
+            let _ = std::fs::remove_dir(dir);
         }
         let change = Change { error: Some(error.to_string()), log, ..Change::new(SessionState::Failed, cause) };
         if let Err(error) = self.sessions.store.change(seen, change).await {
             tracing::warn!(session = %self.id, %error, "the failure of a session could not be recorded");
         }
     }
-}
-
-/// The message of a panic.
-pub(super) fn words(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }

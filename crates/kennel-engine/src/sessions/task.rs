@@ -1,8 +1,8 @@
 //! A task in a session, with guaranteed cleanup: whatever ends the task, the session ends with it.
 
 use super::end::TaskEnd;
-use super::open::words;
 use super::{OpenSession, STOP_GRACE, Sessions};
+use crate::create::panic_message;
 use crate::session::{Cause, SessionId, SessionState, Wanted};
 use crate::store::Outcome;
 use futures_util::FutureExt;
@@ -50,7 +50,7 @@ impl Sessions {
         let end = match &ended {
             Some(Ok(Ok(_))) => end(SessionState::Completed, Cause::TaskDone, None),
             Some(Ok(Err(error))) => end(SessionState::Failed, Cause::TaskFailed, Some(error.to_string())),
-            Some(Err(panic)) => end(SessionState::Failed, Cause::Panicked, Some(words(&**panic))),
+            Some(Err(panic)) => end(SessionState::Failed, Cause::Panicked, Some(panic_message(&**panic))),
             None => end(SessionState::Stopped, Cause::Cancelled, None),
         };
         let closed = self.close(id, &end).await;

@@ -3,7 +3,8 @@
 //! The clone runs in a sandbox, because git on the host would handle data of a stranger with the user's rights. The
 //! user's credentials are asked for on the host, and are passed only to that one git process.
 
-use super::remove_sandbox;
+use crate::Cancel;
+use crate::create::remove_sandbox;
 use crate::session::SessionId;
 use kennel_core::{Error, ExecEvent, Provider, Result, Sandbox, new_id};
 use kennel_proto::Channel;
@@ -87,11 +88,12 @@ impl SessionWorkspace {
     }
 }
 
-/// Makes the directory, and clones the repository into it.
+/// Makes the directory, and clones the repository into it. If that fails, nothing is left of the directory.
 pub(super) async fn prepare(
     workspace: &SessionWorkspace,
     provider: &Arc<dyn Provider>,
     spec: &SandboxSpec,
+    cancel: &Cancel,
     tell: &(dyn Fn(String) + Sync),
 ) -> Result<()> {
     let Some(dir) = spec.workspace.as_deref().filter(|_| !matches!(workspace, SessionWorkspace::AsSpecified)) else {
@@ -99,8 +101,26 @@ pub(super) async fn prepare(
     };
     make_directory(dir, spec)?;
     let SessionWorkspace::Clone { url, credentials, .. } = workspace else { return Ok(()) };
-    let credentials = credentials.as_ref().map(|ask| ask.credentials(url)).transpose()?.flatten();
-    clone(provider, spec, url, credentials, tell).await
+    let cloned = async {
+        let credentials = match credentials {
+            Some(source) => cancel.interrupts(ask(source.clone(), url.clone())).await?,
+            None => None,
+        };
+        clone(provider, spec, url, credentials, cancel, tell).await
+    };
+    let cloned = cloned.await;
+    if cloned.is_err()
+        && let Err(error) = std::fs::remove_dir_all(dir)
+    {
+        tracing::warn!(dir = %dir.display(), %error, "the workspace of a failed clone is left");
+    }
+    cloned
+}
+
+/// Asks for credentials on another thread, because a credential helper may wait for a key or a network.
+async fn ask(source: Arc<dyn GitCredentials>, url: String) -> Result<Option<(String, String)>> {
+    let asked = tokio::task::spawn_blocking(move || source.credentials(&url)).await;
+    asked.unwrap_or_else(|_| Err(Error::new(ErrorCode::Internal, "ask for git credentials: panic")))
 }
 
 fn make_directory(dir: &Path, spec: &SandboxSpec) -> Result<()> {
@@ -121,6 +141,7 @@ async fn clone(
     spec: &SandboxSpec,
     url: &str,
     credentials: Option<(String, String)>,
+    cancel: &Cancel,
     tell: &(dyn Fn(String) + Sync),
 ) -> Result<()> {
     let with = SandboxSpec {
@@ -141,7 +162,7 @@ async fn clone(
     let cloned = async {
         let sandbox = Sandbox::create_with_id(provider.clone(), &id, &with).await?;
         sandbox.start().await?;
-        git_clone(&sandbox, url, credentials, tell).await
+        cancel.interrupts(git_clone(&sandbox, url, credentials, tell)).await
     };
     let cloned = cloned.await;
     let removed = remove_sandbox(&**provider, &id, true).await;

@@ -1,6 +1,6 @@
 //! `kennel create`.
 
-use crate::lifecycle::{Deadline, create, remove, say_ports};
+use crate::lifecycle::{Deadline, create, say_ports};
 use crate::options::{Patience, SandboxOptions};
 use crate::output::{print, print_json};
 use crate::progress::{pull, while_waiting};
@@ -8,7 +8,7 @@ use crate::report;
 use crate::result::JsonError;
 use crate::sandboxes::{choose, settings};
 use kennel_core::{Result, Sandbox, printable};
-use kennel_engine::Engine;
+use kennel_engine::{Engine, discard};
 use kennel_types::ErrorCode;
 
 const EXAMPLES: &str = "\
@@ -104,7 +104,7 @@ impl Create {
     async fn start(&self, sandbox: &Sandbox, deadline: &mut Deadline) -> Result<()> {
         let started = while_waiting("starting the sandbox", deadline.unless_ended(sandbox.start())).await;
         if started.is_err()
-            && let Err(error) = remove(sandbox).await
+            && let Err(error) = discard(sandbox).await
         {
             report::error(&error);
         }

@@ -3,7 +3,7 @@
 use super::profile::InProfile;
 use crate::completion;
 use crate::interact::{Ending, KEEPER_GRACE, interact};
-use crate::lifecycle::{Deadline, create, remove, say_ports};
+use crate::lifecycle::{Deadline, create, say_ports};
 use crate::next_step::Hint;
 use crate::options::{Patience, ProgramOptions, SandboxOptions};
 use crate::progress::{pull, while_waiting};
@@ -12,7 +12,7 @@ use crate::result::{CommandReport, Phase};
 use crate::sandboxes::{choose, settings};
 use kennel_config::SandboxOverrides;
 use kennel_core::{Error, Keeper, Result, Sandbox};
-use kennel_engine::{Engine, Settings};
+use kennel_engine::{Engine, Settings, discard};
 use kennel_types::{ErrorCode, ExecSpec, GitProtection, SandboxSpec, Support};
 use std::time::{Duration, Instant};
 
@@ -121,7 +121,7 @@ impl Run {
                 sandbox.info().name
             ));
         } else {
-            *cleanup = remove(&sandbox).await;
+            *cleanup = discard(&sandbox).await;
             record.ended(Phase::Remove);
         }
         outcome

@@ -18,6 +18,7 @@ fn every_step_has_its_words() {
         (NextStep::RemoveSandbox { name: name(), force: true, volumes: true }, "kennel rm --force --volumes box"),
         (NextStep::InspectSandbox { name: name() }, "kennel inspect box"),
         (NextStep::ReadLogs { name: name() }, "kennel logs box"),
+        (NextStep::AttachAgain { name: name() }, "kennel attach box"),
         (NextStep::ListVolumes, "kennel volume ls"),
         (NextStep::CreateLastingSandbox, "use kennel create --start for a sandbox that stays"),
         (NextStep::CollectGarbage, "kennel gc, or kennel rm a sandbox"),

@@ -58,8 +58,7 @@ pub(super) async fn start(engine: &Engine, name: &str, pull: Option<Pull>) -> Re
     let profiles = profiles(engine)?;
     let bars = Bars::new(format!("starting profile {name}"));
     let tell = |progress| bars.show(progress);
-    let work = Box::pin(profiles.start(name, pull, &tell));
-    while_waiting(&format!("starting profile {name}"), work).await
+    bars.wait(Box::pin(profiles.start(name, pull, &tell))).await
 }
 
 /// Tells the user if the sandbox differs from what the profile says by now.
@@ -117,8 +116,7 @@ impl Restart {
         let profiles = profiles(engine)?;
         let bars = Bars::new(format!("restarting profile {}", self.name));
         let tell = |progress| bars.show(progress);
-        let work = Box::pin(profiles.restart(&self.name, self.pull, &tell));
-        let started = while_waiting("restarting the sandbox", work).await?;
+        let started = bars.wait(Box::pin(profiles.restart(&self.name, self.pull, &tell))).await?;
         drop(bars);
         if started.created {
             report::note("the sandbox was created again");

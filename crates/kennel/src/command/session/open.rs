@@ -4,11 +4,10 @@ use super::{print_session, sessions};
 use crate::git_credentials::HostCredentials;
 use crate::lifecycle::Deadline;
 use crate::options::{Patience, SandboxOptions};
-use crate::progress::{Bars, while_waiting};
-use crate::report;
+use crate::progress::Bars;
 use crate::sandboxes::{choose, settings};
 use kennel_core::Result;
-use kennel_engine::{Engine, OpenProgress, OpenSession, SessionWorkspace};
+use kennel_engine::{Cancel, Engine, OpenProgress, OpenSession, SessionWorkspace};
 use std::sync::Arc;
 
 const EXAMPLES: &str = "\
@@ -84,9 +83,10 @@ impl Create {
             let bars = bars.clone();
             Arc::new(move |progress| match progress {
                 OpenProgress::Pull(progress) => bars.show(progress),
-                OpenProgress::Clone(line) => report::progress(&line),
+                OpenProgress::Clone(line) => bars.doing(&line),
             })
         };
+        let cancel = Cancel::default();
         let request = OpenSession {
             name: spec.name.clone(),
             provider: provider.name().to_owned(),
@@ -94,10 +94,10 @@ impl Create {
             spec,
             workspace,
             progress: Some(progress),
+            cancel: cancel.clone(),
         };
         let sessions = sessions(engine).await?;
-        let opening = while_waiting("opening the session", sessions.open(request));
-        let session = deadline.unless_ended(opening).await?;
+        let session = deadline.or_cancel(&cancel, bars.wait(sessions.open(request))).await?;
         drop(bars);
         Ok(print_session(&session, self.json))
     }

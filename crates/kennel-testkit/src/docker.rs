@@ -283,7 +283,7 @@ pub fn leftovers(socket: &Path, label: &str) -> Vec<String> {
     list.lines().map(ToOwned::to_owned).collect()
 }
 
-fn command(socket: &Path) -> Command {
+pub(crate) fn command(socket: &Path) -> Command {
     let mut command = Command::new("docker");
     command.arg("--host").arg(format!("unix://{}", socket.display())).stdin(Stdio::null());
     command
@@ -322,7 +322,7 @@ pub fn answers(socket: &Path) -> bool {
     ping().is_ok_and(|answer| answer.starts_with(b"HTTP/1.") && answer.ends_with(b"OK"))
 }
 
-fn has_image(socket: &Path, name: &str) -> bool {
+pub(crate) fn has_image(socket: &Path, name: &str) -> bool {
     let inspect = command(socket).args(["image", "inspect", name]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     inspect.is_ok_and(|status| status.success())
 }

@@ -12,6 +12,7 @@ pub mod environment;
 mod eventually;
 pub mod front;
 mod home;
+pub mod git_image;
 pub mod host;
 pub mod inside;
 pub mod net;

@@ -1,6 +1,7 @@
 //! The command line as a user meets it: the real program, in a home of its own, on every provider.
 
 mod bun;
+mod clone;
 mod config;
 mod copy;
 mod doctor;
@@ -8,6 +9,7 @@ mod engines;
 mod escapes;
 mod failures;
 mod git;
+mod git_server;
 mod idle;
 mod images;
 mod lifecycle;

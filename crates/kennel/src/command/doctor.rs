@@ -11,7 +11,7 @@ mod text;
 use crate::next_step::words;
 use crate::output::{print, print_json};
 use crate::report;
-use fix::{Fix, Lack, Step};
+use fix::{Fix, Problem, Step};
 use host::Host;
 use kennel_core::{Provider, RemoveOptions, Result, Sandbox};
 use kennel_engine::{Choice, Engine, PassedOver};
@@ -57,7 +57,7 @@ impl Doctor {
         let host = Host::here();
         let diagnosis = diagnose(engine, &names, &host).await;
         let printed = if self.json { print_json(&diagnosis) } else { print(&text::diagnosis_text(&diagnosis)) };
-        if fix::steps(&diagnosis.lacks(), &host).iter().any(|step| matches!(step, Step::Run(_))) {
+        if fix::steps(&diagnosis.problems(), &host).iter().any(|step| matches!(step, Step::Run(_))) {
             report::note("kennel doctor --fix fixes what is missing, after asking");
         }
         if printed == 0 { diagnosis.status() } else { printed }
@@ -73,7 +73,7 @@ pub(super) async fn get_what_is_missing(engine: &Engine, names: &[ProviderKind],
     if printed != 0 {
         return printed;
     }
-    match repair::all(&fix::steps(&before.lacks(), &host), yes, unasked) {
+    match repair::all(&fix::steps(&before.problems(), &host), yes, unasked) {
         Ok(false) => before.status(),
         Ok(true) => {
             let after = diagnose(engine, names, &host).await;
@@ -117,7 +117,7 @@ struct Finding {
     /// The mode that sandboxes of this provider have, or would have.
     mode: &'static Mode,
     #[serde(skip)]
-    lacks: Vec<Lack>,
+    problems: Vec<Problem>,
 }
 
 impl Diagnosis {
@@ -126,12 +126,12 @@ impl Diagnosis {
     }
 
     /// Returns what is missing. If one provider works, nothing is suggested for the others.
-    fn lacks(&self) -> Vec<Lack> {
+    fn problems(&self) -> Vec<Problem> {
         // One engine is enough. Podman is suggested only if the user names it.
         let wanted = |found: &&Finding| !self.healthy && (self.providers.len() == 1 || found.provider != "podman");
-        let of_providers = self.providers.iter().filter(wanted).flat_map(|found| &found.lacks);
+        let of_providers = self.providers.iter().filter(wanted).flat_map(|found| &found.problems);
         let of_machine =
-            self.machine.iter().filter(|check| check.state == CheckResult::Missing).flat_map(|check| &check.lacks);
+            self.machine.iter().filter(|check| check.state == CheckResult::Missing).flat_map(|check| &check.problems);
         of_providers.chain(of_machine).cloned().collect()
     }
 }
@@ -170,11 +170,19 @@ async fn examine(engine: &Engine, name: ProviderKind, host: &Host) -> Finding {
     };
     let Availability { available, detail, next_step } = seen;
     let is_engine = matches!(name, ProviderKind::Podman | ProviderKind::Docker);
-    let mut lacks = if is_engine && !available { engine::lacks(engine, name) } else { Vec::new() };
-    if lacks.is_empty() {
-        lacks.extend(next_step.as_ref().map(words).map(Lack::Other));
+    let mut problems = if is_engine && !available { engine::problems(engine, name) } else { Vec::new() };
+    if problems.is_empty() {
+        problems.extend(next_step.as_ref().map(words).map(Problem::Other));
     }
-    Finding { provider: name.name(), available, detail, fix: Fix::for_lacks(&lacks, host), tried_ms, mode, lacks }
+    Finding {
+        provider: name.name(),
+        available,
+        detail,
+        fix: Fix::for_problems(&problems, host),
+        tried_ms,
+        mode,
+        problems,
+    }
 }
 
 async fn examine_made(provider: &Arc<dyn Provider>) -> (Availability, Option<f64>) {

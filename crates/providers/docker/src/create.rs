@@ -6,7 +6,7 @@ use crate::engine_mode::{has_own_ids, is_rootless};
 use crate::info::Container;
 use crate::keeper::back_off;
 use crate::mounts::{Empty, mounts};
-use crate::plan::{Facts, Ids, Plan, Way, Workdir, plan};
+use crate::plan::{Facts, Ids, KeeperSetup, Plan, Workdir, plan};
 use crate::{Docker, Seen, seccomp};
 use bollard::models::ImageConfig;
 use bollard::query_parameters::{
@@ -31,7 +31,7 @@ const DEEP_READ_ONLY: (usize, usize) = (1, 44);
 /// How often a request to Podman is repeated after a spurious failure.
 const RETRIES: u32 = 3;
 /// The delay before a request to Podman is repeated.
-const STUMBLED: Duration = Duration::from_millis(50);
+const RETRY_WAIT: Duration = Duration::from_millis(50);
 
 impl Docker {
     /// Creates a sandbox, completely or not at all.
@@ -103,10 +103,10 @@ impl Docker {
         // inside.
         let shown = here && !has_own_ids(mode);
         let program = if shown { self.keeper_program()? } else { None };
-        let way = match (shown, mode.keeper) {
-            (_, Support::Refused) => Way::Plain,
-            (true, Support::Given) => Way::Mounted { program: program.as_deref(), run_dir },
-            (false, Support::Given) => Way::Copied,
+        let keeper = match (shown, mode.keeper) {
+            (_, Support::Refused) => KeeperSetup::Plain,
+            (true, Support::Given) => KeeperSetup::Mounted { program: program.as_deref(), run_dir },
+            (false, Support::Given) => KeeperSetup::Copied,
         };
         let own = [&self.state_dir, &self.program_dir].into_iter().chain(&self.hidden);
         let engines = self.engine.dialer().socket().map(Path::to_owned).into_iter().chain(self.engines.iter().cloned());
@@ -124,7 +124,7 @@ impl Docker {
             created_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
             mode: &name,
             kind: self.engine.kind(),
-            way,
+            keeper,
             limits: mode.limits == Support::Given,
             filter: network == NetworkMode::Bridge && mode.layers.contains(&IsolationLayer::NetworkFilter),
             ids: match (has_own_ids(mode), mode.workspace) {
@@ -143,10 +143,10 @@ impl Docker {
         let mut made = api.create_container(Some(query.clone()), body.clone()).await;
         for _ in 0..RETRIES {
             match &made {
-                Err(error) if stumbled(error) => {}
+                Err(error) if is_shortage_of_ids(error) => {}
                 _ => break,
             }
-            back_off(STUMBLED).await;
+            back_off(RETRY_WAIT).await;
             made = api.create_container(Some(query.clone()), body.clone()).await;
         }
         let made = match made {
@@ -366,7 +366,7 @@ fn check_shared(spec: &SandboxSpec, mode: &Mode) -> Result<()> {
 }
 
 /// Whether Podman reports that the user has no subordinate ids. Concurrent requests sometimes fail like this, too.
-fn stumbled(error: &bollard::errors::Error) -> bool {
+fn is_shortage_of_ids(error: &bollard::errors::Error) -> bool {
     status(error) == Some(500) && error.to_string().contains("requires additional UIDs")
 }
 

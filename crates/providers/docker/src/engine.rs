@@ -296,8 +296,8 @@ pub(crate) fn ended_in_setup(error: &EngineError) -> bool {
 
 /// Whether a container does not exist. Podman fails with another status if it is removed meanwhile.
 pub(crate) fn is_gone(error: &EngineError) -> bool {
-    let stumbled = || status(error) == Some(500) && error.to_string().contains("no such container");
-    status(error) == Some(404) || stumbled()
+    let removed_meanwhile = || status(error) == Some(500) && error.to_string().contains("no such container");
+    status(error) == Some(404) || removed_meanwhile()
 }
 
 /// Reads a whole reply.

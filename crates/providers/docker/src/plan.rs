@@ -30,8 +30,8 @@ pub(crate) const CAPABILITIES: [&str; 8] =
 const COMMANDS: u64 = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8;
 
 /// The capabilities of a container. Without a keeper, commands do not get what only the keeper needs.
-fn capabilities(way: &Way<'_>, firewall: bool) -> Vec<String> {
-    let without = matches!(way, Way::Plain).then_some("SYS_PTRACE");
+fn capabilities(keeper: &KeeperSetup<'_>, firewall: bool) -> Vec<String> {
+    let without = matches!(keeper, KeeperSetup::Plain).then_some("SYS_PTRACE");
     let always = CAPABILITIES.into_iter().filter(|name| Some(*name) != without);
     always.chain(firewall.then_some(FILTERS)).map(Into::into).collect()
 }
@@ -68,7 +68,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) mode: &'a str,
     pub(crate) kind: EngineKind,
     /// How the keeper gets into the container.
-    pub(crate) way: Way<'a>,
+    pub(crate) keeper: KeeperSetup<'a>,
     /// Whether the engine enforces limits.
     pub(crate) limits: bool,
     /// Whether the keeper loads firewall rules in the container's network.
@@ -97,7 +97,7 @@ pub(crate) enum Ids {
 
 /// How a keeper gets into a container, and how it is reached.
 #[derive(Clone, Copy)]
-pub(crate) enum Way<'a> {
+pub(crate) enum KeeperSetup<'a> {
     /// A directory for its socket is mounted. Its program is mounted too, or copied if `program` is `None`.
     Mounted { program: Option<&'a Path>, run_dir: &'a Path },
     /// Its program is copied, and it is reached through the engine.
@@ -158,7 +158,7 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
     };
     let give_volumes = match user {
         // In all other cases the keeper does it, also with a read-only root filesystem.
-        User::Owner(owner) if matches!(facts.way, Way::Plain) && !facts.volumes.is_empty() => {
+        User::Owner(owner) if matches!(facts.keeper, KeeperSetup::Plain) && !facts.volumes.is_empty() => {
             Some((owner, facts.volumes.iter().map(|volume| volume.target.clone()).collect()))
         }
         _ => None,
@@ -167,10 +167,12 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
     let in_memory = spec.read_only && spec.workspace.is_none() && workdir == WORKSPACE;
     let by_engine = !below_a_mount && !in_memory && facts.kind == EngineKind::Docker;
     let container = facts.prefix.container(name);
-    let (engines_user, entrypoint, stop_signal) = match facts.way {
-        Way::Mounted { .. } | Way::Copied => ("0:0".to_owned(), keeper_command(&config)?, "SIGTERM".to_owned()),
+    let (engines_user, entrypoint, stop_signal) = match facts.keeper {
+        KeeperSetup::Mounted { .. } | KeeperSetup::Copied => {
+            ("0:0".to_owned(), keeper_command(&config)?, "SIGTERM".to_owned())
+        }
         // A process that only waits need not be asked to end.
-        Way::Plain => {
+        KeeperSetup::Plain => {
             let stop = if main.is_some() { facts.image.stop_signal.clone() } else { Some("SIGKILL".into()) };
             let main = main.unwrap_or_else(|| plain::WAIT.map(ToOwned::to_owned).into());
             (config.user.unwrap_or_default(), main, stop.unwrap_or_else(|| "SIGTERM".into()))
@@ -200,15 +202,15 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
 fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
     let limits = &spec.limits;
     let memory = limits.memory.map(|size| i64::try_from(size.0).unwrap_or(i64::MAX));
-    let mut mounts = match facts.way {
-        Way::Mounted { program, run_dir } => vec![
+    let mut mounts = match facts.keeper {
+        KeeperSetup::Mounted { program, run_dir } => vec![
             program.map_or_else(|| Ok(own_volume(OURS)), |program| own_mount(program, KEEPER, true))?,
             own_mount(run_dir, &format!("{OURS}/run"), false)?,
         ],
         // An anonymous volume, which is removed with the container. It is writable even if the root filesystem is
         // read-only.
-        Way::Copied => vec![own_volume(OURS)],
-        Way::Plain => Vec::new(),
+        KeeperSetup::Copied => vec![own_volume(OURS)],
+        KeeperSetup::Plain => Vec::new(),
     };
     mounts.extend(facts.mounts);
     mounts.extend(facts.volumes.iter().map(Volume::mount));
@@ -231,7 +233,7 @@ fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostConfig> {
         userns_mode: spec.userns.clone().map(|mode| if mode == "auto" { "auto:size=65536".into() } else { mode }),
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
-        cap_add: Some(capabilities(&facts.way, facts.filter)),
+        cap_add: Some(capabilities(&facts.keeper, facts.filter)),
         security_opt: Some(std::iter::once("no-new-privileges".into()).chain(facts.seccomp).collect()),
         init: Some(false),
         auto_remove: Some(spec.tied || spec.auto_remove),
@@ -328,7 +330,7 @@ fn keeper_config(
     workdir: &str,
     main: Option<&[String]>,
 ) -> KeeperConfig {
-    let mounted = matches!(facts.way, Way::Mounted { .. });
+    let mounted = matches!(facts.keeper, KeeperSetup::Mounted { .. });
     let (user, ensure_user) = match user {
         User::Named(name) => (name.clone(), None),
         User::Owner(Owner { uid, gid }) => (format!("{uid}:{gid}"), Some((*uid, *gid))),
@@ -454,7 +456,10 @@ mod tests {
             created_ms: 7,
             mode: "docker, root",
             kind: EngineKind::Docker,
-            way: Way::Mounted { program: Some(Path::new("/programs/keeper")), run_dir: Path::new("/state/abc") },
+            keeper: KeeperSetup::Mounted {
+                program: Some(Path::new("/programs/keeper")),
+                run_dir: Path::new("/state/abc"),
+            },
             limits: true,
             filter: false,
             seccomp: Some("seccomp={}".into()),
@@ -657,7 +662,7 @@ mod tests {
     fn a_keeper_that_is_copied_needs_nothing_of_this_machine() {
         let (id, image) = (SandboxId::new("abc").unwrap(), ImageConfig::default());
         let spec = SandboxSpec { tied: true, ..SandboxSpec::default() };
-        let plan = plan(&spec, Facts { way: Way::Copied, ..facts(&id, &image, 1000) }).unwrap();
+        let plan = plan(&spec, Facts { keeper: KeeperSetup::Copied, ..facts(&id, &image, 1000) }).unwrap();
         let config = config(&plan);
         assert_eq!((config.by_engine, config.owner_holds), (true, None));
         let mounts = plan.body.host_config.unwrap().mounts.unwrap();

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// Something that is missing or wrong on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Lack {
+pub(super) enum Problem {
     /// A program that comes in a package.
     Program(Program),
     /// Docker is installed, but its engine does not respond.
@@ -67,8 +67,8 @@ pub(super) struct Fix {
 
 impl Fix {
     /// Returns the fix for what is missing, or `None` if nothing is missing.
-    pub(super) fn for_lacks(lacks: &[Lack], host: &Host) -> Option<Self> {
-        let mut steps = steps(lacks, host);
+    pub(super) fn for_problems(problems: &[Problem], host: &Host) -> Option<Self> {
+        let mut steps = steps(problems, host);
         // The line ends with the first step that only the user can take.
         if let Some(at) = steps.iter().position(|step| matches!(step, Step::Show(_))) {
             steps.truncate(at + 1);
@@ -80,11 +80,11 @@ impl Fix {
 }
 
 /// Returns the steps that fix everything, in order. The first one installs all packages.
-pub(super) fn steps(lacks: &[Lack], host: &Host) -> Vec<Step> {
+pub(super) fn steps(problems: &[Problem], host: &Host) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut packages = Vec::new();
-    for lack in lacks {
-        if let Lack::Program(program) = lack
+    for problem in problems {
+        if let Problem::Program(program) = problem
             && let Some(package) = host.package(*program)
             && !packages.contains(&package)
         {
@@ -94,8 +94,8 @@ pub(super) fn steps(lacks: &[Lack], host: &Host) -> Vec<Step> {
     if let (Some(manager), false) = (host.manager, packages.is_empty()) {
         steps.extend(install(manager, &packages).into_iter().map(|command| run(&command, host)));
     }
-    for lack in lacks {
-        let step = step(lack, host);
+    for problem in problems {
+        let step = step(problem, host);
         if let Some(step) = step.filter(|step| !steps.contains(step)) {
             steps.push(step);
         }
@@ -117,34 +117,36 @@ fn install<'a>(manager: Manager, packages: &[&'a str]) -> Vec<Vec<&'a str>> {
 }
 
 /// Returns the step that fixes one thing, unless it is a package.
-fn step(lack: &Lack, host: &Host) -> Option<Step> {
+fn step(problem: &Problem, host: &Host) -> Option<Step> {
     let sudo = if host.root { "" } else { "sudo " };
     let show = |line: String| Some(Step::Show(line));
-    match lack {
-        Lack::Program(program) if host.package(*program).is_some() => None,
-        Lack::Program(program) => show(program.by_hand().to_owned()),
-        Lack::DockerService if host.systemd => Some(run(&["systemctl", "start", "docker"], host)),
+    match problem {
+        Problem::Program(program) if host.package(*program).is_some() => None,
+        Problem::Program(program) => show(program.by_hand().to_owned()),
+        Problem::DockerService if host.systemd => Some(run(&["systemctl", "start", "docker"], host)),
         // Without systemd, Kennel cannot start it as a service.
-        Lack::DockerService => show(format!("{sudo}sh -c 'dockerd >/var/log/dockerd.log 2>&1 &'")),
-        Lack::PodmanService if host.systemd && host.root => Some(run(&["systemctl", "start", "podman.socket"], host)),
-        Lack::PodmanService if host.systemd => {
+        Problem::DockerService => show(format!("{sudo}sh -c 'dockerd >/var/log/dockerd.log 2>&1 &'")),
+        Problem::PodmanService if host.systemd && host.root => {
+            Some(run(&["systemctl", "start", "podman.socket"], host))
+        }
+        Problem::PodmanService if host.systemd => {
             Some(Step::Run(["systemctl", "--user", "start", "podman.socket"].map(ToOwned::to_owned).into()))
         }
-        Lack::PodmanService => show("mkdir -p /run/podman && podman system service --time 0 &".into()),
-        Lack::DockerHost => show("unset DOCKER_HOST".into()),
+        Problem::PodmanService => show("mkdir -p /run/podman && podman system service --time 0 &".into()),
+        Problem::DockerHost => show("unset DOCKER_HOST".into()),
         // Members of this group are effectively root.
-        Lack::DockerGroup { user } => show(format!("{sudo}usermod -aG docker {} && newgrp docker", quoted(user))),
-        Lack::OverlayModule => Some(run(&["modprobe", "overlay"], host)),
-        Lack::SubordinateIds { user, first } => {
+        Problem::DockerGroup { user } => show(format!("{sudo}usermod -aG docker {} && newgrp docker", quoted(user))),
+        Problem::OverlayModule => Some(run(&["modprobe", "overlay"], host)),
+        Problem::SubordinateIds { user, first } => {
             let range = format!("{first}-{}", first + (SUBORDINATE_IDS - 1));
             Some(run(&["usermod", "--add-subuids", &range, "--add-subgids", &range, user], host))
         }
         // An administrator may have chosen this setting, and it applies to the whole machine.
-        Lack::Setting(setting) => show(format!("{sudo}sysctl -w {setting}")),
-        Lack::Delegation if host.root => show("mount -o remount,rw /sys/fs/cgroup".into()),
-        Lack::Delegation if host.systemd => show(DELEGATE.into()),
-        Lack::Delegation => show("run as root: without systemd, cgroups are not delegated to users".into()),
-        Lack::Other(line) => show(line.clone()),
+        Problem::Setting(setting) => show(format!("{sudo}sysctl -w {setting}")),
+        Problem::Delegation if host.root => show("mount -o remount,rw /sys/fs/cgroup".into()),
+        Problem::Delegation if host.systemd => show(DELEGATE.into()),
+        Problem::Delegation => show("run as root: without systemd, cgroups are not delegated to users".into()),
+        Problem::Other(line) => show(line.clone()),
     }
 }
 
@@ -171,58 +173,58 @@ mod tests {
     const DEBIAN: Host = Host { manager: Some(Manager::Apt { lists: true }), root: false, systemd: true };
 
     /// Returns the steps, one per line. Those that are only shown start with `#`.
-    fn told(lacks: &[Lack], host: &Host) -> Vec<String> {
+    fn told(problems: &[Problem], host: &Host) -> Vec<String> {
         let mark = |step: &Step| if matches!(step, Step::Run(_)) { "" } else { "# " };
-        steps(lacks, host).iter().map(|step| format!("{}{}", mark(step), step.line())).collect()
+        steps(problems, host).iter().map(|step| format!("{}{}", mark(step), step.line())).collect()
     }
 
     #[test]
     fn packages_are_installed_at_once_and_first() {
-        let lacks = [
-            Lack::OverlayModule,
-            Lack::Program(Program::Pasta),
-            Lack::Program(Program::Newuidmap),
-            Lack::Program(Program::Pasta),
+        let problems = [
+            Problem::OverlayModule,
+            Problem::Program(Program::Pasta),
+            Problem::Program(Program::Newuidmap),
+            Problem::Program(Program::Pasta),
         ];
-        assert_eq!(told(&lacks, &DEBIAN), ["sudo apt-get install -y passt uidmap", "sudo modprobe overlay"]);
+        assert_eq!(told(&problems, &DEBIAN), ["sudo apt-get install -y passt uidmap", "sudo modprobe overlay"]);
         let fresh = Host { manager: Some(Manager::Apt { lists: false }), root: true, ..DEBIAN };
-        assert_eq!(told(&lacks, &fresh), ["apt-get update", "apt-get install -y passt uidmap", "modprobe overlay"]);
+        assert_eq!(told(&problems, &fresh), ["apt-get update", "apt-get install -y passt uidmap", "modprobe overlay"]);
         let fedora = Host { manager: Some(Manager::Dnf { fedora: true }), ..DEBIAN };
-        assert_eq!(told(&lacks[1..], &fedora), ["sudo dnf install -y passt shadow-utils"]);
+        assert_eq!(told(&problems[1..], &fedora), ["sudo dnf install -y passt shadow-utils"]);
         let arch = Host { manager: Some(Manager::Pacman), ..DEBIAN };
-        assert_eq!(told(&lacks[1..], &arch), ["sudo pacman -S --needed --noconfirm passt shadow"]);
+        assert_eq!(told(&problems[1..], &arch), ["sudo pacman -S --needed --noconfirm passt shadow"]);
         let other = Host { manager: None, ..DEBIAN };
-        assert_eq!(told(&lacks[..2], &other), ["sudo modprobe overlay", "# install passt: https://passt.top"]);
+        assert_eq!(told(&problems[..2], &other), ["sudo modprobe overlay", "# install passt: https://passt.top"]);
         assert_eq!(told(&[], &DEBIAN), [""; 0]);
     }
 
     #[test]
     fn docker_is_installed_and_started_where_something_starts_services() {
-        let lacks = [Lack::Program(Program::Docker), Lack::DockerService];
+        let problems = [Problem::Program(Program::Docker), Problem::DockerService];
         let started = ["sudo apt-get install -y docker.io", "sudo systemctl start docker"];
-        assert_eq!(told(&lacks, &DEBIAN), started);
-        assert_eq!(Fix::for_lacks(&lacks, &DEBIAN), Some(Fix { command: started.join(" && "), automatic: true }));
+        assert_eq!(told(&problems, &DEBIAN), started);
+        assert_eq!(Fix::for_problems(&problems, &DEBIAN), Some(Fix { command: started.join(" && "), automatic: true }));
         let bare = Host { systemd: false, root: true, ..DEBIAN };
         let by_hand = "sh -c 'dockerd >/var/log/dockerd.log 2>&1 &'";
-        assert_eq!(told(&lacks, &bare), ["apt-get install -y docker.io".into(), format!("# {by_hand}")]);
+        assert_eq!(told(&problems, &bare), ["apt-get install -y docker.io".into(), format!("# {by_hand}")]);
         let command = format!("apt-get install -y docker.io && {by_hand}");
-        assert_eq!(Fix::for_lacks(&lacks, &bare), Some(Fix { command, automatic: false }));
+        assert_eq!(Fix::for_problems(&problems, &bare), Some(Fix { command, automatic: false }));
         // The name of Docker's package is not known there, so no service can be started afterwards.
         let rocky = Host { manager: Some(Manager::Dnf { fedora: false }), ..DEBIAN };
-        let fix = Fix::for_lacks(&lacks, &rocky).unwrap();
+        let fix = Fix::for_problems(&problems, &rocky).unwrap();
         assert_eq!((&*fix.command, fix.automatic), (Program::Docker.by_hand(), false));
-        assert_eq!(told(&lacks[1..], &DEBIAN), ["sudo systemctl start docker"]);
+        assert_eq!(told(&problems[1..], &DEBIAN), ["sudo systemctl start docker"]);
     }
 
     #[test]
     fn what_a_program_should_not_do_by_itself_is_only_shown() {
         let user = || "ann".to_owned();
         let shown = [
-            Lack::DockerGroup { user: user() },
-            Lack::DockerHost,
-            Lack::Setting("user.max_user_namespaces=15000"),
-            Lack::Delegation,
-            Lack::Other("boot a newer kernel".into()),
+            Problem::DockerGroup { user: user() },
+            Problem::DockerHost,
+            Problem::Setting("user.max_user_namespaces=15000"),
+            Problem::Delegation,
+            Problem::Other("boot a newer kernel".into()),
         ];
         let lines = told(&shown, &DEBIAN);
         assert!(lines.iter().all(|line| line.starts_with("# ")), "{lines:?}");
@@ -230,17 +232,17 @@ mod tests {
         assert_eq!(lines[2], "# sudo sysctl -w user.max_user_namespaces=15000");
         let root = Host { root: true, ..DEBIAN };
         assert!(!told(&shown, &root).iter().any(|line| line.contains("sudo")));
-        let ids = Lack::SubordinateIds { user: user(), first: 200_000 };
+        let ids = Problem::SubordinateIds { user: user(), first: 200_000 };
         let range = "200000-265535";
         assert_eq!(told(&[ids], &DEBIAN), [format!("sudo usermod --add-subuids {range} --add-subgids {range} ann")]);
     }
 
     #[test]
     fn a_line_can_be_pasted() {
-        let odd = Lack::SubordinateIds { user: "ann; rm -rf 'x'".into(), first: 200_000 };
+        let odd = Problem::SubordinateIds { user: "ann; rm -rf 'x'".into(), first: 200_000 };
         assert!(told(&[odd], &DEBIAN)[0].ends_with(r" 'ann; rm -rf '\''x'\'''"));
         assert!(
-            told(&[Lack::Delegation], &DEBIAN)[0]
+            told(&[Problem::Delegation], &DEBIAN)[0]
                 .contains(r"printf '[Service]\nDelegate=cpu memory pids\n' | sudo tee")
         );
     }

@@ -1,6 +1,6 @@
 //! Checks what this machine's kernel and programs support: by reading files and, if that is not enough, by trying.
 
-use super::fix::{Fix, Lack, SUBORDINATE_IDS};
+use super::fix::{Fix, Problem, SUBORDINATE_IDS};
 use super::host::{Host, Program, user};
 use kennel_engine::Engine;
 use rustix::fs::{Access, access};
@@ -27,19 +27,19 @@ pub(super) struct Check {
     /// The command that fixes the problem.
     pub(super) fix: Option<Fix>,
     #[serde(skip)]
-    pub(super) lacks: Vec<Lack>,
+    pub(super) problems: Vec<Problem>,
 }
 
 pub(super) fn ok(name: &'static str, detail: impl Into<String>) -> Check {
-    Check { name, state: CheckResult::Ok, detail: detail.into(), fix: None, lacks: Vec::new() }
+    Check { name, state: CheckResult::Ok, detail: detail.into(), fix: None, problems: Vec::new() }
 }
 
 pub(super) fn not_needed(name: &'static str, detail: impl Into<String>) -> Check {
     Check { state: CheckResult::NotNeeded, ..ok(name, detail) }
 }
 
-pub(super) fn missing(name: &'static str, detail: impl Into<String>, lack: Option<Lack>) -> Check {
-    Check { state: CheckResult::Missing, lacks: lack.into_iter().collect(), ..ok(name, detail) }
+pub(super) fn missing(name: &'static str, detail: impl Into<String>, problem: Option<Problem>) -> Check {
+    Check { state: CheckResult::Missing, problems: problem.into_iter().collect(), ..ok(name, detail) }
 }
 
 /// Runs all checks.
@@ -48,7 +48,7 @@ pub(super) fn checks(engine: &Engine, host: &Host) -> Vec<Check> {
     let mut checks = vec![kernel(), namespaces, control_groups(Path::new("/sys/fs/cgroup"), host), overlay(), landlock];
     checks.extend([super::network::check(host), pasta(host), newuidmap(host), subordinate_ids(host)]);
     for check in &mut checks {
-        check.fix = Fix::for_lacks(&check.lacks, host);
+        check.fix = Fix::for_problems(&check.problems, host);
     }
     checks
 }
@@ -64,7 +64,7 @@ fn kernel() -> Check {
     if version >= (5, 19) {
         return ok(NAME, detail);
     }
-    missing(NAME, detail, Some(Lack::Other("native needs Linux 5.19 or later: boot a newer kernel".into())))
+    missing(NAME, detail, Some(Problem::Other("native needs Linux 5.19 or later: boot a newer kernel".into())))
 }
 
 /// Checks user namespaces and Landlock by trying them, because a kernel that supports them may refuse them to this
@@ -91,7 +91,7 @@ fn tried(engine: &Engine) -> (Check, Check) {
 }
 
 /// Returns the known kernel setting that refuses user namespaces, if one does.
-fn refusal(settings: &Path) -> Lack {
+fn refusal(settings: &Path) -> Problem {
     let known = [
         ("user/max_user_namespaces", "0", "user.max_user_namespaces=15000"),
         ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
@@ -100,8 +100,8 @@ fn refusal(settings: &Path) -> Lack {
     let is = |path: &str, value: &str| fs::read_to_string(settings.join(path)).is_ok_and(|text| text.trim() == value);
     let found = known.into_iter().find(|(path, value, _)| is(path, value));
     found.map_or_else(
-        || Lack::Other("boot a kernel with CONFIG_USER_NS=y; in a container, start it with more privileges".into()),
-        |(_, _, setting)| Lack::Setting(setting),
+        || Problem::Other("boot a kernel with CONFIG_USER_NS=y; in a container, start it with more privileges".into()),
+        |(_, _, setting)| Problem::Setting(setting),
     )
 }
 
@@ -122,12 +122,12 @@ fn control_groups(mount: &Path, host: &Host) -> Check {
         return match (writable, without.is_empty()) {
             (true, true) => ok(NAME, format!("version 2, writable, with {}", given.join(" "))),
             (true, false) => {
-                missing(NAME, format!("version 2, without {}", without.join(", ")), Some(Lack::Delegation))
+                missing(NAME, format!("version 2, without {}", without.join(", ")), Some(Problem::Delegation))
             }
-            (false, _) => missing(NAME, "version 2, not writable: limits are refused", Some(Lack::Delegation)),
+            (false, _) => missing(NAME, "version 2, not writable: limits are refused", Some(Problem::Delegation)),
         };
     }
-    let unified = || Some(Lack::Other("boot with systemd.unified_cgroup_hierarchy=1".into()));
+    let unified = || Some(Problem::Other("boot with systemd.unified_cgroup_hierarchy=1".into()));
     let without: Vec<&str> = WANTED.into_iter().filter(|name| !mount.join(name).is_dir()).collect();
     if !without.is_empty() {
         return missing(NAME, format!("version 1, without {}", without.join(", ")), unified());
@@ -135,7 +135,7 @@ fn control_groups(mount: &Path, host: &Host) -> Check {
     let writable = WANTED.iter().all(|name| access(mount.join(name), Access::WRITE_OK).is_ok());
     match (writable, host.root) {
         (true, _) => ok(NAME, "version 1, writable, with cpu memory pids"),
-        (false, true) => missing(NAME, "version 1, read-only: limits are refused", Some(Lack::Delegation)),
+        (false, true) => missing(NAME, "version 1, read-only: limits are refused", Some(Problem::Delegation)),
         (false, false) => missing(NAME, "version 1, not writable: limits are refused", unified()),
     }
 }
@@ -146,7 +146,7 @@ fn overlay() -> Check {
     if known.lines().any(|line| line.split_whitespace().last() == Some(NAME)) {
         ok(NAME, "supported by the kernel")
     } else {
-        missing(NAME, "not listed in /proc/filesystems", Some(Lack::OverlayModule))
+        missing(NAME, "not listed in /proc/filesystems", Some(Problem::OverlayModule))
     }
 }
 
@@ -165,7 +165,7 @@ fn program(name: &'static str, program: Program, without: &str, host: &Host) -> 
     match program.find() {
         Some(path) => ok(name, path.display().to_string()),
         None if host.root => not_needed(name, "not installed; root does not need it"),
-        None => missing(name, format!("not installed: {without}"), Some(Lack::Program(program))),
+        None => missing(name, format!("not installed: {without}"), Some(Problem::Program(program))),
     }
 }
 
@@ -183,12 +183,12 @@ fn subordinate_ids(host: &Host) -> Check {
         return ok(NAME, "in /etc/subuid and /etc/subgid");
     }
     let detail = format!("none in {}: only one user id inside", without.join(" and "));
-    let lack = first_free(&listed).map(|first| match user {
-        Some(user) => Lack::SubordinateIds { user, first },
+    let problem = first_free(&listed).map(|first| match user {
+        Some(user) => Problem::SubordinateIds { user, first },
         // The user is not in /etc/passwd, and `usermod` changes only users who are.
-        None => Lack::Other(format!("echo {uid}:{first}:{SUBORDINATE_IDS} | sudo tee -a {}", without.join(" "))),
+        None => Problem::Other(format!("echo {uid}:{first}:{SUBORDINATE_IDS} | sudo tee -a {}", without.join(" "))),
     });
-    missing(NAME, detail, lack)
+    missing(NAME, detail, problem)
 }
 
 /// Whether `/etc/subuid` or `/etc/subgid`, of which this is the text, lists a user.
@@ -222,16 +222,16 @@ mod tests {
     #[test]
     fn who_refuses_namespaces_is_found_among_the_settings() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(matches!(refusal(dir.path()), Lack::Other(_)));
+        assert!(matches!(refusal(dir.path()), Problem::Other(_)));
         for part in ["kernel", "user"] {
             fs::create_dir(dir.path().join(part)).unwrap();
         }
         fs::write(dir.path().join("user/max_user_namespaces"), "63000\n").unwrap();
-        assert!(matches!(refusal(dir.path()), Lack::Other(_)));
+        assert!(matches!(refusal(dir.path()), Problem::Other(_)));
         fs::write(dir.path().join("kernel/apparmor_restrict_unprivileged_userns"), "1\n").unwrap();
-        assert_eq!(refusal(dir.path()), Lack::Setting("kernel.apparmor_restrict_unprivileged_userns=0"));
+        assert_eq!(refusal(dir.path()), Problem::Setting("kernel.apparmor_restrict_unprivileged_userns=0"));
         fs::write(dir.path().join("user/max_user_namespaces"), "0\n").unwrap();
-        assert_eq!(refusal(dir.path()), Lack::Setting("user.max_user_namespaces=15000"));
+        assert_eq!(refusal(dir.path()), Problem::Setting("user.max_user_namespaces=15000"));
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let seen = || {
             let check = control_groups(dir.path(), &host(true));
-            (check.state, check.detail, check.lacks)
+            (check.state, check.detail, check.problems)
         };
         let (state, detail, _) = seen();
         assert_eq!((state, &*detail), (CheckResult::Missing, "version 1, without cpu, memory, pids"));
@@ -251,7 +251,7 @@ mod tests {
         fs::write(&controllers, "cpuset cpu io memory pids\n").unwrap();
         assert_eq!((seen().0, &*seen().1), (CheckResult::Ok, "version 2, writable, with cpuset cpu io memory pids"));
         fs::write(&controllers, "memory pids\n").unwrap();
-        assert_eq!(seen(), (CheckResult::Missing, "version 2, without cpu".into(), vec![Lack::Delegation]));
+        assert_eq!(seen(), (CheckResult::Missing, "version 2, without cpu".into(), vec![Problem::Delegation]));
     }
 
     #[test]

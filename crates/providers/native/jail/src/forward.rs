@@ -236,13 +236,14 @@ impl Exchange {
 struct Connection {
     ends: [OwnedFd; 2],
     /// From the first end to the second, and back.
-    ways: [Way; 2],
+    flows: [Flow; 2],
     /// Set until the second end is connected: the addresses to try next.
     trying: Option<Vec<SocketAddr>>,
 }
 
+/// The bytes on their way from one end to the other.
 #[derive(Default)]
-struct Way {
+struct Flow {
     bytes: Vec<u8>,
     /// Whether there is no more data.
     ended: bool,
@@ -256,7 +257,7 @@ impl Connection {
         let _ = sockopt::set_tcp_nodelay(&client, true);
         let mut next = to.to_vec();
         let second = connect(&mut next)?;
-        Some(Self { ends: [client, second], ways: Default::default(), trying: Some(next) })
+        Some(Self { ends: [client, second], flows: Default::default(), trying: Some(next) })
     }
 
     /// The events to wait for: only those that can be handled now.
@@ -269,10 +270,10 @@ impl Connection {
                     flags |= PollFlags::OUT;
                 }
             } else {
-                if self.ways[at].bytes.is_empty() && !self.ways[at].ended {
+                if self.flows[at].bytes.is_empty() && !self.flows[at].ended {
                     flags |= PollFlags::IN;
                 }
-                if !self.ways[1 - at].bytes.is_empty() {
+                if !self.flows[1 - at].bytes.is_empty() {
                     flags |= PollFlags::OUT;
                 }
             }
@@ -299,36 +300,36 @@ impl Connection {
             self.trying = None;
         }
         let passed = [0, 1].into_iter().all(|at| self.pass_on(at).is_ok());
-        passed && !self.ways.iter().all(|way| way.told)
+        passed && !self.flows.iter().all(|flow| flow.told)
     }
 
     fn pass_on(&mut self, at: usize) -> Result<(), Errno> {
         let (from, to) = (&self.ends[at], &self.ends[1 - at]);
-        let way = &mut self.ways[at];
-        if way.bytes.is_empty() && !way.ended {
+        let flow = &mut self.flows[at];
+        if flow.bytes.is_empty() && !flow.ended {
             let mut bytes = vec![0; BUFFER];
             match rustix::io::read(from, &mut bytes[..]) {
-                Ok(0) => way.ended = true,
+                Ok(0) => flow.ended = true,
                 Ok(count) => {
                     bytes.truncate(count);
-                    way.bytes = bytes;
+                    flow.bytes = bytes;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => return Err(error),
             }
         }
-        if !way.bytes.is_empty() {
-            match rustix::io::write(to, &way.bytes) {
-                Ok(count) => drop(way.bytes.drain(..count)),
+        if !flow.bytes.is_empty() {
+            match rustix::io::write(to, &flow.bytes) {
+                Ok(count) => drop(flow.bytes.drain(..count)),
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => return Err(error),
             }
-            if way.bytes.is_empty() {
-                way.bytes = Vec::new(); // A connection that waits for long holds no memory.
+            if flow.bytes.is_empty() {
+                flow.bytes = Vec::new(); // A connection that waits for long holds no memory.
             }
         }
-        if way.bytes.is_empty() && way.ended && !way.told {
-            way.told = true;
+        if flow.bytes.is_empty() && flow.ended && !flow.told {
+            flow.told = true;
             let _ = rustix::net::shutdown(to, Shutdown::Write);
         }
         Ok(())

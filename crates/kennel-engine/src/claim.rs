@@ -4,15 +4,13 @@
 //! when the process ends, in whatever way. So a session that is `creating` and has no claim is known to be stuck, and
 //! one with a claim is left to its process.
 
+use crate::lock_file;
+use crate::session::SessionId;
 use kennel_core::{Error, Result};
 use kennel_types::{ErrorCode, NextStep};
-use rustix::fs::{FlockOperation, flock};
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-use crate::session::SessionId;
 
 /// How long an operation waits for another one on the same session.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -41,25 +39,22 @@ impl Claims {
     pub(crate) fn try_take(&self, session: &SessionId) -> Result<Option<Claim>> {
         let path = self.dir.join(session.as_str());
         let failed = |error: std::io::Error| Error::io(format!("claim session {session}"), error);
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(failed)?;
+        lock_file::create_dir(&self.dir).map_err(failed)?;
         loop {
-            let mut options = OpenOptions::new();
-            let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(failed)?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-                Err(error) => return Err(failed(error.into())),
+            let file = lock_file::open(&path).map_err(failed)?;
+            if !lock_file::try_lock(&file).map_err(failed)? {
+                return Ok(None);
             }
-            // The last holder removes the file. A lock on a removed file excludes nobody.
-            let mine = file.metadata().map_err(failed)?;
-            match std::fs::symlink_metadata(&path) {
-                Ok(there) if (there.dev(), there.ino()) == (mine.dev(), mine.ino()) => {
-                    return Ok(Some(Claim { path, _file: file }));
-                }
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-                _ => {}
+            if lock_file::is_current(&file, &path).map_err(failed)? {
+                return Ok(Some(Claim { path, _file: file }));
             }
         }
+    }
+
+    /// Whether a process has the claim on a session. Changes nothing.
+    pub(crate) fn is_taken(&self, session: &SessionId) -> Result<bool> {
+        lock_file::is_locked(&self.dir.join(session.as_str()))
+            .map_err(|error| Error::io(format!("look for the claim on session {session}"), error))
     }
 
     /// Removes the files of claims whose process was killed.
@@ -118,8 +113,10 @@ mod tests {
         let (one, two) = (SessionId::new("one").unwrap(), SessionId::new("two").unwrap());
         let claim = claims.try_take(&one).unwrap().expect("it is free");
         assert!(claims.try_take(&one).unwrap().is_none(), "it is taken");
+        assert!(claims.is_taken(&one).unwrap() && !claims.is_taken(&two).unwrap());
         assert!(claims.try_take(&two).unwrap().is_some(), "another session is not affected");
         drop(claim);
+        assert!(!claims.is_taken(&one).unwrap());
         assert!(claims.try_take(&one).unwrap().is_some(), "it is free again");
         assert_eq!(std::fs::read_dir(&claims.dir).unwrap().count(), 0);
     }

@@ -22,14 +22,13 @@ const REMOVE_WITHIN: Duration = Duration::from_secs(30);
 /// Creates a sandbox. If that fails or panics, or the caller gives up by `cancel` or by dropping the future, nothing of
 /// the sandbox is left.
 pub async fn create_sandbox(provider: Arc<dyn Provider>, spec: &SandboxSpec, cancel: &Cancel) -> Result<Sandbox> {
-    let creation = create(provider, spec.clone(), cancel.clone());
+    let creation = Box::pin(create(provider, spec.clone(), cancel.clone()));
     cancel.attend(creation, |sandbox| async move { discard(&sandbox).await }).await
 }
 
 async fn create(provider: Arc<dyn Provider>, spec: SandboxSpec, cancel: Cancel) -> Result<Sandbox> {
     let id = new_id()?;
-    let mut creating =
-        pin!(AssertUnwindSafe(Sandbox::create_with_id(provider.clone(), &id, &spec)).catch_unwind());
+    let mut creating = pin!(AssertUnwindSafe(Sandbox::create_with_id(provider.clone(), &id, &spec)).catch_unwind());
     let done = tokio::select! {
         done = &mut creating => Some(done),
         () = cancel.cancelled() => tokio::time::timeout(LAST_WAIT, creating).await.ok(),

@@ -15,6 +15,7 @@ mod events;
 mod failpoint;
 mod filter;
 mod idle;
+mod lock_file;
 pub mod profiles;
 mod reattach;
 mod reconcile;
@@ -37,7 +38,7 @@ pub use events::{EngineEvent, EventReader, Events, ListedSandbox, NumberedEvent}
 pub use failpoint::Failpoints;
 pub use filter::Filter;
 pub use idle::IdleTimes;
-pub use profiles::{Profile, ProfileStatus, Profiles};
+pub use profiles::{OrphanedProfile, Profile, ProfileStatus, Profiles};
 pub use reattach::{Reattached, reattach};
 pub use reconcile::{Action, Applied, Effect, Foreign, Plan, Unlisted, Unneeded};
 pub use resident::Resident;

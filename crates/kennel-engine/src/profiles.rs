@@ -9,16 +9,20 @@
 //! name that the provider gives only once.
 
 mod document;
+mod orphans;
 mod sandbox;
+mod session;
 
 pub use document::{ProfileDocument, ProfileState};
+pub use orphans::OrphanedProfile;
 pub use sandbox::{ProfileStatus, ProfileUse, Started};
+pub use session::SessionSandbox;
 
 use crate::settings::SettingsProfile;
 use crate::{Engine, Settings, request};
 use kennel_config::SandboxOverrides;
 use kennel_core::{Error, Result, printable};
-use kennel_types::{ErrorCode, NextStep, SandboxSpec};
+use kennel_types::{ErrorCode, Field, NextStep, SandboxSpec};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -46,6 +50,8 @@ pub struct Profile {
     pub project: Option<PathBuf>,
     /// Whether it has a file of its own, on top of the settings.
     pub has_file: bool,
+    /// Whether nothing names its workspace, so that it is the directory in which it was used first.
+    pub workspace_of_first_use: bool,
     /// What is known about its sandbox.
     pub state: ProfileState,
 }
@@ -136,10 +142,19 @@ impl Profiles<'_> {
         let below = settings.map(|profile| profile.overrides).unwrap_or_default();
         let mut overrides = with_workspace(request::merge(below, document.overrides.unwrap_or_default()));
         overrides.name = None;
-        if overrides.workspace.is_none() && overrides.no_workspace != Some(true) {
+        let named = overrides.workspace.is_some() || overrides.no_workspace == Some(true);
+        if !named {
             overrides.workspace = document.state.workspace.clone().or_else(|| project.clone());
         }
-        Some(Profile { name: name.to_owned(), overrides, settings_file, project, has_file, state: document.state })
+        Some(Profile {
+            name: name.to_owned(),
+            overrides,
+            workspace_of_first_use: !named && settings_file.is_some() && project.is_none(),
+            settings_file,
+            project,
+            has_file,
+            state: document.state,
+        })
     }
 
     /// Refuses to use profiles if the settings switch them off.
@@ -180,6 +195,7 @@ impl Profiles<'_> {
             settings_file: None,
             project: None,
             has_file: true,
+            workspace_of_first_use: false,
             state: ProfileState::default(),
         }
     }
@@ -197,7 +213,13 @@ impl Profiles<'_> {
             );
         }
         let changes = SandboxOverrides { name: None, ..with_workspace(changes) };
+        let wants_image = changes.image_command == Some(true);
         document.set(request::merge(document.overrides.clone().unwrap_or_default(), changes));
+        if wants_image {
+            let after = Self::join(name, self.settings.profile(name)?, Some(document.clone()));
+            let profile = after.ok_or_else(|| no_profile(name))?;
+            self.spec(&profile, kennel_types::Mode::first_of(self.usual_provider(&profile)?)).map(drop)?;
+        }
         self.write(&key, name, &document)?;
         self.get(name)
     }
@@ -231,12 +253,23 @@ impl Profiles<'_> {
     /// Builds the specification of a profile's sandbox for a provider with this mode.
     fn spec(&self, profile: &Profile, mode: &kennel_types::Mode) -> Result<SandboxSpec> {
         let overrides = SandboxOverrides { name: Some(profile.sandbox_name()), ..profile.overrides.clone() };
+        self.spec_with(profile, &overrides, mode)
+    }
+
+    /// Builds the specification of a sandbox that is made from a profile, with these overrides in place of its own.
+    fn spec_with(
+        &self,
+        profile: &Profile,
+        overrides: &SandboxOverrides,
+        mode: &kennel_types::Mode,
+    ) -> Result<SandboxSpec> {
         for path in overrides.volumes.iter().map(|volume| &volume.host).chain(&overrides.workspace) {
             check_path(&profile.name, path)?;
         }
         let caller = self.engine.caller();
-        let workspace = request::workspace(&self.settings, &overrides, caller)?;
-        let spec = request::spec(&self.settings, &overrides, workspace, caller, mode)?;
+        let workspace = request::workspace(&self.settings, overrides, caller)?;
+        let spec = request::spec(&self.settings, overrides, workspace, caller, mode)?;
+        check_main(&profile.name, &spec)?;
         let project = profile.project.as_ref().map(|project| project.display().to_string());
         Ok(SandboxSpec { profile: Some(profile.key()), project: project.or(spec.project.clone()), ..spec })
     }
@@ -257,6 +290,7 @@ impl Profiles<'_> {
         self.engine.failpoints().reach("profile: before remove");
         let removed = document::remove(&self.dir, key);
         self.engine.failpoints().reach("profile: after remove");
+        document::sweep_locks(&self.dir);
         removed
     }
 
@@ -291,6 +325,15 @@ fn check_path(profile: &str, path: &Path) -> Result<()> {
     }
     let message = format!("profile {profile}: {} leads to {} now", path.display(), real.display());
     Err(Error::new(ErrorCode::PermissionDenied, message).suggest(NextStep::EditProfile { name: profile.to_owned() }))
+}
+
+/// Refuses to use the command of an image if there is no image.
+fn check_main(profile: &str, spec: &SandboxSpec) -> Result<()> {
+    if spec.image_main && spec.image.is_none() {
+        let message = format!("profile {profile}: the command of the image is requested, but there is no image");
+        return Err(Error::new(ErrorCode::InvalidConfig, message).suggest(NextStep::set(Field::Image)));
+    }
+    Ok(())
 }
 
 fn no_profile(name: &str) -> Error {

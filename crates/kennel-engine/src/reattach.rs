@@ -39,11 +39,12 @@ pub async fn reattach(sandbox: &Sandbox, lost: &Exec, size: Option<TermSize>) ->
         tried += 1;
         if tried == TRIES || !error.retryable() {
             let message = format!("the connection was lost, and could not be restored: {error}");
-            return Err(
-                Error::new(ErrorCode::AttachFailed, message).suggest(NextStep::AttachAgain { name: info.name })
-            );
+            return Err(Error::new(ErrorCode::AttachFailed, message).suggest(NextStep::AttachAgain { name: info.name }));
         }
-        #[expect(clippy::disallowed_methods, reason = "a backoff: no event reports that a keeper can be reached again")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a backoff: no event reports that a keeper can be reached again"
+        )]
         tokio::time::sleep(FIRST_WAIT * 2u32.pow(tried - 1)).await;
     }
 }

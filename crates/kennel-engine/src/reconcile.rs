@@ -141,7 +141,21 @@ impl Plan {
 
 impl Sessions {
     /// Compares the providers with the store, and returns what is to be done about the differences. Changes nothing.
+    /// Sessions that a living process is changing are left out.
     pub async fn plan(&self) -> Result<Plan> {
+        let mut plan = self.differences().await?;
+        let mut free = Vec::new();
+        for action in plan.actions {
+            if !self.claims.is_taken(action.session())? {
+                free.push(action);
+            }
+        }
+        plan.actions = free;
+        Ok(plan)
+    }
+
+    /// What is to be done if no session is being changed right now.
+    async fn differences(&self) -> Result<Plan> {
         // What a damaged store does not show might be taken for removed.
         self.store.check().await?;
         // First the sessions, then the sandboxes: a session that is recorded as running had its sandbox before. The

@@ -167,6 +167,26 @@ impl Settings {
         self.container.profiles.keys().map(String::as_str)
     }
 
+    /// Whether the caller's settings define a profile: those of this project, or without one the user's own. Needs no
+    /// trust, because nothing takes effect.
+    pub(crate) fn define_profile(caller: &Caller, name: &str, project: Option<&Path>) -> Result<bool> {
+        let sources = SettingsSources::new(caller);
+        if !sources.has_any() {
+            return Ok(false);
+        }
+        let loaded = sources.read(&[AGENT])?;
+        let config = loaded.layered.config().map_err(|error| invalid(&error))?;
+        let settings = loaded.layered.settings().filter(|(key, _)| is_of_profile(key.segments(), name));
+        let origins: Vec<_> = settings.map(|(_, setting)| setting.origin.clone()).collect();
+        let of_project = origins.iter().find(|origin| origin.layer == SettingsLayer::Project);
+        Ok(config.container.profiles.contains_key(name)
+            && match project {
+                Some(dir) => of_project.is_some_and(|origin| origin.file().and_then(Path::parent) == Some(dir)),
+                // The same name in the project that the caller is in is another profile.
+                None => origins.is_empty() || origins.iter().any(|origin| origin.layer != SettingsLayer::Project),
+            })
+    }
+
     /// Returns a profile of the settings, with its paths resolved. Fails if it grants something, comes from a project,
     /// and is not trusted.
     pub(crate) fn profile(&self, name: &str) -> Result<Option<SettingsProfile>> {

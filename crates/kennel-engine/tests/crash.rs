@@ -227,6 +227,10 @@ async fn compare(place: &Place, sessions: &Sessions, operation: Operation, befor
         assert_eq!(session.wanted == Wanted::Running, session.state == SessionState::Running, "{session:?}");
         assert!(session.state != SessionState::Failed || session.cause == Cause::Interrupted, "{session:?}");
     }
+    if operation == Operation::OpenWithWorkspace {
+        let workspaces = std::fs::read_dir(&place.workspaces).map_or(0, Iterator::count);
+        assert_eq!(workspaces, sandboxes.len(), "no empty directory is left");
+    }
     let claims = place.store.with_extension("db.claims");
     assert_eq!(std::fs::read_dir(claims).map_or(0, Iterator::count), 0, "no claim is left");
 }
@@ -253,31 +257,7 @@ async fn crash_everywhere(engine: Option<kill::ContainerEngine>, operation: Oper
     }
 }
 
-/// One test for each operation, so that they run at the same time and name what failed.
-macro_rules! operations {
-    ($($name:ident $operation:ident,)*) => {
-        mod native {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                super::crash_everywhere(None, super::Operation::$operation).await;
-            })*
-        }
-
-        mod engine {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                super::crash_everywhere(Some(super::kill::container_engine()), super::Operation::$operation).await;
-            })*
-        }
-
-        #[test]
-        fn every_operation_is_tested() {
-            assert_eq!([$(Operation::$operation),*], Operation::ALL);
-        }
-    };
-}
-
-operations! {
+common::kill::crash_tests! {
     open Open,
     open_with_workspace OpenWithWorkspace,
     start Start,

@@ -236,31 +236,7 @@ async fn crash_everywhere(engine: Option<kill::ContainerEngine>, operation: Oper
     }
 }
 
-/// One test for each operation, so that they run at the same time and name what failed.
-macro_rules! operations {
-    ($($name:ident $operation:ident,)*) => {
-        mod native {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                super::crash_everywhere(None, super::Operation::$operation).await;
-            })*
-        }
-
-        mod engine {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                super::crash_everywhere(Some(super::kill::container_engine()), super::Operation::$operation).await;
-            })*
-        }
-
-        #[test]
-        fn every_operation_is_tested() {
-            assert_eq!([$(Operation::$operation),*], Operation::ALL);
-        }
-    };
-}
-
-operations! {
+common::kill::crash_tests! {
     first_start FirstStart,
     start Start,
     stop Stop,

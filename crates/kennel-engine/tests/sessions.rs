@@ -312,6 +312,27 @@ async fn a_session_removed_while_it_is_opened_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn a_cancelled_clone_is_undone_before_the_caller_continues() {
+    let bench = Bench::new().await;
+    bench.mock.on(["git"], Answer::exit(0).hold(&Gate::new()));
+    let base = bench.dir.path().join("workspaces");
+    let workspace = SessionWorkspace::Clone { base: base.clone(), url: "https://host/x.git".into(), credentials: None };
+    let cancel = kennel_engine::Cancel::default();
+    let opening = OpenSession { name: Some("x".into()), workspace, cancel: cancel.clone(), ..request() };
+    let sessions = bench.sessions.clone();
+    let opening = tokio::spawn(async move { sessions.open(opening).await });
+    kennel_testkit::eventually("the clone runs", async || !bench.mock.ran().is_empty()).await;
+    assert_eq!(std::fs::read_dir(&base).unwrap().count(), 1, "the control");
+    cancel.cancel();
+    assert_eq!(opening.await.unwrap().unwrap_err().code(), ErrorCode::Aborted);
+    assert_eq!(bench.mock.list().await.unwrap(), []);
+    assert_eq!(std::fs::read_dir(&base).unwrap().count(), 0, "nothing is left of the workspace");
+    let session = bench.sessions.show("x").await.unwrap().summary;
+    assert_eq!((session.state, session.cause), (SessionState::Failed, Cause::Cancelled));
+    bench.check().await;
+}
+
+#[tokio::test]
 async fn a_workspace_is_made_below_its_base_and_kept() {
     let bench = Bench::new().await;
     let base = bench.dir.path().join("workspaces");

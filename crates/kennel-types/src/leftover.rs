@@ -42,7 +42,7 @@ impl std::fmt::Display for Leftover {
             Self::Sandbox { id } => write!(f, "sandbox {id}"),
             Self::RunDirectory { id } => write!(f, "run directory of sandbox {id}"),
             Self::Cgroup { path } => write!(f, "cgroup {}", path.display()),
-            Self::Volume { path } => write!(f, "removed volume {}", path.display()),
+            Self::Volume { path } => write!(f, "half-removed volume {}", path.display()),
             Self::Program { path } => write!(f, "program {}", path.display()),
         }
     }

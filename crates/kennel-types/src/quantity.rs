@@ -24,6 +24,18 @@ impl InvalidQuantity {
     }
 }
 
+impl std::fmt::Display for ByteSize {
+    /// Writes the size with the largest unit in which it is a whole number, for example `512MiB`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let whole = units.iter().find(|(shift, _)| self.0 > 0 && self.0.trailing_zeros() >= *shift);
+        match whole {
+            Some((shift, unit)) => write!(f, "{}{unit}", self.0 >> shift),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
 impl std::str::FromStr for ByteSize {
     type Err = InvalidQuantity;
 
@@ -94,6 +106,14 @@ fn split(text: &str) -> (&str, &str) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_size_is_written_in_its_largest_whole_unit() {
+        for (bytes, text) in [(0, "0"), (1000, "1000"), (1024, "1KiB"), (512 << 20, "512MiB"), (3 << 29, "1536MiB")] {
+            assert_eq!(ByteSize(bytes).to_string(), text);
+        }
+        assert_eq!(ByteSize(5 << 40).to_string().parse(), Ok(ByteSize(5 << 40)));
+    }
 
     #[test]
     fn sizes() {

@@ -1,21 +1,22 @@
 //! The file of a profile. It contains the profile's settings, and below `state` what is known about its sandbox. It is
 //! replaced atomically.
 
-use crate::Failpoints;
 use crate::settings::invalid;
+use crate::{Failpoints, lock_file};
 use kennel_config::{Environment, SandboxOverrides};
 use kennel_core::{Error, Result};
 use kennel_types::{ProviderKind, SandboxId};
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The key of [`ProfileState`] in the file.
 const STATE: &str = "state";
+/// The end of the name of a file that is locked.
+const LOCK: &str = ".lock";
 
 /// The content of a profile's file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -185,7 +186,7 @@ pub(super) fn write(
         value[STATE] = serde_json::to_value(state).unwrap_or_default();
     }
     let partial = partial_path(dir, key);
-    let written = create_dir(dir).and_then(|()| {
+    let written = lock_file::create_dir(dir).and_then(|()| {
         let _ = std::fs::remove_file(&partial);
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
         file.write_all(format!("{value:#}\n").as_bytes())?;
@@ -216,28 +217,109 @@ pub(super) fn remove(dir: &Path, key: &str) -> Result<()> {
 
 /// The lock of one profile. It orders the processes that change the profile or its sandbox.
 pub(super) struct Lock {
+    /// The file that is locked.
+    path: PathBuf,
+    /// The file of the profile.
+    profile: PathBuf,
     _file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A profile that was deleted needs no lock. The file is removed while the lock is held.
+        if matches!(self.profile.try_exists(), Ok(false)) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// Waits for the lock of a profile.
 pub(super) async fn lock(dir: &Path, key: &str) -> Result<Lock> {
-    let path = dir.join(format!(".{key}.lock"));
-    let failed = |path: &Path, error| Error::io(format!("lock {}", path.display()), error);
-    create_dir(dir).map_err(|error| failed(&path, error))?;
-    let file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let file = file.map_err(|error| failed(&path, error))?;
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        return Ok(Lock { _file: file });
+    let lock = lock_path(dir, key);
+    let failed = |error| Error::io(format!("lock {}", lock.display()), error);
+    lock_file::create_dir(dir).map_err(failed)?;
+    loop {
+        let mut file = lock_file::open(&lock).map_err(failed)?;
+        if !lock_file::try_lock(&file).map_err(failed)? {
+            // Another process may hold it for seconds, so the wait must not block this thread.
+            let waiting = tokio::task::spawn_blocking(move || lock_file::lock(&file).map(|()| file));
+            let locked = waiting.await.map_err(|_| Error::new(kennel_types::ErrorCode::Aborted, "the program ends"))?;
+            file = locked.map_err(failed)?;
+        }
+        if lock_file::is_current(&file, &lock).map_err(failed)? {
+            return Ok(Lock { path: lock, profile: path(dir, key), _file: file });
+        }
     }
-    // Another process may hold it for seconds, so the wait must not block this thread.
-    let waiting = tokio::task::spawn_blocking(move || {
-        rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).map(|()| file)
-    });
-    let locked = waiting.await.map_err(|_| Error::new(kennel_types::ErrorCode::Aborted, "the program ends"))?;
-    let file = locked.map_err(|error| failed(&path, error.into()))?;
-    Ok(Lock { _file: file })
 }
 
-fn create_dir(dir: &Path) -> std::io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+/// Removes the locks of deleted profiles whose process was killed before it could remove them.
+pub(super) fn sweep_locks(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let key = name.to_str().and_then(|name| name.strip_prefix('.')?.strip_suffix(LOCK));
+        let Some(key) = key.filter(|key| matches!(path(dir, key).try_exists(), Ok(false))) else { continue };
+        let lock = lock_path(dir, key);
+        let Ok(file) = lock_file::open(&lock) else { continue };
+        if matches!((lock_file::try_lock(&file), lock_file::is_current(&file, &lock)), (Ok(true), Ok(true))) {
+            // It is removed when it is dropped, unless the profile was created meanwhile.
+            drop(Lock { path: lock, profile: path(dir, key), _file: file });
+        }
+    }
+}
+
+fn lock_path(dir: &Path, key: &str) -> PathBuf {
+    dir.join(format!(".{key}{LOCK}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(dir: &Path) -> Vec<String> {
+        let mut files: Vec<String> =
+            std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        files.sort();
+        files
+    }
+
+    #[tokio::test]
+    async fn the_lock_of_a_profile_goes_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(path(dir.path(), "dev"), "{}").unwrap();
+        drop(lock(dir.path(), "dev").await.unwrap());
+        assert_eq!(files(dir.path()), [".dev.lock", "dev.json"]);
+        let held = lock(dir.path(), "dev").await.unwrap();
+        std::fs::remove_file(path(dir.path(), "dev")).unwrap();
+        drop(held);
+        assert_eq!(files(dir.path()), [""; 0]);
+
+        std::fs::write(lock_path(dir.path(), "killed"), "").unwrap();
+        std::fs::write(lock_path(dir.path(), "kept"), "").unwrap();
+        std::fs::write(path(dir.path(), "kept"), "{}").unwrap();
+        let held = lock(dir.path(), "new").await.unwrap();
+        sweep_locks(dir.path());
+        assert_eq!(files(dir.path()), [".kept.lock", ".new.lock", "kept.json"], "one that is held stays");
+        drop(held);
+    }
+
+    #[test]
+    fn nobody_shares_a_lock_that_comes_and_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let holders = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    for _ in 0..100 {
+                        // The profile does not exist, so each holder removes the file.
+                        let held = runtime.block_on(lock(dir.path(), "dev")).unwrap();
+                        assert_eq!(holders.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                        holders.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                        drop(held);
+                    }
+                });
+            }
+        });
+        assert_eq!(files(dir.path()), [""; 0]);
+    }
 }

@@ -3,7 +3,7 @@
 use super::{Profile, ProfileState, Profiles, WORKSPACE};
 use crate::choose::provider_in_settings;
 use kennel_core::{Error, Provider, PullProgress, RemoveOptions, Result, Sandbox, new_id};
-use kennel_provider::labels::PROFILE;
+use kennel_provider::labels::{PROFILE, STORE};
 use kennel_types::{
     EndCause, ErrorCode, NextStep, ProviderKind, Pull, SandboxId, SandboxInfo, SandboxSpec, Status, Support,
 };
@@ -78,6 +78,8 @@ pub struct Started {
     pub profile_changed: bool,
     /// Whether the image has changed since the sandbox was created.
     pub image_changed: bool,
+    /// The current directory, if it has become the profile's workspace just now because nothing names one.
+    pub chosen_workspace: Option<PathBuf>,
 }
 
 /// A profile with its sandbox, if it has one.
@@ -114,7 +116,7 @@ impl Profiles<'_> {
 
     /// Returns the provider of a profile: the one of its first start, else the one that it names, else a detected one.
     /// With `container.runtime` podman, Docker is used if only that is available.
-    async fn provider(&self, profile: &Profile) -> Result<(ProviderKind, Arc<dyn Provider>)> {
+    pub(super) async fn provider(&self, profile: &Profile) -> Result<(ProviderKind, Arc<dyn Provider>)> {
         if let Some(pinned) = profile.state.provider {
             if let Some(named) = self.engine.named().filter(|named| *named != pinned) {
                 let message =
@@ -147,7 +149,8 @@ impl Profiles<'_> {
     /// Finds the sandbox of a profile: by the id in its state, by its name, and by its label.
     async fn find_sandbox(&self, provider: &Arc<dyn Provider>, profile: &Profile) -> Result<Option<Sandbox>> {
         let key = profile.key();
-        let ours = |info: &SandboxInfo| info.labels.get(PROFILE) == Some(&key);
+        // A session that was made from the profile has its own sandbox.
+        let ours = |info: &SandboxInfo| info.labels.get(PROFILE) == Some(&key) && !info.labels.contains_key(STORE);
         let name = profile.sandbox_name();
         let hints = profile.state.sandbox.iter().map(SandboxId::as_str).chain([name.as_str()]);
         for hint in hints {
@@ -214,7 +217,7 @@ impl Profiles<'_> {
                 let profile_changed = profile.state.spec.as_ref().is_some_and(|before| *before != hash(&spec));
                 let image_changed = image_changed_on(&*provider, &profile).await?;
                 let started = wake(&sandbox).await?;
-                Ok(Started { sandbox, created: false, started, profile_changed, image_changed })
+                Ok(Started { sandbox, created: false, started, profile_changed, image_changed, chosen_workspace: None })
             }
             None => self.create_sandbox(&profile, (kind, provider), pull, tell).await,
         }
@@ -271,7 +274,16 @@ impl Profiles<'_> {
                 return Err(error);
             }
         };
-        Ok(Started { sandbox, created: true, started: true, profile_changed: false, image_changed: false })
+        let chosen = profile.workspace_of_first_use && profile.overrides.workspace.is_none();
+        let chosen_workspace = spec.workspace.filter(|_| chosen && self.settings.sandbox.workspace.is_none());
+        Ok(Started {
+            sandbox,
+            created: true,
+            started: true,
+            profile_changed: false,
+            image_changed: false,
+            chosen_workspace,
+        })
     }
 
     /// Stops the sandbox of a profile. It is no error if it does not run. Returns whether it ran.
@@ -316,7 +328,14 @@ impl Profiles<'_> {
         }
         sandbox.stop(GRACE).await?;
         sandbox.start().await?;
-        Ok(Started { sandbox, created: false, started: true, profile_changed: false, image_changed })
+        Ok(Started {
+            sandbox,
+            created: false,
+            started: true,
+            profile_changed: false,
+            image_changed,
+            chosen_workspace: None,
+        })
     }
 
     /// Deletes a profile and its sandbox. The sandbox's volumes are kept unless `volumes` is set.
@@ -344,22 +363,30 @@ impl Profiles<'_> {
         self.forget(&key)
     }
 
+    /// Returns the caller's current directory, relative to the profile's workspace. Fails if it is outside of it.
+    pub(super) fn below_workspace(&self, profile: &Profile, workspace: &Path) -> Result<PathBuf> {
+        let here = &self.engine.caller().current_dir;
+        let here = here.canonicalize().unwrap_or_else(|_| here.clone());
+        if let Some(below) = below(&here, workspace) {
+            return Ok(below);
+        }
+        let go_there = NextStep::ChangeDirectory { path: workspace.to_owned() };
+        let (why, step) = if profile.workspace_of_first_use {
+            let choose = NextStep::EditProfile { name: profile.name.clone() };
+            (", where it was used first", NextStep::either([go_there, choose]))
+        } else {
+            ("", go_there)
+        };
+        let (name, workspace, here) = (&profile.name, workspace.display(), here.display());
+        let message = format!("profile {name} is for {workspace}{why}, and the current directory is {here}");
+        Err(Error::new(ErrorCode::InvalidConfig, message).suggest(step))
+    }
+
     /// Returns the directory inside in which a command runs that the caller starts from its current directory. `None` is
     /// the sandbox's own working directory. Fails if the current directory is outside the profile's workspace.
     pub fn directory_inside(&self, profile: &Profile, sandbox: &Sandbox) -> Result<Option<String>> {
         let Some(workspace) = &sandbox.info().workspace else { return Ok(None) };
-        let here = &self.engine.caller().current_dir;
-        let here = here.canonicalize().unwrap_or_else(|_| here.clone());
-        let Some(below) = below(&here, workspace) else {
-            let message = format!(
-                "profile {} is for {}, and the current directory is {}",
-                profile.name,
-                workspace.display(),
-                here.display()
-            );
-            return Err(Error::new(ErrorCode::InvalidConfig, message)
-                .suggest(NextStep::ChangeDirectory { path: workspace.clone() }));
-        };
+        let below = self.below_workspace(profile, workspace)?;
         if below.as_os_str().is_empty() {
             return Ok(None);
         }

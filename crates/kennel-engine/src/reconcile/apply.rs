@@ -1,8 +1,8 @@
 //! Carries out a plan. Each action takes the claim of its session and looks again at session and sandbox first.
 
 use super::{Action, Plan, Unneeded, needed};
-use crate::session::{Cause, SessionId, SessionState, SessionSummary, Wanted};
 use crate::create::remove_sandbox;
+use crate::session::{Cause, SessionId, SessionState, SessionSummary, Wanted};
 use crate::sessions::{STOP_GRACE, Sessions};
 use crate::store::{Change, Outcome};
 use kennel_core::{Error, Provider, Result};
@@ -71,7 +71,13 @@ impl Sessions {
                 let wanted = self.store.want(&seen, Wanted::Stopped, Cause::Interrupted, None).await?;
                 return Ok(effect(wanted));
             }
-            Action::FailOpen { .. } => Change::new(SessionState::Failed, Cause::Interrupted),
+            Action::FailOpen { .. } => {
+                // The directory that was made for the session alone has its id as name. A partial clone is kept.
+                if let Some(dir) = seen.workspace.as_ref().filter(|dir| dir.ends_with(id.as_str())) {
+                    let _ = std::fs::remove_dir(dir);
+                }
+                Change::new(SessionState::Failed, Cause::Interrupted)
+            }
             Action::MarkRunning { .. } => running,
             Action::MarkLost { .. } => Change::new(SessionState::Failed, Cause::Lost),
         };

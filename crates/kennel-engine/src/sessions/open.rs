@@ -71,7 +71,9 @@ impl Sessions {
         let cancel = request.cancel.clone();
         let opening = Opening { sessions: self.clone(), request, provider, id: SessionId::random()? };
         let sessions = self.clone();
-        cancel.attend(opening.run(), |session| async move { sessions.take_back(&session.summary).await }).await
+        cancel
+            .attend(Box::pin(opening.run()), |session| async move { sessions.take_back(&session.summary).await })
+            .await
     }
 
     /// Closes a session whose caller gave up at the very moment when it was open.

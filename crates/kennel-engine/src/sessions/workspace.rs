@@ -216,7 +216,8 @@ impl Lines {
             match byte {
                 b'\n' | b'\r' => {
                     let line = String::from_utf8_lossy(&std::mem::take(&mut self.partial)).trim_end().to_owned();
-                    if *byte == b'\n' && !line.is_empty() {
+                    // The first line says only what was requested.
+                    if *byte == b'\n' && !line.is_empty() && !line.starts_with("Cloning into ") {
                         self.last.push(line.clone());
                         let over = self.last.len().saturating_sub(LAST_LINES);
                         self.last.drain(..over);
@@ -237,7 +238,8 @@ impl Lines {
         });
         let message = format!("git: {}", self.last.join("; "));
         match (asked, private) {
-            (false, _) => Error::new(ErrorCode::ExecFailed, message),
+            // Git ran. That it failed is not the failure of a command that the user runs.
+            (false, _) => Error::new(ErrorCode::ExecFailed, message).exit_code(125),
             (true, true) => Error::new(ErrorCode::PermissionDenied, message)
                 .advise("check the credentials that git's credential helper stores for this host"),
             (true, false) => Error::new(ErrorCode::PermissionDenied, message)

@@ -112,3 +112,30 @@ pub(crate) fn told<T: DeserializeOwned>() -> T {
     let told = environment::variable(TOLD).expect("it is told what to do");
     serde_json::from_slice(told.as_encoded_bytes()).unwrap()
 }
+
+/// Makes one test for each operation, natively and on a container engine, so that they run at the same time and name
+/// what failed. The program has a type `Operation` and a function `crash_everywhere`.
+macro_rules! crash_tests {
+    ($($name:ident $operation:ident,)*) => {
+        mod native {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::crash_everywhere(None, super::Operation::$operation).await;
+            })*
+        }
+
+        mod engine {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                let engine = $crate::common::kill::container_engine();
+                super::crash_everywhere(Some(engine), super::Operation::$operation).await;
+            })*
+        }
+
+        #[test]
+        fn every_operation_is_tested() {
+            assert_eq!([$(Operation::$operation),*], Operation::ALL);
+        }
+    };
+}
+pub(crate) use crash_tests;

@@ -1,6 +1,6 @@
 //! A store in its own directory, and sessions on sandboxes in memory.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test program uses a part of it")]
 
 pub(crate) mod kill;
 

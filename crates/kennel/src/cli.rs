@@ -109,20 +109,38 @@ fn verb(arguments: &[OsString]) -> usize {
     }
 }
 
-/// Adds the command that was probably meant, because clap does not recognise two swapped letters.
-fn suggest(mut error: clap::Error) -> clap::Error {
+/// Adds the command that was probably meant, because clap does not recognise two swapped letters. A command within a
+/// command is named as it must be typed.
+fn suggest(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     const CLOSE: usize = 2;
-    let typed = match error.get(ContextKind::InvalidSubcommand) {
-        Some(ContextValue::String(typed)) if error.get(ContextKind::SuggestedSubcommand).is_none() => typed.clone(),
-        _ => return error,
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand).cloned() else { return error };
+    let (above, within) = command_before(&typed, arguments, Cli::command());
+    let found_by_clap = match error.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(names)) => names.clone(),
+        _ => Vec::new(),
     };
-    let commands = Cli::command();
     let away = |name: &str| strsim::damerau_levenshtein(name, &typed);
-    let nearest = commands.get_subcommands().map(clap::Command::get_name).min_by_key(|name| away(name));
-    if let Some(name) = nearest.filter(|name| away(name) <= CLOSE && away(name) < typed.len()) {
-        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name.to_owned()]));
+    let nearest = within.get_subcommands().map(clap::Command::get_name).min_by_key(|name| away(name));
+    let nearest = nearest.filter(|name| away(name) <= CLOSE && away(name) < typed.len()).map(ToOwned::to_owned);
+    let names = if found_by_clap.is_empty() { Vec::from_iter(nearest) } else { found_by_clap };
+    if !names.is_empty() {
+        let full = |name: String| if above.is_empty() { name } else { format!("kennel {above} {name}") };
+        let names = names.into_iter().map(full).collect();
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
     }
     error
+}
+
+/// Returns the command that the user typed before an unknown word, with its name, such as `profile`.
+fn command_before(unknown: &str, arguments: &[OsString], all: clap::Command) -> (String, clap::Command) {
+    let (mut names, mut command) = (Vec::new(), all);
+    for word in arguments.iter().skip(1).filter_map(|word| word.to_str()).take_while(|word| *word != unknown) {
+        if let Some(next) = command.find_subcommand(word).cloned() {
+            names.push(next.get_name().to_owned());
+            command = next;
+        }
+    }
+    (names.join(" "), command)
 }
 
 /// Parses the arguments with the parser for all commands.
@@ -158,7 +176,7 @@ impl Cli {
             Some("exec") => Only::parse(&without_verb(), Command::Exec),
             _ => None,
         };
-        quick.map_or_else(|| parse(arguments).map_err(|error| suggest(safe(error, arguments))), Ok)
+        quick.map_or_else(|| parse(arguments).map_err(|error| suggest(safe(error, arguments), arguments)), Ok)
     }
 
     /// Returns the engine with the providers that the command may use. For `run`, it already starts to prepare a
@@ -260,6 +278,23 @@ mod tests {
             let (quick, whole) = told(line);
             assert_eq!(quick, whole, "{line}");
         }
+    }
+
+    #[test]
+    fn a_command_within_a_command_is_suggested_as_it_is_typed() {
+        let said = |line: &str| {
+            let arguments: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            Cli::read(&arguments).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        for (line, suggested) in [
+            ("kennel profile lst", "'kennel profile list'"),
+            ("kennel --provider local profile satrt x", "'kennel profile start'"),
+            ("kennel session shwo fix", "'kennel session show'"),
+            ("kennel rnu", "'run'"),
+        ] {
+            assert!(said(line).contains(suggested), "{line}: {}", said(line));
+        }
+        assert!(!said("kennel profile nonsense").contains("similar"), "{}", said("kennel profile nonsense"));
     }
 
     #[test]

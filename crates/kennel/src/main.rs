@@ -4,6 +4,7 @@
 //! starts, because a cold `kennel run` takes only milliseconds.
 
 mod cli;
+mod clock;
 mod command;
 mod completion;
 mod environment;

@@ -3,6 +3,7 @@
 //! A slow reader must not delay the handling of signals, so a write that may block is done by another thread.
 //! Descriptors are never made non-blocking, because they are shared with the process that started this one.
 
+use comfy_table::{Table, presets};
 use kennel_core::{printable_json, printable_layout};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -26,6 +27,20 @@ pub(crate) fn print(text: &str) -> u8 {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => BROKEN_PIPE,
         Err(error) => crate::report::failed(&kennel_core::Error::io("write to standard output", error)),
     }
+}
+
+/// Returns rows as a table of columns, separated by spaces. The caller must escape untrusted cells with `printable`.
+pub(crate) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 3));
+    }
+    table.trim_fmt()
 }
 
 /// Prints bytes unchanged to standard output, and returns the exit status.

@@ -1,7 +1,7 @@
 //! `kennel create`.
 
 use crate::lifecycle::{Deadline, create, say_ports};
-use crate::options::{Patience, SandboxOptions};
+use crate::options::LastingOptions;
 use crate::output::{print, print_json};
 use crate::progress::{pull, while_waiting};
 use crate::report;
@@ -36,14 +36,8 @@ pub(crate) struct Create {
     /// Remove the sandbox when its main process ends or it is stopped
     #[arg(long)]
     rm: bool,
-    /// Stop the sandbox after this time without a command, for example 30m, or `none` [default: none]
-    #[arg(long, value_name = "TIME")]
-    idle_timeout: Option<Patience>,
-    /// Without CMD, run the image's command as the main process
-    #[arg(long, conflicts_with = "command")]
-    image_command: bool,
     #[command(flatten)]
-    sandbox: SandboxOptions,
+    options: LastingOptions,
     /// Main process and its arguments
     #[arg(value_name = "CMD", trailing_var_arg = true)]
     command: Vec<String>,
@@ -66,25 +60,15 @@ impl Create {
     async fn made(&self, engine: &Engine) -> Result<u8> {
         let mut deadline = Deadline::begin(None)?;
         let mut settings = settings(engine)?;
-        let image = self.sandbox.image(&settings).map(ToOwned::to_owned);
+        let image = self.options.sandbox.image(&settings).map(ToOwned::to_owned);
         let provider = deadline.unless_ended(choose(engine, &mut settings, image.as_deref())).await?;
-        let mut spec = self.sandbox.spec(engine, &settings, provider.mode())?;
-        if !self.command.is_empty() {
-            spec.command = Some(self.command.clone());
-        }
-        if self.image_command {
-            spec.command = None;
-        }
-        let set = settings.sandbox.image_command && spec.image.is_some() && spec.command.is_none();
-        spec.image_main = self.image_command || set;
+        let mut spec = self.options.sandbox.spec(engine, &settings, provider.mode())?;
+        self.options.complete(&mut spec, &self.command, settings.sandbox.image_command)?;
         // The built-in default is for `run`. A sandbox of `create` is removed only if this is set explicitly.
         let set = settings.said("sandbox.autoRemove", settings.sandbox.auto_remove);
         spec.auto_remove = self.rm || set.unwrap_or(false);
-        if let Some(Patience(limit)) = self.idle_timeout {
-            spec.idle_seconds = limit.map(|limit| limit.as_secs().max(1));
-        }
         if let Some(image) = &spec.image {
-            deadline.unless_ended(pull(&*provider, image, self.sandbox.pull(&settings))).await?;
+            deadline.unless_ended(pull(&*provider, image, self.options.sandbox.pull(&settings))).await?;
         }
         let sandbox = create(provider, &spec, &mut deadline).await?;
         if self.start {

@@ -1,4 +1,4 @@
-//! Applies an action to several sandboxes. A failure for one does not stop the others.
+//! Applies an action to several sandboxes or sessions. A failure for one does not stop the others.
 
 use crate::completion::sandboxes;
 use crate::output::{print, print_json};
@@ -7,8 +7,11 @@ use crate::report;
 use crate::result::JsonError;
 use kennel_core::{Result, Sandbox};
 use kennel_engine::Engine;
-use kennel_types::SandboxId;
 use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The name of a sandbox's id in JSON.
+pub(super) const SANDBOX_ID: &str = "sandboxId";
 
 /// Which sandboxes.
 #[derive(Debug, clap::Args)]
@@ -24,28 +27,34 @@ pub(super) struct Targets {
 impl Targets {
     /// Applies the action to each sandbox, and returns the exit status.
     pub(super) async fn each(&self, engine: &Engine, action: impl AsyncFn(&Sandbox) -> Result<()>) -> u8 {
-        each(&self.ids, self.json, async |name| {
+        each(&self.ids, self.json, SANDBOX_ID, async |name| {
             let sandbox = crate::sandboxes::find(engine, name).await?;
             while_waiting(&format!("waiting for {}", sandbox.info().name), action(&sandbox)).await?;
-            Ok(sandbox.id().clone())
+            Ok(sandbox.id().to_string())
         })
         .await
     }
 }
 
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Done<'a> {
+struct Row<'a> {
     asked: &'a str,
-    sandbox_id: Option<SandboxId>,
+    /// What was done, if it succeeded.
+    #[serde(flatten)]
+    done: BTreeMap<&'static str, Option<String>>,
     error: Option<JsonError>,
 }
 
-/// Applies the action to each sandbox, and prints the ids for which it succeeded. Returns the exit status of the first
-/// failure.
-pub(super) async fn each(asked: &[String], json: bool, action: impl AsyncFn(&str) -> Result<SandboxId>) -> u8 {
+/// Applies the action to each sandbox or session that was asked for, and prints what it returned where it succeeded. In
+/// JSON, this has the name `key`. Returns the exit status of the first failure.
+pub(super) async fn each(
+    asked: &[String],
+    json: bool,
+    key: &'static str,
+    action: impl AsyncFn(&str) -> Result<String>,
+) -> u8 {
     let mut status = 0;
-    let mut all = Vec::new();
+    let mut rows = Vec::new();
     for name in asked {
         let result = action(name).await;
         if let Err(error) = &result
@@ -55,11 +64,11 @@ pub(super) async fn each(asked: &[String], json: bool, action: impl AsyncFn(&str
         }
         if json {
             let error = result.as_ref().err().map(JsonError::from_error);
-            all.push(Done { asked: name, sandbox_id: result.ok(), error });
+            rows.push(Row { asked: name, done: [(key, result.ok())].into(), error });
             continue;
         }
         match result {
-            Ok(id) => match print(id.as_str()) {
+            Ok(done) => match print(&done) {
                 0 => {}
                 failed => return failed,
             },
@@ -67,7 +76,7 @@ pub(super) async fn each(asked: &[String], json: bool, action: impl AsyncFn(&str
         }
     }
     if json {
-        let printed = print_json(&all);
+        let printed = print_json(&rows);
         if printed != 0 {
             return printed;
         }

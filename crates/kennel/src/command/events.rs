@@ -1,5 +1,6 @@
 //! `kennel events`.
 
+use crate::clock::time_of_day;
 use crate::output::{print, print_json_line};
 use crate::report;
 use futures_util::StreamExt;
@@ -55,15 +56,9 @@ fn line(event: &Event) -> String {
     more.extend(event.cause.map(|cause| cause.words().to_owned()));
     more.extend(event.exit_code.map(|code| format!("exit code {code}")));
     let more = if more.is_empty() { String::new() } else { format!("  ({})", more.join(", ")) };
-    let time = clock(event.time_ms / 1000);
+    let time = time_of_day(event.time_ms / 1000);
     let line = format!("{time}  {:<8} {:<8} {sandbox}{more}", event.kind.name(), event.provider);
     line.trim_end().to_owned()
-}
-
-/// Returns the time of day, in UTC.
-fn clock(seconds: u64) -> String {
-    let day = seconds % 86400;
-    format!("{:02}:{:02}:{:02}", day / 3600, day / 60 % 60, day % 60)
 }
 
 #[cfg(test)]
@@ -88,10 +83,5 @@ mod tests {
         assert_eq!(line(&renamed), "00:00:01  renamed  native   box  (new name x)");
         let missed = Event { kind: EventKind::Missed, sandbox: None, name: None, ..renamed };
         assert_eq!(line(&missed), "00:00:01  missed   native");
-    }
-
-    #[test]
-    fn the_time_of_day() {
-        assert_eq!(super::clock(86400 * 3 + 3600 * 23 + 59 * 60 + 7), "23:59:07");
     }
 }

@@ -4,7 +4,7 @@ use crate::completion::sandboxes;
 use crate::interact::{Ending, KEEPER_GRACE, interact};
 use crate::lifecycle::Deadline;
 use crate::next_step::Hint;
-use crate::options::{EnvironmentOptions, Patience, ProgramOptions};
+use crate::options::{ExecOptions, ProgramOptions};
 use crate::output::{print, print_json};
 use crate::report;
 use crate::result::{CommandReport, Phase};
@@ -37,29 +37,17 @@ pub(crate) struct Exec {
     /// Leave the command running, and print its number for `kennel attach --process`
     #[arg(short, long, conflicts_with = "interactive")]
     detach: bool,
-    /// Working directory [default: that of the sandbox]
-    #[arg(short, long, value_name = "DIR")]
-    workdir: Option<String>,
     #[command(flatten)]
-    env: EnvironmentOptions,
-    /// User to run as: a name or number, optionally with :group
-    #[arg(short, long)]
-    user: Option<String>,
-    /// Time limit for the command, for example 30s or 2h, or `none` [default: sandbox.commandTimeout, if set]
-    #[arg(long, value_name = "TIME")]
-    timeout: Option<Patience>,
-    /// Collect the output and print one JSON object
-    #[arg(long, conflicts_with = "tty")]
-    json: bool,
+    options: ExecOptions,
 }
 
 impl Exec {
     pub(crate) async fn run(self, engine: &Engine) -> u8 {
-        let mut record = CommandReport::begin(self.json);
+        let mut record = CommandReport::begin(self.options.json);
         if self.detach {
             return match self.detached(engine, &mut record).await {
                 Ok(status) => status,
-                Err(error) if self.json => record.conclude(Err(error), Ok(())),
+                Err(error) if self.options.json => record.conclude(Err(error), Ok(())),
                 Err(error) => report::failed(&error),
             };
         }
@@ -71,7 +59,9 @@ impl Exec {
         let mut deadline = Deadline::begin(None)?;
         let (sandbox, spec) = deadline.unless_ended(self.connect(engine, record)).await?;
         let how = format!("kennel exec {}", self.id);
-        InSandbox { program: &self.program, spec, json: self.json, how: &how }.run(&sandbox, deadline, record).await
+        InSandbox { program: &self.program, spec, json: self.options.json, how: &how }
+            .run(&sandbox, deadline, record)
+            .await
     }
 
     /// Starts the command and leaves it running.
@@ -88,7 +78,7 @@ impl Exec {
         let spec = ExecSpec { command: own.command, tty: own.tty, stdin, detached: true, ..spec };
         let exec = sandbox.exec(&spec).await.map_err(|error| self.explain(error))?;
         let process = exec.process();
-        Ok(if self.json {
+        Ok(if self.options.json {
             let object = serde_json::json!({
                 "processId": process,
                 "sandboxId": sandbox.id(),
@@ -103,26 +93,16 @@ impl Exec {
 
     /// Finds the sandbox and connects to its keeper. Returns a specification of the command without the program.
     async fn connect(&self, engine: &Engine, record: &mut CommandReport) -> Result<(Sandbox, ExecSpec)> {
-        let env = self.env.read()?;
-        // The setting does not apply to a detached command.
-        let set = if self.timeout.is_none() && !self.detach {
-            Settings::command_timeout(engine.caller(), &engine.directories()?)?
-        } else {
-            None
-        };
+        let mut spec = self.options.spec()?;
+        spec.timeout = self.options.limit(|| {
+            // The setting does not apply to a detached command.
+            if self.detach { Ok(None) } else { Settings::command_timeout(engine.caller(), &engine.directories()?) }
+        })?;
         let sandbox = crate::sandboxes::find(engine, &self.id).await?;
         record.provider = Some(sandbox.provider().name());
         record.sandbox = Some(sandbox.id().clone());
         sandbox.keeper().await?;
         record.ended(Phase::Connect);
-        let mut spec = ExecSpec::new(kennel_types::Command::LoginShell);
-        spec.env = env;
-        spec.cwd.clone_from(&self.workdir);
-        spec.user.clone_from(&self.user);
-        spec.timeout = match self.timeout {
-            Some(Patience(limit)) => limit,
-            None => set,
-        };
         record.timeout = spec.timeout;
         Ok((sandbox, spec))
     }

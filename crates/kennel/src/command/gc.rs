@@ -4,7 +4,7 @@ use crate::output::{print, print_json};
 use crate::report;
 use crate::sandboxes::report_silent;
 use kennel_core::{Result, Sweep, printable};
-use kennel_engine::{Action, Applied, Effect, Engine, Foreign, FoundLeftover, Plan, Unneeded};
+use kennel_engine::{Action, Applied, Effect, Engine, FoundLeftover, OrphanedProfile, Plan, Unneeded};
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
@@ -20,7 +20,8 @@ Examples:
 /// Removes and prints what is left of a sandbox whose creator was killed: directories and cgroups, and also helper
 /// programs of earlier versions. Compares sessions with the sandboxes that exist, and completes what was interrupted:
 /// sandboxes of removed sessions are removed (volumes stay), and lost sessions are marked. Other sandboxes are not removed,
-/// whether they run or not: see `kennel rm`. A provider that does not respond changes nothing.
+/// whether they run or not: see `kennel rm`. A provider that does not respond changes nothing. Sandboxes of profiles that
+/// no longer exist, and those of another database, are only reported.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Gc {
@@ -55,12 +56,23 @@ impl Gc {
                 foreign.sandbox
             ));
         }
+        let (orphans, _) = engine.orphaned_profiles().await?;
+        for orphan in &orphans {
+            let of = orphan.project.as_ref().map(|dir| format!(" of {}", dir.display())).unwrap_or_default();
+            report::warning(&format!(
+                "sandbox {} on {} belongs to profile {}{of}, which no longer exists; to remove it: kennel rm --force {}",
+                printable(&orphan.name),
+                orphan.provider,
+                printable(&orphan.profile),
+                printable(&orphan.name)
+            ));
+        }
         let failed = applied.iter().filter(|applied| applied.result.is_err()).count();
         let printed = if self.json {
-            print_json(&self.rows(&plan, &applied, &found))
+            print_json(&self.rows(&plan, &applied, &orphans, &found))
         } else {
             let mut lines = self.lines(&plan, &applied);
-            lines.extend(found.iter().map(|it| format!("{}: {}", it.provider, printable(&it.what.to_string()))));
+            lines.extend(found.iter().map(|leftover| Deed::of_leftover(leftover).line(self.dry_run)));
             if lines.is_empty() {
                 report::note(if self.dry_run { "there is nothing to do" } else { "there was nothing to do" });
                 0
@@ -73,21 +85,30 @@ impl Gc {
 
     fn lines(&self, plan: &Plan, applied: &[Applied]) -> Vec<String> {
         if self.dry_run {
-            return plan.actions.iter().map(words).collect();
+            return plan.actions.iter().map(|action| Deed::of(action).line(true)).collect();
         }
         let mut lines = Vec::new();
         for Applied { action, result } in applied {
             match result {
-                Ok(Effect::Done) => lines.push(words(action)),
+                Ok(Effect::Done) => lines.push(Deed::of(action).line(false)),
                 // Another process did it meanwhile, or the session has changed.
                 Ok(_) => {}
-                Err(error) => report::warning(&format!("{}: {error}", words(action))),
+                Err(error) => {
+                    let Deed { verb: [infinitive, _], to } = Deed::of(action);
+                    report::warning(&format!("could not {infinitive} {to}: {error}"));
+                }
             }
         }
         lines
     }
 
-    fn rows(&self, plan: &Plan, applied: &[Applied], found: &[FoundLeftover]) -> Vec<Value> {
+    fn rows(
+        &self,
+        plan: &Plan,
+        applied: &[Applied],
+        orphans: &[OrphanedProfile],
+        found: &[FoundLeftover],
+    ) -> Vec<Value> {
         let actions: Vec<Value> = if self.dry_run {
             plan.actions.iter().map(|action| json!(action)).collect()
         } else {
@@ -98,36 +119,66 @@ impl Gc {
             };
             applied.iter().map(row).collect()
         };
-        let foreign = |foreign: &Foreign| {
-            let mut row = json!(foreign);
-            row["action"] = json!("report_foreign");
+        let report = |mut row: Value, action: &str| {
+            row["action"] = json!(action);
             row
         };
+        let foreign = plan.foreign.iter().map(|foreign| report(json!(foreign), "report_foreign"));
+        let orphans = orphans.iter().map(|orphan| report(json!(orphan), "report_orphaned_profile"));
         let leftovers = found.iter().map(|leftover| json!(leftover));
-        actions.into_iter().chain(plan.foreign.iter().map(foreign)).chain(leftovers).collect()
+        actions.into_iter().chain(foreign).chain(orphans).chain(leftovers).collect()
     }
 }
 
-/// Describes what is done about a session.
-fn words(action: &Action) -> String {
-    let session = action.session();
-    match action {
-        Action::RemoveSandbox { provider, sandbox, why, .. } => {
-            let why = match why {
-                Unneeded::SessionGone => "its session was removed",
-                Unneeded::NotTheSessions => "its session has another one",
-                Unneeded::NotOpened => "its session could not be opened",
-                Unneeded::AutoRemove => "its session has ended",
-            };
-            format!("{}: sandbox {sandbox}: {why}", printable(provider))
+/// Something that is done, in words.
+struct Deed {
+    /// The verb, in the infinitive and in the past.
+    verb: [&'static str; 2],
+    /// What it is done to, and why.
+    to: String,
+}
+
+impl Deed {
+    fn new(infinitive: &'static str, past: &'static str, to: String) -> Self {
+        Self { verb: [infinitive, past], to }
+    }
+
+    /// What is done about a session.
+    fn of(action: &Action) -> Self {
+        let session = action.session();
+        let mark = |as_what: &str| Self::new("mark", "marked", format!("session {session} as {as_what}"));
+        let complete = |what: &str| Self::new("complete", "completed", format!("the {what} of session {session}"));
+        match action {
+            Action::RemoveSandbox { provider, sandbox, why, .. } => {
+                let why = match why {
+                    Unneeded::SessionGone => "its session was removed",
+                    Unneeded::NotTheSessions => "its session has another one",
+                    Unneeded::NotOpened => "its session could not be opened",
+                    Unneeded::AutoRemove => "its session has ended",
+                };
+                Self::new("remove", "removed", format!("sandbox {sandbox} of {}: {why}", printable(provider)))
+            }
+            Action::FinishRemoval { .. } => complete("removal"),
+            Action::FinishOpen { .. } => complete("start"),
+            Action::FinishStop { .. } => complete("stop"),
+            Action::DropStart { .. } => {
+                Self::new("withdraw", "withdrew", format!("the start of session {session}: it was interrupted"))
+            }
+            Action::RecordEnd { .. } => Self::new("record", "recorded", format!("the end of session {session}")),
+            Action::MarkRunning { .. } => mark("running"),
+            Action::FailOpen { .. } => mark("failed: it was never opened"),
+            Action::MarkLost { .. } => mark("failed: its sandbox is lost"),
         }
-        Action::FinishRemoval { .. } => format!("session {session}: complete its removal"),
-        Action::FinishOpen { .. } => format!("session {session}: complete its start"),
-        Action::FailOpen { .. } => format!("session {session}: it was never opened"),
-        Action::FinishStop { .. } => format!("session {session}: complete its stop"),
-        Action::DropStart { .. } => format!("session {session}: its start was interrupted"),
-        Action::MarkRunning { .. } => format!("session {session}: it is running"),
-        Action::RecordEnd { .. } => format!("session {session}: it has ended"),
-        Action::MarkLost { .. } => format!("session {session}: its sandbox is lost"),
+    }
+
+    /// The removal of what a killed program left.
+    fn of_leftover(leftover: &FoundLeftover) -> Self {
+        let what = printable(&leftover.what.to_string());
+        Self::new("remove", "removed", format!("{what} of {}", leftover.provider))
+    }
+
+    fn line(&self, dry_run: bool) -> String {
+        let [infinitive, past] = self.verb;
+        if dry_run { format!("would {infinitive} {}", self.to) } else { format!("{past} {}", self.to) }
     }
 }

@@ -1,9 +1,8 @@
 //! `kennel ls`.
 
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, table};
 use crate::report;
 use crate::sandboxes::report_silent;
-use comfy_table::{Table, presets};
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
 use kennel_core::{Error, Result, printable};
@@ -138,34 +137,28 @@ impl Ls {
             let ids: Vec<&str> = found.iter().map(|sandbox| sandbox.id.as_str()).collect();
             if ids.is_empty() { 0 } else { print(&ids.join("\n")) }
         } else {
-            print(&table(&found))
+            print(&sandboxes_table(&found))
         }
     }
 }
 
-fn table(found: &[SandboxInfo]) -> String {
+fn sandboxes_table(found: &[SandboxInfo]) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["ID", "NAME", "PROVIDER", "STATUS", "CREATED", "IMAGE"]);
-    for sandbox in found {
+    let row = |sandbox: &SandboxInfo| {
         let status = match (sandbox.status, sandbox.exit_code) {
             (Status::Stopped, Some(code)) => format!("stopped ({code})"),
             (status, _) => status.to_string(),
         };
-        table.add_row([
+        [
             sandbox.id.to_string(),
             if sandbox.name == sandbox.id.as_str() { "-".to_owned() } else { printable(&sandbox.name) },
             printable(&sandbox.provider),
             status,
             ago(now.saturating_sub(Duration::from_millis(sandbox.created_ms))),
             sandbox.image.as_deref().map_or("-".to_owned(), printable),
-        ]);
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 3));
-    }
-    table.trim_fmt()
+        ]
+    };
+    table(["ID", "NAME", "PROVIDER", "STATUS", "CREATED", "IMAGE"], found.iter().map(row))
 }
 
 /// Returns how long ago something was, as text.

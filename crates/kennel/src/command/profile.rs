@@ -69,7 +69,7 @@ impl Profile {
 }
 
 /// Returns the profiles, and prints the warnings about settings.
-fn profiles(engine: &Engine) -> Result<Profiles<'_>> {
+pub(crate) fn profiles(engine: &Engine) -> Result<Profiles<'_>> {
     let profiles = engine.profiles()?;
     crate::sandboxes::warn(profiles.settings());
     Ok(profiles)

@@ -1,6 +1,6 @@
 //! `kennel rename`.
 
-use super::each::each;
+use super::each::{SANDBOX_ID, each};
 use crate::completion::sandboxes;
 use kennel_engine::Engine;
 
@@ -25,10 +25,10 @@ pub(crate) struct Rename {
 
 impl Rename {
     pub(crate) async fn run(self, engine: &Engine) -> u8 {
-        each(&[self.id], self.json, async |name| {
+        each(&[self.id], self.json, SANDBOX_ID, async |name| {
             let sandbox = crate::sandboxes::find(engine, name).await?;
             sandbox.rename(&self.name).await?;
-            Ok(sandbox.id().clone())
+            Ok(sandbox.id().to_string())
         })
         .await
     }

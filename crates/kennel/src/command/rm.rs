@@ -1,6 +1,6 @@
 //! `kennel rm`.
 
-use super::each::each;
+use super::each::{SANDBOX_ID, each};
 use crate::completion::sandboxes;
 use kennel_core::RemoveOptions;
 use kennel_engine::Engine;
@@ -32,10 +32,10 @@ pub(crate) struct Rm {
 impl Rm {
     pub(crate) async fn run(self, engine: &Engine) -> u8 {
         let options = RemoveOptions { volumes: self.volumes, force: self.force };
-        each(&self.ids, self.json, async |name| {
+        each(&self.ids, self.json, SANDBOX_ID, async |name| {
             let sandbox = crate::sandboxes::find(engine, name).await?;
             sandbox.remove(options).await?;
-            Ok(sandbox.id().clone())
+            Ok(sandbox.id().to_string())
         })
         .await
     }

@@ -13,7 +13,7 @@ use crate::sandboxes::{choose, settings};
 use kennel_config::SandboxOverrides;
 use kennel_core::{Error, Keeper, Result, Sandbox};
 use kennel_engine::{Engine, Settings, discard};
-use kennel_types::{ErrorCode, ExecSpec, GitProtection, SandboxSpec, Support};
+use kennel_types::{Command, ErrorCode, ExecSpec, GitProtection, SandboxSpec, Support};
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
@@ -137,14 +137,15 @@ impl Run {
         record: &mut CommandReport,
     ) -> Result<Ending> {
         let mut given = self.sandbox.overrides(engine, settings)?;
-        let (env, workdir, user) = (std::mem::take(&mut given.env), given.workdir.take(), given.user.take());
+        let mut spec = ExecSpec::new(Command::LoginShell);
+        (spec.env, spec.cwd, spec.user) = (std::mem::take(&mut given.env), given.workdir.take(), given.user.take());
         if given != SandboxOverrides::default() || self.keep || self.rm {
             let message = format!("the options describe a new sandbox, but the command runs in that of profile {name}");
             return Err(Error::new(ErrorCode::InvalidConfig, message)
                 .hint(format!("kennel profile edit {name}, or use --no-profile for a new sandbox")));
         }
         let (program, timeout, json) = (&self.program, self.timeout, self.json);
-        InProfile { name, program, env, workdir, user, timeout, json, how: "kennel run" }.run(engine, record).await
+        InProfile { name, program, spec, timeout, json, how: "kennel run" }.run(engine, record).await
     }
 
     /// Starts the sandbox and runs the command. Stores the connection to the keeper in `line`.

@@ -61,7 +61,7 @@ impl SessionCommand {
         };
         let done = match self.action {
             Action::Exec(command) => return command.run(engine).await,
-            Action::Create(command) => command.run(engine).await,
+            Action::Create(command) => Box::pin(command.run(engine)).await,
             Action::Ls(command) => command.run(engine).await,
             Action::Show(command) => command.run(engine).await,
             Action::Events(command) => command.run(engine).await,

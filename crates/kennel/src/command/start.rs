@@ -1,6 +1,6 @@
 //! `kennel start`.
 
-use super::each::each;
+use super::each::{SANDBOX_ID, each};
 use crate::completion::sandboxes;
 use crate::lifecycle::Deadline;
 use crate::report;
@@ -27,11 +27,11 @@ pub(crate) struct Start {
 
 impl Start {
     pub(crate) async fn run(self, engine: &Engine) -> u8 {
-        each(&self.ids, self.json, async |name| {
+        each(&self.ids, self.json, SANDBOX_ID, async |name| {
             let mut deadline = Deadline::begin(None)?;
             let sandbox = deadline.unless_ended(crate::sandboxes::find(engine, name)).await?;
             match deadline.unless_ended(sandbox.start()).await {
-                Ok(()) => Ok(sandbox.id().clone()),
+                Ok(()) => Ok(sandbox.id().to_string()),
                 Err(error) => {
                     // The start was interrupted, so the sandbox is stopped again, unless it was already running.
                     if error.code() == ErrorCode::Aborted

@@ -80,7 +80,7 @@ fn repository_is_cloned(kennel: &Kennel) {
 fn failed_clone_leaves_nothing(kennel: &Kennel) {
     let server = GitServer::public();
     let stderr = clone(kennel, "missing", &server.missing_url()).fails(125);
-    assert_eq!(stderr.matches("not found").count(), 1, "git's error is printed once: {stderr}");
+    assert_eq!(stderr.matches("fatal: repository").count(), 1, "git's error is printed once: {stderr}");
     assert!(stderr.contains(&server.missing_url()), "{stderr}");
     let shown = show(kennel, "missing");
     assert_eq!((&shown["state"], &shown["cause"]), (&"failed".into(), &"start_failed".into()), "{shown}");

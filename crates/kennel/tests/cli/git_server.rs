@@ -39,7 +39,13 @@ impl Held {
 struct Rules {
     /// What clients must send in the header `Authorization`.
     authorization: Option<String>,
-    hold: Option<Arc<Mutex<(SyncSender<()>, Receiver<()>)>>>,
+    hold: Option<Arc<Hold>>,
+}
+
+/// The server's side of [`Held`].
+struct Hold {
+    arriving: SyncSender<()>,
+    going_on: Mutex<Receiver<()>>,
 }
 
 impl GitServer {
@@ -56,7 +62,7 @@ impl GitServer {
     /// Starts a server that demands a user name and a password, and holds the first transfer.
     pub(crate) fn held(user: &str, password: &str) -> (Self, Held) {
         let ((arriving, arrived), (go_on, going_on)) = (sync_channel(1), sync_channel(1));
-        let hold = Some(Arc::new(Mutex::new((arriving, going_on))));
+        let hold = Some(Arc::new(Hold { arriving, going_on: Mutex::new(going_on) }));
         let rules = Rules { authorization: Some(basic(user, password)), hold };
         (Self::start(rules), Held { arrived, go_on })
     }
@@ -159,10 +165,9 @@ fn serve(connection: &TcpStream, root: &Path, rules: &Rules) {
         return;
     }
     if let (Some(hold), "POST") = (&rules.hold, request.method.as_str()) {
-        let (arriving, going_on) = &*hold.lock().unwrap();
-        // The second transfer, if there is one, is not held: nobody listens any more.
-        if arriving.send(()).is_ok() {
-            let _ = going_on.recv();
+        // The test may be over, and nobody listens any more.
+        if hold.arriving.send(()).is_ok() {
+            let _ = hold.going_on.lock().unwrap().recv();
         }
     }
     let output = backend(&request, root);
@@ -170,10 +175,7 @@ fn serve(connection: &TcpStream, root: &Path, rules: &Rules) {
     let headers = String::from_utf8_lossy(&output[..end]).into_owned();
     let status = headers.lines().find_map(|line| line.strip_prefix("Status: ")).unwrap_or("200 OK").to_owned();
     let body = &output[end + 4..];
-    let head = format!(
-        "HTTP/1.1 {status}\r\n{headers}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
+    let head = format!("HTTP/1.1 {status}\r\n{headers}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
     let _ = connection.write_all(head.as_bytes()).and_then(|()| connection.write_all(body));
 }
 

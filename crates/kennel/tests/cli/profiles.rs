@@ -67,6 +67,7 @@ fn sandbox_of(kennel: &Kennel, name: &str) -> Value {
 
 fn delete(kennel: &Kennel, name: &str) {
     assert_eq!(profile(kennel, &["delete", "--force", "--volumes", name]).ok(), name);
+    assert!(!kennel.home.path().join(format!("data/profiles/.{name}.lock")).exists(), "its lock is gone");
     assert_eq!(kennel.kennel(&["ls", "--all", "--ids"]).ok(), "");
 }
 
@@ -288,6 +289,100 @@ fn restart_applies_changes_and_keeps_volumes(kennel: &Kennel) {
     assert_ne!(sandbox_of(kennel, "change"), id);
     assert_eq!(sh(kennel, "change", "echo $ADDED; cat /.data/file").ok(), "1\nkept");
     delete(kennel, "change");
+}
+
+#[test]
+fn profile_sizes_have_units() {
+    let kennel = Kennel::on("native");
+    create(&kennel, "sized", &["--memory", "512m", "--disk", "1000000", "--network", "none"]);
+    let shown = profile(&kennel, &["show", "sized"]).json();
+    assert_eq!((&shown["memory"], &shown["disk"]), (&"512MiB".into(), &"1000000".into()), "{shown}");
+    let exact = profile(&kennel, &["show", "--json", "sized"]).json();
+    assert_eq!((&exact["memory"], &exact["disk"]), (&536_870_912.into(), &1_000_000.into()), "{exact}");
+    // Both are accepted where a profile is read.
+    let (file, words) = (kennel.home.path().join("sized.json"), ["edit", "sized", "--file"]);
+    std::fs::write(&file, r#"{ "memory": "512MiB", "network": "none" }"#).unwrap();
+    profile(&kennel, &[&words[..], &[file.to_str().unwrap()]].concat()).ok();
+    assert_eq!(profile(&kennel, &["show", "sized"]).json()["memory"], "512MiB");
+    delete(&kennel, "sized");
+}
+
+#[test]
+fn image_command_needs_an_image() {
+    let kennel = Kennel::on("native");
+    let refused = profile(&kennel, &["create", "none", "--image-command"]).fails(125);
+    assert!(refused.contains("there is no image") && refused.contains("--image IMAGE"), "{refused}");
+    assert!(profile(&kennel, &["show", "none"]).fails(125).contains("there is no profile none"));
+    create(&kennel, "none", &["--network", "none"]);
+    assert!(profile(&kennel, &["edit", "none", "--image-command"]).fails(125).contains("there is no image"));
+    let refused = kennel.kennel(&["session", "create", "--image-command"]).fails(125);
+    assert!(refused.contains("--image-command needs an image"), "{refused}");
+    delete(&kennel, "none");
+}
+
+/// A profile that is removed from a settings file leaves a sandbox. It is reported, and never removed.
+#[test]
+fn sandbox_without_a_profile_is_reported() {
+    let kennel = Kennel::on("native");
+    let user = kennel.home.path().join("config/config.toml");
+    std::fs::create_dir_all(user.parent().unwrap()).unwrap();
+    std::fs::write(&user, "[container.profiles.mine]\nnetwork = \"none\"\n").unwrap();
+    project(&kennel, "[container.profiles.dev]\nnetwork = \"none\"\n");
+    create(&kennel, "own", &["--network", "none"]);
+    for name in ["mine", "dev", "own"] {
+        profile(&kennel, &["start", name]).ok();
+    }
+    let gc = |words: &[&str]| kennel.kennel(&[&["gc"], words].concat());
+    assert_eq!((gc(&[]).stderr.as_str(), gc(&["--json"]).json()), ("", serde_json::json!([])), "all are defined");
+    let names: Vec<String> = ["mine", "dev"]
+        .map(|name| profile(&kennel, &["status", "--json", name]).json()["sandboxId"].to_string())
+        .into();
+    std::fs::write(&user, "").unwrap();
+    project(&kennel, "");
+    let stderr = gc(&[]).stderr;
+    let project = kennel.here().canonicalize().unwrap();
+    let told = format!("belongs to profile dev of {}, which no longer exists", project.display());
+    assert!(stderr.contains(&told) && stderr.contains("kennel rm --force profile-dev-"), "{stderr}");
+    assert!(stderr.contains("kennel rm --force profile-mine\n") && !stderr.contains("own"), "{stderr}");
+    let rows = gc(&["--json", "--dry-run"]).json();
+    let actions: Vec<&Value> = rows.as_array().unwrap().iter().map(|row| &row["action"]).collect();
+    assert_eq!(actions, ["report_orphaned_profile"; 2], "{rows}");
+    assert_eq!(kennel.kennel(&["ls", "--ids"]).ok().lines().count(), 3, "nothing is removed");
+    for id in names {
+        kennel.kennel(&["rm", "--force", id.trim_matches('"')]).ok();
+    }
+    assert_eq!(gc(&[]).stderr, "");
+    delete(&kennel, "own");
+}
+
+/// A profile of the user's own settings that names no workspace is for the directory in which it is used first.
+#[test]
+fn first_use_chooses_the_workspace() {
+    let kennel = Kennel::on("native");
+    let user = kennel.home.path().join("config/config.toml");
+    std::fs::create_dir_all(user.parent().unwrap()).unwrap();
+    let settings = "[container]\ndefaultProfile = \"mine\"\n[container.profiles.mine]\nnetwork = \"none\"\n";
+    std::fs::write(&user, settings).unwrap();
+    let other = kennel.home.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let there = |words: &[&str]| {
+        let mut call = kennel.call(words);
+        call.current_dir(&other);
+        finish(call, None)
+    };
+    assert_eq!(kennel.kennel(&["run", "--", "pwd"]).ok(), "/workspace");
+    let refused = there(&["run", "--", "pwd"]).fails(125);
+    assert!(refused.contains("where it was used first") && refused.contains("kennel profile edit mine"), "{refused}");
+    // The user chooses another directory, and the next restart applies it.
+    there(&["profile", "edit", "mine", "--workspace", "."]).ok();
+    there(&["profile", "restart", "mine"]).ok();
+    assert_eq!(there(&["run", "-c", "pwd; touch here"]).ok(), "/workspace");
+    assert!(other.join("here").exists());
+    // Deleting it forgets the choice, and the settings apply again.
+    there(&["profile", "delete", "--force", "mine"]).ok();
+    assert_eq!(kennel.kennel(&["run", "--", "pwd"]).ok(), "/workspace");
+    let id = profile(&kennel, &["status", "--json", "mine"]).json()["sandboxId"].to_string();
+    kennel.kennel(&["rm", "--force", id.trim_matches('"')]).ok();
 }
 
 /// Settings of a project, for `kennel.toml`.

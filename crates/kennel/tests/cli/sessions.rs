@@ -92,13 +92,15 @@ fn result_outlives_the_sandbox(kennel: &Kennel) {
 
 fn lost_sandbox_is_noticed(kennel: &Kennel) {
     create(kennel, &["--name", "lost"]).ok();
-    let sandbox = show(kennel, "lost")["sandbox"].as_str().unwrap().to_owned();
-    kennel.kennel(&["rm", "--force", &sandbox]).ok();
-    let planned = kennel.kennel(&["gc", "--dry-run"]).ok();
-    assert!(planned.contains("its sandbox is lost"), "{planned}");
+    let shown = show(kennel, "lost");
+    kennel.kennel(&["rm", "--force", shown["sandbox"].as_str().unwrap()]).ok();
+    let what = format!("session {} as failed: its sandbox is lost", shown["id"].as_str().unwrap());
     // A dry run changes nothing, and prints what is done later.
-    assert_eq!(kennel.kennel(&["gc", "--dry-run"]).ok(), planned);
-    assert_eq!(kennel.kennel(&["gc"]).ok(), planned);
+    for _ in 0..2 {
+        assert_eq!(kennel.kennel(&["gc", "--dry-run"]).ok(), format!("would mark {what}"));
+    }
+    assert_eq!(kennel.kennel(&["gc"]).ok(), format!("marked {what}"));
+    assert_eq!(kennel.kennel(&["gc"]).ok(), "");
     let shown = show(kennel, "lost");
     assert_eq!((&shown["state"], &shown["cause"]), (&"failed".into(), &"lost".into()), "{shown}");
     session(kennel, &["rm", "lost"]).ok();
@@ -142,6 +144,68 @@ fn plain_commands_never_open_the_database() {
     // The control: a command that opens it notices.
     session(&kennel, &["ls"]).fails(125);
     assert!(!database.exists() || std::fs::read(&database).unwrap() != b"this is no database");
+}
+
+#[test]
+fn several_sessions_are_removed_at_once() {
+    let kennel = Kennel::on("local");
+    for name in ["one", "two", "three"] {
+        create(&kennel, &["--name", name]).ok();
+    }
+    let done = session(&kennel, &["rm", "--force", "one", "missing", "two"]);
+    assert_eq!((done.status, done.text().as_str()), (125, "one\ntwo\n"), "a failure does not stop the others");
+    assert!(done.stderr.contains("there is no session missing"), "{done:?}");
+    let rows = session(&kennel, &["rm", "--force", "--json", "three", "three"]).json();
+    assert_eq!((&rows[0]["removed"], &rows[0]["error"]), (&"three".into(), &Value::Null), "{rows}");
+    assert_eq!((&rows[1]["removed"], &rows[1]["error"]["code"]), (&Value::Null, &"not_found".into()), "{rows}");
+    assert_eq!(session(&kennel, &["ls", "--json"]).json(), serde_json::json!([]));
+}
+
+#[test]
+fn events_have_a_header_and_their_time() {
+    let kennel = Kennel::on("local");
+    create(&kennel, &["--name", "fix"]).ok();
+    let text = session(&kennel, &["events", "fix"]).ok();
+    let cells = |line| str::split(line, "   ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+    let rows: Vec<Vec<&str>> = text.lines().map(cells).collect();
+    assert_eq!(rows[0], ["NUMBER", "TIME (UTC)", "SESSION", "STATE", "CAUSE"], "{text}");
+    let shape: String = rows[1].concat().chars().map(|char| if char.is_ascii_digit() { '0' } else { char }).collect();
+    assert!(shape.contains("0000-00-00 00:00:00") && text.contains("- -> creating"), "{text}");
+    session(&kennel, &["rm", "--force", "fix"]).ok();
+}
+
+/// A session that is made from a profile has its settings, and not its sandbox.
+#[test]
+fn session_is_made_from_a_profile() {
+    let kennel = Kennel::on("native");
+    let profile = |words: &[&str]| kennel.kennel(&[&["profile"], words].concat());
+    profile(&["create", "dev", "-e", "COLOUR=blue", "-e", "SIZE=1", "--network", "none", "--keep-alive=false"]).ok();
+    create(&kennel, &["--profile", "dev", "--name", "fix", "-e", "SIZE=2"]).ok();
+    assert_eq!(session(&kennel, &["exec", "fix", "-c", "echo $COLOUR $SIZE; pwd"]).ok(), "blue 2\n/workspace");
+    let shown = show(&kennel, "fix");
+    let expected = (&"dev".into(), &kennel.here().to_str().unwrap().into());
+    assert_eq!((&shown["profile"], &shown["workspace"]), expected, "{shown}");
+    // The profile does not take the session's sandbox for its own, also if its own is missing.
+    assert_eq!(profile(&["status", "--json", "dev"]).json()["sandboxId"], Value::Null);
+    assert_eq!(profile(&["exec", "dev", "-c", "echo $SIZE"]).ok(), "1");
+    assert_ne!(profile(&["status", "--json", "dev"]).json()["sandboxId"], shown["sandbox"]);
+    profile(&["delete", "--force", "dev"]).ok();
+    assert_eq!(session(&kennel, &["exec", "fix", "-c", "echo $SIZE"]).ok(), "2", "the session does not need it");
+    assert_eq!(kennel.kennel(&["gc"]).stderr, "", "and is not reported");
+    session(&kennel, &["rm", "--force", "fix"]).ok();
+
+    // From elsewhere, its workspace would be a surprise. Another one can be chosen.
+    profile(&["create", "dev", "--network", "none"]).ok();
+    let elsewhere = |words: &[&str]| {
+        let mut call = kennel.call(&[&["session", "create", "--profile", "dev"], words].concat());
+        call.current_dir(kennel.home.path());
+        crate::support::finish(call, None)
+    };
+    assert!(elsewhere(&[]).fails(125).contains("profile dev is for"));
+    elsewhere(&["--own-workspace", "--name", "own"]).ok();
+    session(&kennel, &["rm", "--force", "own"]).ok();
+    assert!(create(&kennel, &["--profile", "none"]).fails(125).contains("there is no profile none"));
+    profile(&["delete", "--force", "dev"]).ok();
 }
 
 #[test]

@@ -2,9 +2,8 @@
 
 use super::ImageJson;
 use crate::command::ls::ago;
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, table};
 use crate::report;
-use comfy_table::{Table, presets};
 use kennel_core::{Result, printable};
 use kennel_engine::Engine;
 use kennel_image::Image;
@@ -72,7 +71,7 @@ impl Ls {
             ids.dedup();
             ids
         } else if self.format.is_empty() {
-            return Ok(print(&table(&images)));
+            return Ok(print(&images_table(&images)));
         } else {
             let cells =
                 |image: &Image| self.format.iter().map(|column| column.cell(image)).collect::<Vec<_>>().join("\t");
@@ -82,22 +81,16 @@ impl Ls {
     }
 }
 
-fn table(images: &[Image]) -> String {
+fn images_table(images: &[Image]) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["NAME", "ID", "CREATED", "SIZE"]);
-    for image in images {
+    let row = |image: &Image| {
         let created = image.created.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
-        table.add_row([
+        [
             printable(&image.reference.familiar()),
             image.id.short(),
             created.map_or("-".to_owned(), |seconds| ago(now.saturating_sub(Duration::from_secs(seconds)))),
             format_bytes(image.size),
-        ]);
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 3));
-    }
-    table.trim_fmt()
+        ]
+    };
+    table(["NAME", "ID", "CREATED", "SIZE"], images.iter().map(row))
 }

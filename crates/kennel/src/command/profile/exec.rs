@@ -6,12 +6,11 @@ use crate::command::exec::InSandbox;
 use crate::completion;
 use crate::interact::Ending;
 use crate::lifecycle::Deadline;
-use crate::options::{EnvironmentOptions, Patience, ProgramOptions};
+use crate::options::{ExecOptions, Patience, ProgramOptions};
 use crate::result::{CommandReport, Phase};
 use kennel_core::{Result, Sandbox};
 use kennel_engine::Engine;
-use kennel_types::{Command, ErrorCode, ExecSpec};
-use std::collections::BTreeMap;
+use kennel_types::{ErrorCode, ExecSpec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,25 +33,13 @@ pub(super) struct Exec {
     name: String,
     #[command(flatten)]
     program: ProgramOptions,
-    /// Working directory [default: the current one, seen from inside]
-    #[arg(short, long, value_name = "DIR")]
-    workdir: Option<String>,
     #[command(flatten)]
-    env: EnvironmentOptions,
-    /// User to run as: a name or number, optionally with :group
-    #[arg(short, long)]
-    user: Option<String>,
-    /// Time limit for the command, for example 30s or 2h, or `none`
-    #[arg(long, value_name = "TIME")]
-    timeout: Option<Patience>,
-    /// Collect the output and print one JSON object
-    #[arg(long, conflicts_with = "tty")]
-    json: bool,
+    options: ExecOptions,
 }
 
 impl Exec {
     pub(super) async fn run(self, engine: &Engine) -> u8 {
-        let mut record = CommandReport::begin(self.json);
+        let mut record = CommandReport::begin(self.options.json);
         let outcome = Box::pin(self.outcome(engine, &mut record)).await;
         record.conclude(outcome, Ok(()))
     }
@@ -62,11 +49,9 @@ impl Exec {
         InProfile {
             name: &self.name,
             program: &self.program,
-            env: self.env.read()?,
-            workdir: self.workdir.clone(),
-            user: self.user.clone(),
-            timeout: self.timeout,
-            json: self.json,
+            spec: self.options.spec()?,
+            timeout: self.options.timeout,
+            json: self.options.json,
             how: &how,
         }
         .run(engine, record)
@@ -78,9 +63,8 @@ impl Exec {
 pub(crate) struct InProfile<'a> {
     pub(crate) name: &'a str,
     pub(crate) program: &'a ProgramOptions,
-    pub(crate) env: BTreeMap<String, String>,
-    pub(crate) workdir: Option<String>,
-    pub(crate) user: Option<String>,
+    /// The specification without the program and the time limit.
+    pub(crate) spec: ExecSpec,
     pub(crate) timeout: Option<Patience>,
     pub(crate) json: bool,
     /// How this command was called, for hints.
@@ -113,13 +97,10 @@ impl InProfile<'_> {
         record.ended(Phase::Connect);
         let profiles = engine.profiles()?;
         let profile = profiles.get(self.name)?;
-        let mut spec = ExecSpec::new(Command::LoginShell);
-        spec.env.clone_from(&self.env);
-        spec.user.clone_from(&self.user);
-        spec.cwd = match &self.workdir {
-            Some(dir) => Some(dir.clone()),
-            None => profiles.directory_inside(&profile, &sandbox)?,
-        };
+        let mut spec = self.spec.clone();
+        if spec.cwd.is_none() {
+            spec.cwd = profiles.directory_inside(&profile, &sandbox)?;
+        }
         spec.timeout = match self.timeout {
             Some(Patience(limit)) => limit,
             None => command_limit(&profile.overrides).or_else(|| {

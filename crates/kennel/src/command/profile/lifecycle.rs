@@ -63,6 +63,13 @@ pub(super) async fn start(engine: &Engine, name: &str, pull: Option<Pull>) -> Re
 
 /// Tells the user if the sandbox differs from what the profile says by now.
 pub(super) fn report_changes(name: &str, started: &Started) {
+    if let Some(workspace) = &started.chosen_workspace {
+        report::note(&format!(
+            "profile {name} names no workspace: from now on it is for {}; to choose another: \
+             kennel profile edit {name} --workspace DIR",
+            workspace.display()
+        ));
+    }
     if started.profile_changed {
         report::note(&format!(
             "profile {name} has changed since its sandbox was created; to apply it: kennel profile restart {name}"

@@ -2,9 +2,8 @@
 
 use super::profiles;
 use crate::completion;
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, table};
 use crate::report;
-use comfy_table::{Table, presets};
 use kennel_core::{Error, Result, printable};
 use kennel_engine::profiles::ProfileUse;
 use kennel_engine::{Engine, Profiles};
@@ -74,13 +73,17 @@ impl Status {
 
 /// Show a profile as JSON
 ///
-/// Prints the settings of the profile, where they come from, and what is known about its sandbox.
+/// Prints the settings of the profile, where they come from, and what is known about its sandbox. Sizes have a unit;
+/// with --json they are numbers of bytes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = SHOW_EXAMPLES)]
 pub(super) struct Show {
     /// Name of the profile
     #[arg(add = completion::profiles())]
     name: String,
+    /// Print sizes in bytes, for programs
+    #[arg(long)]
+    json: bool,
 }
 
 impl Show {
@@ -92,6 +95,13 @@ impl Show {
             (serde_json::to_value(&profile.overrides), &mut shown)
         {
             entries.extend(settings);
+        }
+        if !self.json {
+            for (key, size) in [("memory", profile.overrides.memory), ("disk", profile.overrides.disk)] {
+                if let Some(size) = size {
+                    shown[key] = json!(size.to_string());
+                }
+            }
         }
         shown["settingsFile"] = json!(profile.settings_file);
         shown["project"] = json!(profile.project);
@@ -110,34 +120,31 @@ async fn all(profiles: &Profiles<'_>, json: bool) -> Result<u8> {
         let rows: Vec<Value> = rows.iter().map(|(name, found)| row(name, found.as_ref())).collect();
         return Ok(print_json(&rows));
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["NAME", "STATUS", "PROVIDER", "IMAGE", "WORKSPACE"]);
-    for (name, found) in &rows {
-        let or_dash = |text: Option<String>| text.map_or("-".to_owned(), |text| printable(&text));
-        table.add_row(match found {
-            Ok(found) => {
-                let overrides = &found.profile.overrides;
-                [
-                    printable(name),
-                    found.status.to_string(),
-                    or_dash(found.profile.state.provider.map(|kind| kind.name().to_owned())),
-                    or_dash(overrides.image.clone()),
-                    or_dash(overrides.workspace.as_ref().map(|dir| dir.display().to_string())),
-                ]
+    let cells =
+        |(name, found): &(String, Result<ProfileUse>)| {
+            let or_dash = |text: Option<String>| text.map_or("-".to_owned(), |text| printable(&text));
+            match found {
+                Ok(found) => {
+                    let overrides = &found.profile.overrides;
+                    [
+                        printable(name),
+                        found.status.to_string(),
+                        or_dash(found.profile.state.provider.map(|kind| kind.name().to_owned())),
+                        or_dash(overrides.image.as_ref().map(|image| {
+                            if found.image_changed { format!("{image} (changed)") } else { image.clone() }
+                        })),
+                        or_dash(overrides.workspace.as_ref().map(|dir| dir.display().to_string())),
+                    ]
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    let reason = error.lines().next().unwrap_or_default();
+                    report::warning(&format!("profile {}: {}", printable(name), reason.trim_end_matches(':')));
+                    [printable(name), "unknown".to_owned(), "-".to_owned(), "-".to_owned(), "-".to_owned()]
+                }
             }
-            Err(error) => {
-                let error = error.to_string();
-                let reason = error.lines().next().unwrap_or_default();
-                report::warning(&format!("profile {}: {}", printable(name), reason.trim_end_matches(':')));
-                [printable(name), "unknown".to_owned(), "-".to_owned(), "-".to_owned(), "-".to_owned()]
-            }
-        });
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 3));
-    }
-    Ok(print(&table.trim_fmt()))
+        };
+    Ok(print(&table(["NAME", "STATUS", "PROVIDER", "IMAGE", "WORKSPACE"], rows.iter().map(cells))))
 }
 
 fn row(name: &str, found: Result<&ProfileUse, &Error>) -> Value {

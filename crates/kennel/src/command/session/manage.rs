@@ -1,18 +1,19 @@
 //! `kennel session exec`, `start`, `stop`, `rm` and `adopt`.
 
 use super::{print_session, sessions};
+use crate::command::each::each;
 use crate::command::exec::InSandbox;
 use crate::interact::Ending;
 use crate::lifecycle::Deadline;
 use crate::next_step::Hint;
-use crate::options::{EnvironmentOptions, Patience, ProgramOptions};
+use crate::options::{ExecOptions, Patience, ProgramOptions};
 use crate::output::{print, print_json};
 use crate::progress::while_waiting;
 use crate::report;
 use crate::result::{CommandReport, Phase};
 use kennel_core::{Error, RemoveOptions, Result, Sandbox, printable};
 use kennel_engine::{Engine, STOP_GRACE, Settings};
-use kennel_types::{Command, ErrorCode, ExecSpec};
+use kennel_types::{ErrorCode, ExecSpec};
 
 const EXEC_EXAMPLES: &str = "\
 Examples:
@@ -34,7 +35,8 @@ Examples:
 const RM_EXAMPLES: &str = "\
 Examples:
   kennel session rm fix
-  kennel session rm --force --volumes fix";
+  kennel session rm --force --volumes fix job
+  kennel session rm $(kennel session ls --state failed --json | jq -r '.[].id')";
 
 const ADOPT_EXAMPLES: &str = "\
 Examples:
@@ -51,25 +53,13 @@ pub(super) struct Exec {
     id: String,
     #[command(flatten)]
     program: ProgramOptions,
-    /// Working directory [default: that of the sandbox]
-    #[arg(short, long, value_name = "DIR")]
-    workdir: Option<String>,
     #[command(flatten)]
-    env: EnvironmentOptions,
-    /// User to run as: a name or number, optionally with :group
-    #[arg(short, long)]
-    user: Option<String>,
-    /// Time limit for the command, for example 30s or 2h, or `none`
-    #[arg(long, value_name = "TIME")]
-    timeout: Option<Patience>,
-    /// Collect the output and print one JSON object
-    #[arg(long, conflicts_with = "tty")]
-    json: bool,
+    options: ExecOptions,
 }
 
 impl Exec {
     pub(super) async fn run(self, engine: &Engine) -> u8 {
-        let mut record = CommandReport::begin(self.json);
+        let mut record = CommandReport::begin(self.options.json);
         let outcome = self.outcome(engine, &mut record).await;
         record.conclude(outcome, Ok(()))
     }
@@ -78,7 +68,9 @@ impl Exec {
         let mut deadline = Deadline::begin(None)?;
         let (sandbox, spec) = deadline.unless_ended(self.connect(engine, record)).await?;
         let how = format!("kennel session exec {}", self.id);
-        InSandbox { program: &self.program, spec, json: self.json, how: &how }.run(&sandbox, deadline, record).await
+        InSandbox { program: &self.program, spec, json: self.options.json, how: &how }
+            .run(&sandbox, deadline, record)
+            .await
     }
 
     async fn connect(&self, engine: &Engine, record: &mut CommandReport) -> Result<(Sandbox, ExecSpec)> {
@@ -87,14 +79,8 @@ impl Exec {
         record.sandbox = Some(sandbox.id().clone());
         sandbox.keeper().await?;
         record.ended(Phase::Connect);
-        let mut spec = ExecSpec::new(Command::LoginShell);
-        spec.env = self.env.read()?;
-        spec.cwd.clone_from(&self.workdir);
-        spec.user.clone_from(&self.user);
-        spec.timeout = match self.timeout {
-            Some(Patience(limit)) => limit,
-            None => Settings::command_timeout(engine.caller(), &engine.directories()?)?,
-        };
+        let mut spec = self.options.spec()?;
+        spec.timeout = self.options.limit(|| Settings::command_timeout(engine.caller(), &engine.directories()?))?;
         record.timeout = spec.timeout;
         Ok((sandbox, spec))
     }
@@ -145,22 +131,23 @@ impl Stop {
     }
 }
 
-/// Remove a session
+/// Remove sessions
 ///
-/// Removes its sandbox and its record. Its workspace and its events are kept, and so are its volumes, unless --volumes is
-/// given.
+/// Removes their sandboxes and their records. Their workspaces and events are kept, and so are their volumes, unless
+/// --volumes is given. A failure for one does not stop the others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RM_EXAMPLES)]
 pub(super) struct Rm {
-    /// Id or name of the session
-    id: String,
-    /// Also remove a running session
+    /// Ids or names of the sessions
+    #[arg(value_name = "ID", required = true)]
+    ids: Vec<String>,
+    /// Also remove running sessions
     #[arg(short, long)]
     force: bool,
-    /// Also remove its volumes
+    /// Also remove their volumes
     #[arg(long)]
     volumes: bool,
-    /// Print a JSON object
+    /// Print a JSON array
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -169,12 +156,12 @@ impl Rm {
     pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
         let sessions = sessions(engine).await?;
         let options = RemoveOptions { volumes: self.volumes, force: self.force };
-        while_waiting("removing the session", sessions.remove(&self.id, options)).await?;
-        Ok(if self.json {
-            print_json(&serde_json::json!({ "removed": self.id, "error": null }))
-        } else {
-            print(&printable(&self.id))
-        })
+        let remove = async |name: &str| {
+            let removing = Box::pin(sessions.remove(name, options));
+            while_waiting(&format!("removing session {name}"), removing).await?;
+            Ok(printable(name))
+        };
+        Ok(each(&self.ids, self.json, "removed", remove).await)
     }
 }
 

@@ -1,12 +1,15 @@
 //! `kennel session create`.
 
 use super::{print_session, sessions};
+use crate::command::profile::profiles;
+use crate::completion;
 use crate::git_credentials::HostCredentials;
 use crate::lifecycle::Deadline;
-use crate::options::{Patience, SandboxOptions};
+use crate::options::LastingOptions;
 use crate::progress::Bars;
 use crate::sandboxes::{choose, settings};
 use kennel_core::Result;
+use kennel_engine::profiles::SessionSandbox;
 use kennel_engine::{Cancel, Engine, OpenProgress, OpenSession, SessionWorkspace};
 use std::sync::Arc;
 
@@ -15,6 +18,7 @@ Examples:
   kennel session create --name fix                      in the current directory
   kennel session create --image node:22 -- npm test     with a main process, whose result is recorded
   kennel session create --own-workspace --rm -- ./job   in a new directory, which is kept
+  kennel session create --profile dev                   with the settings of a profile
   kennel session create --clone https://example.org/project.git
 
 Every process in the sandbox finds the session's id in KENNEL_SESSION and its secret in
@@ -36,17 +40,14 @@ pub(super) struct Create {
     /// Remove the sandbox when it has ended; the record is kept
     #[arg(long)]
     rm: bool,
-    /// Stop the sandbox after this time without a command, for example 30m
-    #[arg(long, value_name = "TIME")]
-    idle_timeout: Option<Patience>,
-    /// Use the image's own command as the main process
-    #[arg(long, conflicts_with = "command")]
-    image_command: bool,
+    /// Use the settings of this profile; options override them
+    #[arg(long, value_name = "NAME", add = completion::profiles())]
+    profile: Option<String>,
     /// Print the session as JSON
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
-    sandbox: SandboxOptions,
+    options: LastingOptions,
     /// Command of the main process
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
@@ -55,19 +56,7 @@ pub(super) struct Create {
 impl Create {
     pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
         let mut deadline = Deadline::begin(None)?;
-        let mut settings = settings(engine)?;
-        let image = self.sandbox.image(&settings).map(ToOwned::to_owned);
-        let provider = deadline.unless_ended(choose(engine, &mut settings, image.as_deref())).await?;
-        let mut spec = self.sandbox.spec(engine, &settings, provider.mode())?;
-        if !self.command.is_empty() {
-            spec.command = Some(self.command.clone());
-        }
-        if self.image_command {
-            (spec.command, spec.image_main) = (None, true);
-        }
-        if let Some(Patience(limit)) = self.idle_timeout {
-            spec.idle_seconds = limit.map(|limit| limit.as_secs().max(1));
-        }
+        let SessionSandbox { provider, mut spec, pull } = deadline.unless_ended(self.sandbox(engine)).await?;
         spec.auto_remove = self.rm;
         let base = engine.directories()?.workspaces();
         let workspace = match (&self.clone, self.own_workspace) {
@@ -90,7 +79,7 @@ impl Create {
         let request = OpenSession {
             name: spec.name.clone(),
             provider: provider.name().to_owned(),
-            pull: self.sandbox.pull(&settings),
+            pull,
             spec,
             workspace,
             progress: Some(progress),
@@ -100,5 +89,24 @@ impl Create {
         let session = deadline.or_cancel(&cancel, bars.wait(sessions.open(request))).await?;
         drop(bars);
         Ok(print_session(&session, self.json))
+    }
+
+    /// Describes the sandbox, from the options, the profile and the settings.
+    async fn sandbox(&self, engine: &Engine) -> Result<SessionSandbox> {
+        let options = &self.options.sandbox;
+        let Some(name) = &self.profile else {
+            let mut settings = settings(engine)?;
+            let image = options.image(&settings).map(ToOwned::to_owned);
+            let provider = choose(engine, &mut settings, image.as_deref()).await?;
+            let mut spec = options.spec(engine, &settings, provider.mode())?;
+            self.options.complete(&mut spec, &self.command, false)?;
+            return Ok(SessionSandbox { provider, spec, pull: options.pull(&settings) });
+        };
+        let profiles = profiles(engine)?;
+        let changes = options.overrides(engine, profiles.settings())?;
+        let other_workspace = self.clone.is_some() || self.own_workspace;
+        let mut sandbox = profiles.for_session(name, changes, other_workspace).await?;
+        self.options.complete(&mut sandbox.spec, &self.command, false)?;
+        Ok(sandbox)
     }
 }

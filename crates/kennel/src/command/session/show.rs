@@ -1,11 +1,11 @@
 //! `kennel session ls`, `show` and `events`.
 
 use super::sessions;
+use crate::clock::date_and_time;
 use crate::command::ls::ago;
-use crate::output::{print, print_json};
-use comfy_table::{Table, presets};
+use crate::output::{print, print_json, print_json_line, table};
 use kennel_core::{Error, Result, printable};
-use kennel_engine::{Engine, EventFilter, SessionFilter, SessionId, SessionState, SessionSummary};
+use kennel_engine::{Engine, EventFilter, SessionEvent, SessionFilter, SessionId, SessionState, SessionSummary};
 use kennel_types::{ErrorCode, NextStep};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -61,33 +61,27 @@ impl Ls {
         }
         let filter = SessionFilter { states: self.states, limit: self.limit, ..SessionFilter::default() };
         let found = sessions.list(&filter).await?;
-        Ok(if self.json { print_json(&found) } else { print(&table(&found)) })
+        Ok(if self.json { print_json(&found) } else { print(&sessions_table(&found)) })
     }
 }
 
-fn table(found: &[SessionSummary]) -> String {
+fn sessions_table(found: &[SessionSummary]) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["ID", "NAME", "STATE", "PROVIDER", "CREATED", "PROJECT"]);
-    for session in found {
+    let row = |session: &SessionSummary| {
         let state = match (session.state, session.exit_code) {
             (SessionState::Failed, Some(code)) => format!("failed ({code})"),
             (state, _) => state.to_string(),
         };
-        table.add_row([
+        [
             session.id.to_string(),
             session.name.as_deref().map_or("-".to_owned(), printable),
             state,
             printable(&session.provider),
             ago(now.saturating_sub(Duration::from_millis(session.created_ms))),
             session.project.as_deref().map_or("-".to_owned(), printable),
-        ]);
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 3));
-    }
-    table.trim_fmt()
+        ]
+    };
+    table(["ID", "NAME", "STATE", "PROVIDER", "CREATED", "PROJECT"], found.iter().map(row))
 }
 
 /// Show a session as JSON
@@ -151,20 +145,34 @@ impl Events {
             None => None,
         };
         let events = sessions.events(&EventFilter { session, after: self.after, limit: self.limit }).await?;
-        let line = |event: &kennel_engine::SessionEvent| {
-            if self.json {
-                return serde_json::to_string(event).unwrap_or_default();
-            }
-            let name = |state: Option<SessionState>| state.map_or("-", SessionState::name);
-            let detail = event.detail.as_deref().map(|text| format!(": {}", printable(text))).unwrap_or_default();
-            let (number, session) = (event.number, &event.session);
-            format!("{number:>6}  {session}  {} -> {}  {}{detail}", name(event.from), name(event.to), event.cause)
-        };
-        let lines: Vec<String> = events.iter().map(line).collect();
-        if let (true, Some(id)) = (lines.is_empty() && self.after == 0, &self.id) {
+        if let (true, Some(id)) = (events.is_empty() && self.after == 0, &self.id) {
             let message = format!("there is no session {}, and no event of one", printable(id));
             return Err(Error::new(ErrorCode::NotFound, message).suggest(NextStep::ListSessions));
         }
-        Ok(if lines.is_empty() { 0 } else { print(&lines.join("\n")) })
+        if !self.json {
+            return Ok(print(&events_table(&events)));
+        }
+        for event in &events {
+            let printed = print_json_line(event);
+            if printed != 0 {
+                return Ok(printed);
+            }
+        }
+        Ok(0)
     }
+}
+
+fn events_table(events: &[SessionEvent]) -> String {
+    let row = |event: &SessionEvent| {
+        let name = |state: Option<SessionState>| state.map_or("-", SessionState::name);
+        let detail = event.detail.as_deref().map(|text| format!(": {}", printable(text))).unwrap_or_default();
+        [
+            event.number.to_string(),
+            date_and_time(event.time_ms / 1000),
+            event.session.to_string(),
+            format!("{} -> {}", name(event.from), name(event.to)),
+            format!("{}{detail}", event.cause),
+        ]
+    };
+    table(["NUMBER", "TIME (UTC)", "SESSION", "STATE", "CAUSE"], events.iter().map(row))
 }

@@ -1,8 +1,7 @@
 //! `kennel volume ls`.
 
 use super::{list, size};
-use crate::output::{print, print_json};
-use comfy_table::{Table, presets};
+use crate::output::{print, print_json, table};
 use kennel_core::{Result, VolumeOptions, printable};
 use kennel_engine::Engine;
 use kennel_types::VolumeInfo;
@@ -43,27 +42,21 @@ impl Ls {
             let names: Vec<String> = found.iter().map(|volume| printable(&volume.name)).collect();
             return Ok(if names.is_empty() { 0 } else { print(&names.join("\n")) });
         }
-        Ok(print(&table(&found)))
+        Ok(print(&volumes_table(&found)))
     }
 }
 
-fn table(found: &[&VolumeInfo]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["NAME", "KIND", "PROVIDER", "SIZE", "USED BY", "WORKSPACE"]);
-    for volume in found {
+fn volumes_table(found: &[&VolumeInfo]) -> String {
+    let row = |volume: &&VolumeInfo| {
         let users: Vec<String> = volume.used_by.iter().map(|user| printable(&user.name)).collect();
-        table.add_row([
+        [
             printable(&volume.name),
             volume.kind.to_string(),
             printable(&volume.provider),
             size(volume),
             if users.is_empty() { "-".to_owned() } else { users.join(", ") },
             volume.workspace.as_ref().map_or_else(|| "-".to_owned(), |dir| printable(&dir.to_string_lossy())),
-        ]);
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 3));
-    }
-    table.trim_fmt()
+        ]
+    };
+    table(["NAME", "KIND", "PROVIDER", "SIZE", "USED BY", "WORKSPACE"], found.iter().map(row))
 }

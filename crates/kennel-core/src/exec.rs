@@ -2,9 +2,10 @@
 
 use crate::keeper::{Arrival, KeeperStream};
 use crate::{Collector, Error, Keeper, Output, Result};
-use kennel_proto::{Attach, Body, Channel, ExitReport, Reply, Request, Size, Spawn, SpawnCommand, caps};
-use kennel_types::{Command, ErrorCode, ExecSpec, ExitStatus, TermSize};
+use kennel_proto::{Attach, Body, Channel, ExitReport, Features, Reply, Request, Size, Spawn, SpawnCommand, caps};
+use kennel_types::{Command, ErrorCode, ExecSpec, ExitStatus, LimitReason, TermSize};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A running command. Dropping the handle ends a tied command, and detaches from any other.
 pub struct Exec {
@@ -33,6 +34,12 @@ pub struct Position {
     pub stderr: u64,
 }
 
+impl From<[u64; 2]> for Position {
+    fn from([stdout, stderr]: [u64; 2]) -> Self {
+        Self { stdout, stderr }
+    }
+}
+
 struct StdinState {
     window: u64,
     sent: tokio::sync::Mutex<u64>,
@@ -47,6 +54,17 @@ pub struct Stdin {
 impl Exec {
     pub(crate) async fn spawn(keeper: &Keeper, spec: &ExecSpec) -> Result<Self> {
         let what = program(&spec.command);
+        check(spec)?;
+        for (asked, feature, what) in [
+            (spec.tag.is_some(), Features::TAG, "tag a command"),
+            (spec.hold, Features::HOLD, "hold the output of a command"),
+            (spec.linger.is_some(), Features::LINGER, "keep a command running after its connection was lost"),
+        ] {
+            // Without these fields, the command is sent before the keeper's welcome has arrived.
+            if asked {
+                keeper.require(feature, what).await?;
+            }
+        }
         let stream = keeper.open(Request::Spawn(spawn_message(spec)))?;
         Self::started(stream, Position::default()).await.map_err(|error| start_error(&what, error))
     }
@@ -70,7 +88,7 @@ impl Exec {
                 return Err(error);
             }
         };
-        let Reply::Running { process, stdout, stderr, stdin_window, stdin, tty } = reply else {
+        let Reply::Running { process, stdout, stderr, stdin_window, stdin, tty, .. } = reply else {
             stream.close();
             return Err(Error::new(ErrorCode::Internal, "the keeper broke the protocol: no running command"));
         };
@@ -97,8 +115,29 @@ impl Exec {
 
     /// How much output [`Self::next`] has returned.
     pub fn position(&self) -> Position {
-        let [stdout, stderr] = self.stream.consumed();
-        Position { stdout, stderr }
+        self.stream.returned().into()
+    }
+
+    /// From now on, output counts as consumed only when [`Self::acknowledge`] is called. So a relay can store output
+    /// before the keeper forgets it. After a lost connection, attaching at the acknowledged position returns every byte
+    /// that was not acknowledged, if the command holds its output ([`ExecSpec::hold`]).
+    ///
+    /// The keeper sends at most 512 KiB of each stream that are not acknowledged. The exit status of a command that holds
+    /// its output arrives when everything is acknowledged.
+    #[must_use]
+    pub fn with_explicit_acknowledgement(mut self) -> Self {
+        self.stream.acknowledge_explicitly();
+        self
+    }
+
+    /// Acknowledges all output before this position. Fails if [`Self::next`] has not returned it yet.
+    pub fn acknowledge(&mut self, until: Position) -> Result<()> {
+        self.stream.acknowledge_until([until.stdout, until.stderr])
+    }
+
+    /// The position before which all output is acknowledged.
+    pub fn acknowledged(&self) -> Position {
+        self.stream.consumed().into()
     }
 
     /// Returns the next event. There is none after [`ExecEvent::Exited`].
@@ -126,6 +165,11 @@ impl Exec {
     /// The command's standard input. Bytes reach the command only if the spec requested standard input or a terminal.
     pub fn stdin(&self) -> Stdin {
         Stdin { stream: self.stream.sender(), state: self.stdin.clone() }
+    }
+
+    /// A second handle on the command's stream, which only sends.
+    pub(crate) fn sender(&self) -> KeeperStream {
+        self.stream.sender()
     }
 
     /// Sends a signal to the command's process group.
@@ -188,10 +232,28 @@ fn spawn_message(spec: &ExecSpec) -> Spawn {
         detached: spec.detached,
         last: spec.last,
         stop_signal: None,
+        tag: spec.tag.clone(),
+        hold: spec.hold,
+        linger_ms: spec.linger.map(|linger| linger.as_millis().try_into().unwrap_or(u64::MAX)),
     }
 }
 
-fn wire_size(size: TermSize) -> Size {
+/// Checks the fields that have a cap of their own.
+fn check(spec: &ExecSpec) -> Result<()> {
+    if spec.tag.as_ref().is_some_and(|tag| tag.len() > caps::TAG) {
+        return Err(Error::limit(LimitReason::TooLarge, format!("the tag is longer than {} bytes", caps::TAG)));
+    }
+    if spec.linger.is_some_and(|linger| linger > Duration::from_millis(caps::LINGER_MS)) {
+        return Err(Error::limit(LimitReason::TooLarge, "the linger time is longer than seven days"));
+    }
+    if spec.detached && spec.linger.is_some() {
+        let message = "a detached command keeps running without its connection, so it has no linger time";
+        return Err(Error::new(ErrorCode::InvalidConfig, message));
+    }
+    Ok(())
+}
+
+pub(crate) fn wire_size(size: TermSize) -> Size {
     Size { rows: size.rows, cols: size.cols }
 }
 

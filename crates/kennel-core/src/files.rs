@@ -7,7 +7,7 @@ pub use holes::SparseReader;
 use crate::keeper::{Arrival, KeeperStream};
 use crate::{Error, Keeper, Result};
 use kennel_proto::{Body, Channel, Entry, Features, Outcome, Reply, Request, Stat, WatchItem, caps};
-use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat, LimitReason, WatchEvent, WatchKind};
+use kennel_types::{DirEntry, ErrorCode, FileKind, FileStat, LimitReason, TreeEntry, WatchEvent, WatchKind};
 use minicbor::bytes::ByteVec;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -81,31 +81,41 @@ impl Files {
     pub async fn write_from(
         &self,
         path: impl AsRef<[u8]>,
-        mut from: impl AsyncRead + Unpin,
+        from: impl AsyncRead + Unpin,
         options: WriteOptions,
     ) -> Result<()> {
-        let (mut upload, _) = self.upload(path, options, false).await?;
-        let mut buffer = vec![0; caps::DATA];
-        loop {
-            let room = upload.room().await?;
-            let count =
-                from.read(&mut buffer[..room]).await.map_err(|error| Error::io("read what is to be written", error))?;
-            if count == 0 {
-                break;
-            }
-            upload.send(&buffer[..count]).await?;
-        }
-        upload.finish().await
+        let (upload, _) = self.upload(path, options, Content::Whole).await?;
+        send_all(upload, from).await
     }
 
-    /// Starts to write a file. Also returns whether its data must be sent as segments, if `sparse` requested that.
-    async fn upload(&self, path: impl AsRef<[u8]>, options: WriteOptions, sparse: bool) -> Result<(Upload, bool)> {
+    /// Writes bytes to a file in place, starting at `offset`. The other bytes of the file stay. A missing file is
+    /// created, and a gap before the offset is filled with zeros. If the write fails or is aborted, a part of the bytes
+    /// may be written. Fails with `Unsupported` if the sandbox was started by an older Kennel.
+    pub async fn write_at(
+        &self,
+        path: impl AsRef<[u8]>,
+        offset: u64,
+        from: impl AsyncRead + Unpin,
+        options: WriteOptions,
+    ) -> Result<()> {
+        self.keeper.require(Features::WRITE_AT, "write at an offset").await?;
+        let (upload, _) = self.upload(path, options, Content::At(offset)).await?;
+        send_all(upload, from).await
+    }
+
+    /// Starts to write a file. Also returns whether its data must be sent as segments, if the content is sparse.
+    async fn upload(&self, path: impl AsRef<[u8]>, options: WriteOptions, content: Content) -> Result<(Upload, bool)> {
+        let sparse = matches!(content, Content::Sparse);
         let request = Request::Write {
             path: Self::path(path)?,
             user: self.user.clone(),
             mode: options.mode,
             parents: options.parents,
             sparse: sparse.then_some(true),
+            offset: match content {
+                Content::At(offset) => Some(offset),
+                Content::Whole | Content::Sparse => None,
+            },
         };
         let stream = Closing(self.keeper.open(request)?);
         let (window, sparse) = ready_as(&stream.0, sparse).await?;
@@ -114,17 +124,45 @@ impl Files {
 
     /// Returns the entries of a directory, sorted by name.
     pub async fn list(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirEntry>> {
-        let request = Request::List { path: Self::path(path)?, user: self.user.clone() };
+        let entry = |entry: Entry| DirEntry { name: entry.name.into(), stat: stat(entry.stat) };
+        let mut entries = self.entries(path, None, ENTRIES, entry).await?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    /// Returns the entries of a directory and of the directories below it, to a depth of 1 to 64 levels, sorted by path.
+    /// Symlinks are not followed. More than 200,000 entries are an error. Fails with `Unsupported` if the sandbox was
+    /// started by an older Kennel.
+    pub async fn list_tree(&self, path: impl AsRef<[u8]>, depth: u32) -> Result<Vec<TreeEntry>> {
+        if !(1..=caps::LIST_DEPTH).contains(&depth) {
+            let message = format!("invalid depth {depth}: expected 1 to {}", caps::LIST_DEPTH);
+            return Err(Error::new(ErrorCode::InvalidConfig, message));
+        }
+        self.keeper.require(Features::LIST_DEPTH, "list to a depth").await?;
+        let entry =
+            |entry: Entry| TreeEntry { path: entry.name.into(), stat: stat(entry.stat), unreadable: entry.unreadable };
+        let mut entries = self.entries(path, Some(depth), caps::LISTED_ENTRIES, entry).await?;
+        entries.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(entries)
+    }
+
+    async fn entries<T>(
+        &self,
+        path: impl AsRef<[u8]>,
+        depth: Option<u32>,
+        most: usize,
+        convert: impl Fn(Entry) -> T,
+    ) -> Result<Vec<T>> {
+        let request = Request::List { path: Self::path(path)?, user: self.user.clone(), depth };
         let mut items = Items { stream: Closing(self.keeper.open(request)?), buffer: Vec::new() };
         ready(&items.stream.0).await?;
         let mut entries = Vec::new();
         while let Some(entry) = items.next::<Entry>().await? {
-            if entries.len() == ENTRIES {
-                return Err(Error::limit(LimitReason::TooLarge, format!("more than {ENTRIES} directory entries")));
+            if entries.len() == most {
+                return Err(Error::limit(LimitReason::TooLarge, format!("more than {most} directory entries")));
             }
-            entries.push(DirEntry { name: entry.name.into(), stat: stat(entry.stat) });
+            entries.push(convert(entry));
         }
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }
 
@@ -204,6 +242,32 @@ async fn ready_as(stream: &KeeperStream, sparse: bool) -> Result<(u64, bool)> {
         Reply::ReadySparse { stdin_window } if sparse => Ok((stdin_window.min(caps::WINDOW), true)),
         _ => Err(Error::new(ErrorCode::Internal, "the keeper broke the protocol: not ready")),
     }
+}
+
+/// How the content of a file is sent.
+#[derive(Clone, Copy)]
+enum Content {
+    /// The whole file.
+    Whole,
+    /// The whole file, as segments if the keeper can receive them.
+    Sparse,
+    /// A part of the file, starting at this offset.
+    At(u64),
+}
+
+/// Sends everything that a reader returns, and waits for the result.
+async fn send_all(mut upload: Upload, mut from: impl AsyncRead + Unpin) -> Result<()> {
+    let mut buffer = vec![0; caps::DATA];
+    loop {
+        let room = upload.room().await?;
+        let count =
+            from.read(&mut buffer[..room]).await.map_err(|error| Error::io("read what is to be written", error))?;
+        if count == 0 {
+            break;
+        }
+        upload.send(&buffer[..count]).await?;
+    }
+    upload.finish().await
 }
 
 /// A file that is being written.

@@ -93,9 +93,9 @@ impl ConnectionState {
     }
 }
 
-/// Why a connection is closed.
+/// Why a connection is closed, or a command can no longer be read. Everyone concerned gets an error of their own.
 #[derive(Clone)]
-struct Closed {
+pub(crate) struct Closed {
     code: ErrorCode,
     reason: Option<LimitReason>,
     message: String,
@@ -103,7 +103,7 @@ struct Closed {
 }
 
 impl Closed {
-    fn error(&self) -> Error {
+    pub(crate) fn error(&self) -> Error {
         let error = match self.reason {
             Some(reason) => Error::limit(reason, self.message.clone()),
             None => Error::new(self.code, self.message.clone()),

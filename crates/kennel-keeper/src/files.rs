@@ -65,6 +65,38 @@ pub(crate) fn write(path: &[u8], mode: Option<u32>, parents: bool, sparse: bool,
     Ok(Outcome::Nothing)
 }
 
+/// Writes a part of a file in place. The other bytes stay.
+pub(crate) fn write_at(path: &[u8], offset: u64, mode: Option<u32>, parents: bool, pipes: &Pipes) -> Done {
+    if parents {
+        make_parents(path)?;
+    }
+    let path = &through_links(path)?;
+    let file = open_or_create(path, mode)?;
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(offset)).map_err(|error| failure(path, error))?;
+    Report::Ready.send(&pipes.status);
+    copy(path, &pipes.input, &file, &mut u64::MAX.clone())?;
+    if rustix::io::retry_on_intr(|| rustix::io::read(&pipes.control, &mut [0; 1])) != Ok(1) {
+        return Err(Failure::new(FailureKind::Other, "the write was given up"));
+    }
+    Ok(Outcome::Nothing)
+}
+
+/// Opens a regular file for writing, and creates it if it is missing. `mode` is for an existing file too.
+fn open_or_create(path: &[u8], mode: Option<u32>) -> Result<OwnedFd, Failure> {
+    let (dir, name) = paths::parent(path)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let (file, bits) = match rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(0o600)) {
+        Ok(file) => (file, Some(mode.unwrap_or(0o644))),
+        Err(Errno::EXIST) => (paths::open_file(path, OFlags::WRONLY)?, mode),
+        Err(error) => return Err(failure(path, error)),
+    };
+    if let Some(bits) = bits {
+        let bits = Mode::from_raw_mode(bits & FILE_BITS);
+        rustix::fs::fchmod(&file, bits).map_err(|error| failure(path, error))?;
+    }
+    Ok(file)
+}
+
 /// A temporary file next to the real one. It is removed unless it is renamed to the real name.
 struct Temporary<'a> {
     dir: &'a OwnedFd,
@@ -128,7 +160,7 @@ pub(crate) fn list(path: &[u8], pipes: &Pipes) -> Done {
     for name in names(&dir).map_err(|error| failure(path, error))? {
         // The entry may have been removed since.
         let Ok(stat) = stat_at(&dir, &name) else { continue };
-        put_item(&Entry { name: name.into(), stat }, &mut out);
+        put_item(&Entry { name: name.into(), stat, unreadable: false }, &mut out);
         if out.len() > CHUNK - 16 * 1024 {
             write_all(&pipes.output, &out);
             out.clear();
@@ -168,7 +200,7 @@ pub(crate) fn stat(path: &[u8], follow: bool) -> Done {
     Ok(Outcome::Stat(convert(&stat, target)))
 }
 
-fn stat_at(dir: &OwnedFd, name: &[u8]) -> Result<Stat, Errno> {
+pub(crate) fn stat_at(dir: &OwnedFd, name: &[u8]) -> Result<Stat, Errno> {
     let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(convert(&stat, || rustix::fs::readlinkat(dir, name, Vec::new()).ok().map(std::ffi::CString::into_bytes)))
 }

@@ -3,6 +3,7 @@
 use crate::connection::{Broken, Connection};
 use crate::keeper::{Keeper, Token};
 use crate::log::Log;
+use crate::output::Loss;
 use crate::shim::Order;
 use crate::sys;
 use kennel_proto::{
@@ -94,7 +95,7 @@ impl Keeper {
         let Some(connection) = self.connections.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, &connection.socket);
         for task in connection.streams.values() {
-            self.lose_viewer(*task);
+            self.lose_viewer(*task, Loss::Connection);
         }
         if connection.owner && self.config.tied {
             self.exit.get_or_insert(ending::OWNER_GONE);
@@ -147,6 +148,7 @@ impl Keeper {
                 if offset > output.sent {
                     return Err(Broken);
                 }
+                output.consumed = output.consumed.max(offset);
                 self.held -= output.ring.forget_before(offset);
                 self.pump(task_id);
                 self.feed_the_starved();
@@ -155,7 +157,7 @@ impl Keeper {
             Body::Resize(size) => task.resize(size),
             Body::Close => {
                 connection.streams.remove(&stream);
-                self.lose_viewer(task_id);
+                self.lose_viewer(task_id, Loss::Closed);
             }
             _ => return Err(Broken),
         }

@@ -189,9 +189,10 @@ impl Keeper {
                 let (data, flags) = (event.data, event.flags);
                 self.handle(Token::from_data(data), flags);
             }
-            self.usage.update(self.in_use());
+            self.update_usage();
             self.check_time();
             self.flush_all();
+            self.update_usage();
             // The reports were passed on, so these shims may end.
             self.released.clear();
         }
@@ -280,13 +281,18 @@ impl Keeper {
         self.tasks.values().any(|task| task.end.is_none() || task.viewer.is_some())
     }
 
+    fn update_usage(&mut self) {
+        let in_use = self.in_use();
+        self.usage.update(in_use);
+    }
+
     /// Returns for how long the sandbox has not been used.
     pub(crate) fn idle(&mut self, reset: bool) -> IdleReport {
         if reset {
             self.usage.resume();
         }
+        self.update_usage();
         let in_use = self.in_use();
-        self.usage.update(in_use);
         let idle = self.usage.idle_since().elapsed();
         IdleReport { in_use, idle_ms: if in_use { 0 } else { idle.as_millis().try_into().unwrap_or(u64::MAX) } }
     }
@@ -308,6 +314,9 @@ impl Keeper {
         };
         for task in self.tasks.values().filter(|task| !task.timed_out) {
             consider(task.deadline);
+        }
+        for task in self.tasks.values() {
+            consider(task.lingers_until);
         }
         consider(self.stopping);
         consider(self.accept_at);
@@ -338,6 +347,7 @@ impl Keeper {
                 task.end_tree();
             }
         }
+        self.end_lingering(now);
         let late = self.config.owner_within_ms.is_some_and(|ms| now >= self.started + Duration::from_millis(ms));
         let unclaimed = self.config.tied && !self.owned && (late || self.owner_is_gone());
         if self.stopping.is_some_and(|at| at <= now) {

@@ -15,6 +15,7 @@ mod holes;
 mod hosts;
 mod keeper;
 mod launch;
+mod list;
 mod log;
 mod notices;
 mod output;

@@ -4,11 +4,12 @@ use crate::keeper::{CHANNELS, Keeper, Token};
 use crate::report::Report;
 use crate::requests::running;
 use crate::stats;
-use crate::task::{End, TaskKind};
+use crate::task::{End, Task, TaskKind};
 use kennel_proto::{Body, Channel, Failure, FailureKind, Reply, caps};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::time::Instant;
 
 /// What a command may have in its ring buffer when all buffers together are at their cap. It is enough to continue, and
 /// small enough to be bounded.
@@ -18,16 +19,45 @@ const UNREAD: usize = 256 * 1024;
 /// The maximum number of pipes of ended commands to which processes still write.
 const SINKS: usize = 256;
 
+/// How a task lost its reader.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// The host closed the stream.
+    Closed,
+    /// The connection ended.
+    Connection,
+}
+
 impl Keeper {
-    /// The reader is gone: a detached command continues, everything else ends.
-    pub(crate) fn lose_viewer(&mut self, id: u64) {
+    /// The reader is gone: a detached command continues, and so does one that lingers after its connection was lost.
+    /// Everything else ends.
+    pub(crate) fn lose_viewer(&mut self, id: u64, loss: Loss) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         task.viewer = None;
-        if !task.is_detached() && task.end.is_none() {
+        if task.is_detached() || (loss == Loss::Connection && task.start_to_linger()) {
+            return self.pump(id);
+        }
+        self.abandon(id);
+    }
+
+    /// Ends a task that nobody will read, and everything it started.
+    fn abandon(&mut self, id: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        task.give_up();
+        if task.end.is_none() {
             task.stdin.discard();
             task.end_tree();
         }
         self.pump(id);
+    }
+
+    /// Ends the commands whose linger time is over.
+    pub(crate) fn end_lingering(&mut self, now: Instant) {
+        let over = |task: &&Task| task.lingers_until.is_some_and(|at| at <= now);
+        let ids: Vec<u64> = self.tasks.values().filter(over).map(|task| task.id).collect();
+        for id in ids {
+            self.abandon(id);
+        }
     }
 
     /// Passes input to the task, and reports to the host how much was consumed.
@@ -69,14 +99,16 @@ impl Keeper {
         let is_main = self.main == Some(id);
         let Some(task) = self.tasks.get_mut(&id) else { return false };
         let (ended, viewed) = (task.end.is_some(), task.viewer.is_some());
+        let waits = viewed || task.hold;
         let output = &mut task.outputs[index];
         let Some(pipe) = &output.pipe else { return false };
         let room = if is_main && !self.log.has_room() {
             0
-        } else if !viewed {
+        } else if !waits {
             self.scratch.len()
         } else if self.held + LEAST <= caps::RINGS {
-            (caps::WINDOW as usize).saturating_sub(output.ring.len()).min(caps::RINGS - self.held)
+            let most = if viewed { caps::WINDOW as usize } else { UNREAD };
+            most.saturating_sub(output.ring.len()).min(caps::RINGS - self.held)
         } else {
             self.starved = true;
             LEAST.saturating_sub(output.ring.len())
@@ -96,7 +128,7 @@ impl Keeper {
                 }
                 output.ring.push(bytes);
                 self.held += count;
-                if !viewed {
+                if !waits {
                     // There is no reader: keep the newest bytes, within the cap for all commands.
                     let over = self.held.saturating_sub(caps::RINGS) as u64;
                     let keep = (UNREAD as u64).min((output.ring.len() as u64).saturating_sub(over)).max(LEAST as u64);
@@ -168,7 +200,8 @@ impl Keeper {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let Some(end) = &task.end else { return };
         let sent = task.viewer.is_none() || task.outputs.iter().all(|output| output.sent == output.ring.end());
-        if !sent || !task.outputs.iter().all(|output| output.eof) {
+        // A reader of held output gets the result when it has consumed everything.
+        if !sent || !task.outputs.iter().all(|output| output.eof) || task.holds_output() {
             return;
         }
         let body = match end {
@@ -182,7 +215,6 @@ impl Keeper {
             connection.streams.remove(&stream);
             connection.send(stream, body);
         }
-        let keep = task.is_detached() && matches!(end, End::Exited(_));
         if task.last {
             self.exit.get_or_insert(0);
         }
@@ -193,8 +225,10 @@ impl Keeper {
                 End::Done(_) => 0,
             });
         }
-        if keep {
-            let ended: Vec<u64> = self.tasks.values().filter(|task| task.end.is_some()).map(|task| task.id).collect();
+        let has_result = matches!(end, End::Exited(_));
+        if has_result && (task.is_detached() || task.start_to_linger()) {
+            let over = |task: &&Task| task.end.is_some() && task.viewer.is_none() && !task.holds_output();
+            let ended: Vec<u64> = self.tasks.values().filter(over).map(|task| task.id).collect();
             for id in ended.iter().take(ended.len().saturating_sub(caps::ENDED)) {
                 self.forget(*id);
             }
@@ -251,8 +285,9 @@ impl Keeper {
                 }
                 Report::Done(outcome) => task.end = Some(End::Done(outcome)),
                 Report::Failed(failure) => {
-                    if let (true, TaskKind::Command { program, .. }) = (self.main == Some(id), &task.kind) {
-                        unmade = Some((String::from_utf8_lossy(program).into_owned(), failure.clone()));
+                    if let (true, TaskKind::Command { description, .. }) = (self.main == Some(id), &task.kind) {
+                        let program = String::from_utf8_lossy(&description.program).into_owned();
+                        unmade = Some((program, failure.clone()));
                     }
                     task.end = Some(End::Failed(failure));
                     for output in &mut task.outputs {

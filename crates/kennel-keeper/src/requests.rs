@@ -3,9 +3,10 @@
 use crate::keeper::{Keeper, Token};
 use crate::shim::Order;
 use crate::stats;
-use crate::task::{Task, TaskKind};
+use crate::task::{End, Task, TaskKind};
 use kennel_proto::{
-    Attach, Body, Failure, FailureKind, Limit, Outcome, ProcessInfo, Reply, Request, Spawn, SpawnCommand, caps, ending,
+    Attach, Body, Failure, FailureKind, Limit, Outcome, OutputOffsets, ProcessInfo, Reply, Request, Spawn,
+    SpawnCommand, caps, ending,
 };
 use rustix::event::epoll;
 use std::time::{Duration, Instant};
@@ -29,13 +30,18 @@ impl Keeper {
             }
             Request::Attach(attach) => self.attach(id, stream, attach)?,
             Request::Processes => {
-                let outcome = Outcome::Processes(self.tasks.values().filter_map(describe).collect());
-                self.done(id, stream, outcome);
+                let argv = ProcessInfo::longest_argv(self.tasks.len());
+                let processes = self.tasks.values().filter_map(|task| describe(task, argv)).collect();
+                self.done(id, stream, Outcome::Processes(processes));
             }
             Request::Kill { process, signal } => {
                 let task = self.tasks.get_mut(process).filter(|task| matches!(task.kind, TaskKind::Command { .. }));
                 let task = task.ok_or_else(|| no_process(*process))?;
                 match signal {
+                    0 if task.end.is_some() => {
+                        task.hold = false;
+                        self.pump(*process);
+                    }
                     0 => task.end_tree(),
                     1..=64 => task.order(Order::SignalTree(*signal)),
                     _ => return Err(invalid("unknown signal")),
@@ -64,6 +70,7 @@ impl Keeper {
             }
             _ => {
                 check_paths(request)?;
+                check_options(request)?;
                 self.check_count()?;
                 self.last_id += 1;
                 let mut task = Task::worker(self.last_id, &self.config, request)?;
@@ -75,8 +82,10 @@ impl Keeper {
     }
 
     pub(crate) fn check_count(&self) -> Result<(), Failure> {
-        if self.tasks.values().filter(|task| task.end.is_none()).count() >= caps::PROCESSES {
-            return Err(Failure::limit(Limit::Number, "too many commands are running"));
+        // Held output takes memory until it is read, so there is a limit for it too.
+        let counts = |task: &&Task| task.end.is_none() || task.holds_output();
+        if self.tasks.values().filter(counts).count() >= caps::PROCESSES {
+            return Err(Failure::limit(Limit::Number, "too many commands are running, or hold output"));
         }
         if self.stopping.is_some() || self.exit.is_some() {
             return Err(Failure::new(FailureKind::Stopping, "the sandbox is stopping"));
@@ -124,9 +133,15 @@ impl Keeper {
             if from > output.ring.end() {
                 return Err(invalid("the requested position is after the end of the output"));
             }
+            if task.hold {
+                // The reader has everything before, also if its last message was lost.
+                self.held -= output.ring.forget_before(from);
+                output.consumed = output.consumed.max(from);
+            }
             output.sent = from.max(output.ring.base());
             output.eof_sent = false;
         }
+        task.lingers_until = None;
         if let Some(size) = attach.size {
             task.resize(size);
         }
@@ -151,26 +166,47 @@ impl Keeper {
 }
 
 pub(crate) fn running(task: &Task) -> Reply {
+    let (stdin, passed_on) = task.stdin_offsets();
     Reply::Running {
         process: task.id,
         stdout: task.outputs[0].sent,
         stderr: task.outputs[1].sent,
         stdin_window: task.stdin.window,
-        stdin: task.stdin.consumed,
+        stdin,
         tty: task.is_tty(),
+        stdin_passed_on: Some(passed_on),
     }
 }
 
-fn describe(task: &Task) -> Option<ProcessInfo> {
-    let TaskKind::Command { program, detached, terminal, .. } = &task.kind else { return None };
-    Some(ProcessInfo {
+/// Describes a command, with up to `argv` bytes of its arguments.
+fn describe(task: &Task, argv: usize) -> Option<ProcessInfo> {
+    let TaskKind::Command { description, detached, terminal, .. } = &task.kind else { return None };
+    let [stdout, stderr] = task.outputs.each_ref().map(|output| OutputOffsets {
+        produced: output.ring.end(),
+        consumed: output.consumed,
+        kept: output.ring.base(),
+    });
+    let mut info = ProcessInfo {
         process: task.id,
-        program: program.clone().into(),
+        program: description.program.clone().into(),
         running: task.end.is_none(),
         tty: terminal.is_some(),
         attached: task.viewer.is_some(),
         detached: *detached,
-    })
+        argv: Vec::new(),
+        argv_is_cut: description.argv_is_cut,
+        tag: description.tag.clone(),
+        started_ms: Some(description.started_ms),
+        exit: match &task.end {
+            Some(End::Exited(report)) => Some(*report),
+            _ => None,
+        },
+        stdout: Some(stdout),
+        stderr: Some(stderr),
+        stdin: Some(task.stdin_offsets().1),
+    };
+    info.set_argv(description.argv.iter().map(Vec::as_slice), argv);
+    Some(info)
 }
 
 fn check_spawn(spawn: &Spawn) -> Result<(), Failure> {
@@ -180,6 +216,15 @@ fn check_spawn(spawn: &Spawn) -> Result<(), Failure> {
     }
     if spawn.cwd.as_ref().is_some_and(|cwd| cwd.len() >= caps::PATH) {
         return Err(Failure::limit(Limit::Size, "the working directory's path is too long"));
+    }
+    if spawn.tag.as_ref().is_some_and(|tag| tag.len() > caps::TAG) {
+        return Err(Failure::limit(Limit::Size, format!("the tag is longer than {} bytes", caps::TAG)));
+    }
+    if spawn.linger_ms.is_some_and(|linger| linger > caps::LINGER_MS) {
+        return Err(Failure::limit(Limit::Size, "the linger time is longer than seven days"));
+    }
+    if spawn.detached && spawn.linger_ms.is_some() {
+        return Err(invalid("a detached command keeps running without its connection, so it has no linger time"));
     }
     Ok(())
 }
@@ -204,6 +249,19 @@ fn check_paths(request: &Request) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Checks the options of file requests.
+fn check_options(request: &Request) -> Result<(), Failure> {
+    match request {
+        Request::Write { sparse: Some(true), offset: Some(_), .. } => {
+            Err(invalid("a write at an offset cannot be sparse"))
+        }
+        Request::List { depth: Some(depth), .. } if !(1..=caps::LIST_DEPTH).contains(depth) => {
+            Err(invalid(&format!("invalid depth {depth}: expected 1 to {}", caps::LIST_DEPTH)))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn no_process(process: u64) -> Failure {

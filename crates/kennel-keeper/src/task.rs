@@ -6,7 +6,8 @@ use crate::shim::{self, Order};
 use crate::worker::{self, Pipes};
 use crate::{launch, paths, sys};
 use kennel_proto::{
-    ExitReport, Failure, FailureKind, KeeperConfig, Limit, Outcome, Request, Size, Spawn, SpawnCommand, caps,
+    ExitReport, Failure, FailureKind, KeeperConfig, Limit, Outcome, ProcessInfo, Request, Size, Spawn, SpawnCommand,
+    caps,
 };
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
@@ -16,7 +17,7 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How many bytes the host may be ahead when it writes a file.
 const FILE_WINDOW: u64 = 512 * 1024;
@@ -50,11 +51,57 @@ pub(crate) struct Task {
     pub(crate) ending: bool,
     /// Whether the sandbox ends with it.
     pub(crate) last: bool,
+    /// Whether it waits while nobody reads its output.
+    pub(crate) hold: bool,
+    /// For how long it stays after its connection was lost.
+    linger: Option<Duration>,
+    /// When it is ended or forgotten, because its connection was lost.
+    pub(crate) lingers_until: Option<Instant>,
 }
 
 pub(crate) enum TaskKind {
-    Command { program: Vec<u8>, detached: bool, grace_ms: u32, terminal: Option<OwnedFd> },
+    Command { description: Description, detached: bool, grace_ms: u32, terminal: Option<OwnedFd> },
     Worker,
+}
+
+/// What the list of commands says about a command.
+pub(crate) struct Description {
+    pub(crate) program: Vec<u8>,
+    /// As much of the arguments as a list can contain.
+    pub(crate) argv: Vec<Vec<u8>>,
+    pub(crate) argv_is_cut: bool,
+    pub(crate) tag: Option<String>,
+    pub(crate) started_ms: u64,
+}
+
+impl Description {
+    fn new(spawn: &Spawn) -> Self {
+        let argv: Vec<&[u8]> = match &spawn.command {
+            SpawnCommand::Argv(argv) => argv.iter().map(|argument| &argument[..]).collect(),
+            SpawnCommand::Shell(script) => vec![b"/bin/sh", b"-c", script],
+            SpawnCommand::LoginShell => vec![b"shell"],
+        };
+        let program = match &spawn.command {
+            SpawnCommand::Shell(script) => script,
+            _ => argv.first().copied().unwrap_or_default(),
+        };
+        let program = program[..program.len().min(200)].to_vec();
+        let mut listed = ProcessInfo::default();
+        listed.set_argv(argv, caps::LISTED_ARGV);
+        Self {
+            program,
+            argv: listed.argv.into_iter().map(Into::into).collect(),
+            argv_is_cut: listed.argv_is_cut,
+            tag: spawn.tag.clone(),
+            started_ms: now_ms(),
+        }
+    }
+}
+
+/// Milliseconds since 1970.
+fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
 /// How a task ended.
@@ -92,6 +139,8 @@ pub(crate) struct Output {
     pub(crate) ring: Ring,
     /// The offset of the next byte for the reader.
     pub(crate) sent: u64,
+    /// Readers have consumed all bytes before this offset.
+    pub(crate) consumed: u64,
     /// Whether there is no more output.
     pub(crate) eof: bool,
     pub(crate) eof_sent: bool,
@@ -158,20 +207,19 @@ impl Task {
             outputs[1].pipe = Some(err);
             launch::Stdio { stdin: their_stdin, stdout: their_stdout, stderr: their_stderr, tty: false }
         };
-        let program = match &spawn.command {
-            SpawnCommand::Argv(argv) => argv.first().map_or_else(Vec::new, |program| program.to_vec()),
-            SpawnCommand::Shell(script) => script.to_vec(),
-            SpawnCommand::LoginShell => b"shell".to_vec(),
-        };
         let kind = TaskKind::Command {
-            program: program[..program.len().min(200)].to_vec(),
+            description: Description::new(spawn),
             detached: spawn.detached,
             grace_ms: spawn.grace_ms.map_or(2000, |grace| grace.min(600_000) as u32),
             terminal,
         };
         match sys::fork().map_err(|error| system("start a process", error))? {
             sys::Fork::Child => shim::run(config, spawn, stdio, &their_status),
-            sys::Fork::Parent(pid) => Ok(Self::new(id, kind, pid, None, status, stdin, outputs)),
+            sys::Fork::Parent(pid) => {
+                let task = Self::new(id, kind, pid, None, status, stdin, outputs);
+                let linger = spawn.linger_ms.filter(|_| !spawn.detached).map(Duration::from_millis);
+                Ok(Self { hold: spawn.hold, linger, ..task })
+            }
         }
     }
 
@@ -235,6 +283,9 @@ impl Task {
             oom_before: None,
             ending: false,
             last: false,
+            hold: false,
+            linger: None,
+            lingers_until: None,
         }
     }
 
@@ -245,6 +296,29 @@ impl Task {
     /// Whether it continues without a reader.
     pub(crate) fn is_detached(&self) -> bool {
         matches!(self.kind, TaskKind::Command { detached: true, .. })
+    }
+
+    /// Whether it has output that must not be lost, although it may have ended.
+    pub(crate) fn holds_output(&self) -> bool {
+        self.hold && self.outputs.iter().any(|output| output.ring.len() > 0 || !output.eof)
+    }
+
+    /// Nobody reads it any more: it stays for a while. Returns false if it has no linger time.
+    pub(crate) fn start_to_linger(&mut self) -> bool {
+        if let (None, Some(linger)) = (self.lingers_until, self.linger) {
+            self.lingers_until = Some(Instant::now() + linger);
+        }
+        self.lingers_until.is_some()
+    }
+
+    /// From now on, nothing of it is kept.
+    pub(crate) fn give_up(&mut self) {
+        (self.linger, self.lingers_until, self.hold) = (None, None, false);
+    }
+
+    /// The number of bytes of standard input that were received, and how many of them were passed on to the command.
+    pub(crate) fn stdin_offsets(&self) -> (u64, u64) {
+        (self.stdin.received, self.stdin.consumed)
     }
 
     /// Reads the reports of the child.

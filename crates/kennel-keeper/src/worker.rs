@@ -3,7 +3,7 @@
 //! So a slow disk or a huge directory blocks nobody else, and the kernel checks the user's own permissions.
 
 use crate::report::Report;
-use crate::{files, holes, launch, sys, users, watch};
+use crate::{files, holes, launch, list, sys, users, watch};
 use kennel_proto::{Failure, FailureKind, KeeperConfig, Outcome, Request};
 use rustix::fd::{AsRawFd, OwnedFd};
 
@@ -39,9 +39,13 @@ fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outco
     match request {
         Request::Read { path, sparse: Some(true), offset: 0, limit: None, .. } => holes::read(&full(path), pipes),
         Request::Read { path, offset, limit, .. } => files::read(&full(path), *offset, *limit, pipes),
+        Request::Write { path, mode, parents, offset: Some(offset), .. } => {
+            files::write_at(&full(path), *offset, *mode, *parents, pipes)
+        }
         Request::Write { path, mode, parents, sparse, .. } => {
             files::write(&full(path), *mode, *parents, *sparse == Some(true), pipes)
         }
+        Request::List { path, depth: Some(depth), .. } => list::to_depth(&full(path), *depth, pipes),
         Request::List { path, .. } => files::list(&full(path), pipes),
         Request::Stat { path, follow, .. } => files::stat(&full(path), *follow),
         Request::Mkdir { path, parents, mode, .. } => files::mkdir(&full(path), *parents, *mode),

@@ -25,3 +25,14 @@ pub const RINGS: usize = 4 * 1024 * 1024;
 pub const PATH: usize = 4096;
 /// The number of arguments of a command, and the number of its environment entries.
 pub const STRINGS: usize = 16 * 1024;
+/// Bytes in the tag of a command.
+pub const TAG: usize = 256;
+/// Bytes of a command's arguments that the list of commands returns, with three bytes more for each argument. It is
+/// less if there are many commands.
+pub const LISTED_ARGV: usize = 1024;
+/// The longest linger time of a command, in milliseconds: seven days.
+pub const LINGER_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+/// How many levels of directories one listing descends.
+pub const LIST_DEPTH: u32 = 64;
+/// Entries in a listing that descends into directories.
+pub const LISTED_ENTRIES: usize = 200_000;

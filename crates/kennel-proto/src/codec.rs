@@ -269,7 +269,20 @@ mod tests {
             detached: false,
             last: false,
             stop_signal: Some(3),
+            tag: Some("relay 7".into()),
+            hold: true,
+            linger_ms: Some(60_000),
         };
+        let mut info = ProcessInfo {
+            process: 3,
+            tag: Some("relay 7".into()),
+            started_ms: Some(1_700_000_000_000),
+            exit: Some(ExitReport { signal: Some(9), ..ExitReport::default() }),
+            stdout: Some(OutputOffsets { produced: 9, consumed: 4, kept: 5 }),
+            stdin: Some(1),
+            ..ProcessInfo::default()
+        };
+        info.set_argv([&b"sh"[..], b"-c"], 100);
         let bodies = [
             Body::Hello(Hello { generation: 1, token: Some(vec![1, 2].into()), owner: true }),
             Body::Welcome(Welcome { generation: 1, version: "x".into(), main: Some(7), features: Features::ALL }),
@@ -288,6 +301,16 @@ mod tests {
                 follow: false,
             })),
             Body::Open(Box::new(Request::Idle { reset: true })),
+            Body::Open(Box::new(Request::Write {
+                path: b"/f".to_vec().into(),
+                user: None,
+                mode: None,
+                parents: false,
+                sparse: None,
+                offset: Some(7),
+            })),
+            Body::Open(Box::new(Request::List { path: b"/d".to_vec().into(), user: None, depth: Some(3) })),
+            Body::Reply(Reply::Done(Outcome::Processes(vec![info]))),
             Body::Reply(Reply::Done(Outcome::Idle(IdleReport { in_use: false, idle_ms: 7 }))),
             Body::Reply(Reply::Ready { stdin_window: 3 }),
             Body::Fail(Failure::new(FailureKind::Refused, "no")),
@@ -329,6 +352,58 @@ mod tests {
         // A newer keeper has features that this host does not know.
         let newer: Features = minicbor::decode(&minicbor::to_vec(u64::MAX).unwrap()).unwrap();
         assert!(newer.contains(Features::ALL));
+    }
+
+    #[test]
+    fn a_command_of_the_first_hosts_is_understood() {
+        /// The fields of the first hosts that have no default.
+        #[derive(minicbor::Encode)]
+        struct First {
+            #[n(0)]
+            command: SpawnCommand,
+            #[n(1)]
+            env: Vec<(minicbor::bytes::ByteVec, minicbor::bytes::ByteVec)>,
+            #[n(4)]
+            stdin: bool,
+            #[n(8)]
+            detached: bool,
+            #[n(9)]
+            last: bool,
+        }
+        let command = SpawnCommand::Argv(vec![b"ls".to_vec().into()]);
+        let first = First { command, env: Vec::new(), stdin: false, detached: true, last: false };
+        let read: Spawn = minicbor::decode(&minicbor::to_vec(first).unwrap()).unwrap();
+        assert_eq!(read, Spawn::main(&["ls".into()]));
+    }
+
+    /// The list of commands fits into a message, however many there are and however long their fields are.
+    #[test]
+    fn the_longest_list_of_commands_fits() {
+        let count = caps::PROCESSES + caps::ENDED;
+        let longest = [0; 10_000];
+        let mut info = ProcessInfo {
+            process: u64::MAX,
+            program: vec![0; 200].into(),
+            tag: Some("t".repeat(caps::TAG)),
+            started_ms: Some(u64::MAX),
+            exit: Some(ExitReport { code: Some(-1000), signal: Some(1000), ..ExitReport::default() }),
+            stdout: Some(OutputOffsets { produced: u64::MAX, consumed: u64::MAX, kept: u64::MAX }),
+            stderr: Some(OutputOffsets { produced: u64::MAX, consumed: u64::MAX, kept: u64::MAX }),
+            stdin: Some(u64::MAX),
+            ..ProcessInfo::default()
+        };
+        let mut few = info.clone();
+        info.set_argv([&longest[..]], ProcessInfo::longest_argv(count));
+        assert!(info.argv_is_cut);
+        let body = Body::Reply(Reply::Done(Outcome::Processes(vec![info; count])));
+        assert_eq!(try_encode(&Frame { stream: 1, body }, &mut Vec::new()), Ok(()));
+
+        few.set_argv([&b"ab"[..]; 10], 17);
+        assert_eq!((few.argv.len(), few.argv_is_cut), (3, true), "{few:?}");
+        few.argv = Vec::new();
+        few.argv_is_cut = false;
+        few.set_argv([&b"ab"[..]; 10], ProcessInfo::longest_argv(1));
+        assert_eq!((few.argv.len(), few.argv_is_cut), (10, false));
     }
 
     #[test]

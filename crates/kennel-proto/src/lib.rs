@@ -39,8 +39,8 @@ pub use codec::{DecodeError, Decoder, HEADER, encode, encode_data_header, try_en
 pub use config::{KeeperConfig, LogSink};
 pub use message::{
     Attach, Body, Channel, Entry, ExitReport, Failure, FailureKind, Features, FileKind, Frame, Hello, IdleReport,
-    Limit, Outcome, ProcessInfo, Reply, Request, Size, Spawn, SpawnCommand, Stat, StatsReport, WatchItem, WatchKind,
-    Welcome,
+    Limit, Outcome, OutputOffsets, ProcessInfo, Reply, Request, Size, Spawn, SpawnCommand, Stat, StatsReport,
+    WatchItem, WatchKind, Welcome,
 };
 
 /// The protocol generation that this crate implements. A host supports keepers of its own and of older generations.

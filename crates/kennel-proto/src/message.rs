@@ -1,5 +1,6 @@
 //! The messages of the protocol. The field numbers are the wire format: never reuse one.
 
+use crate::caps;
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 
@@ -116,8 +117,20 @@ impl Features {
     pub const CHMOD: Self = Self(1 << 1);
     /// [`Request::Idle`] and [`Request::EndIfIdle`].
     pub const IDLE: Self = Self(1 << 6);
+    /// [`Spawn::tag`].
+    pub const TAG: Self = Self(1 << 7);
+    /// [`Spawn::hold`].
+    pub const HOLD: Self = Self(1 << 8);
+    /// [`Spawn::linger_ms`].
+    pub const LINGER: Self = Self(1 << 9);
+    /// The field `offset` of [`Request::Write`].
+    pub const WRITE_AT: Self = Self(1 << 10);
+    /// The field `depth` of [`Request::List`].
+    pub const LIST_DEPTH: Self = Self(1 << 11);
+    /// Starting a command with a tag, held output or a linger time.
+    pub const COMMANDS: Self = Self(Self::TAG.0 | Self::HOLD.0 | Self::LINGER.0);
     /// All features that this crate knows.
-    pub const ALL: Self = Self(Self::FIRST.0 | Self::IDLE.0);
+    pub const ALL: Self = Self(Self::FIRST.0 | Self::IDLE.0 | Self::COMMANDS.0 | Self::WRITE_AT.0 | Self::LIST_DEPTH.0);
     /// The features that keepers of generation 1 can have.
     pub const FIRST: Self = Self(Self::SYMLINK.0 | Self::CHMOD.0);
 
@@ -151,7 +164,8 @@ pub enum Request {
     /// List the commands.
     #[n(2)]
     Processes,
-    /// Send a signal to a command's whole process tree. Signal 0 ends it (TERM, grace period, KILL).
+    /// Send a signal to a command's whole process tree. Signal 0 ends it (TERM, grace period, KILL). If the command has
+    /// ended, signal 0 releases the output that it holds: only the newest bytes are kept.
     #[n(3)]
     Kill {
         /// The command.
@@ -201,6 +215,11 @@ pub enum Request {
         /// `ReadySparse`.
         #[n(4)]
         sparse: Option<bool>,
+        /// Write in place, starting at this offset, and not to a temporary file. The other bytes of the file stay. A
+        /// missing file is created; a gap before the offset is filled with zeros. If the write is aborted, the bytes that
+        /// have arrived stay. It cannot be combined with `sparse`. Needs [`Features::WRITE_AT`].
+        #[n(5)]
+        offset: Option<u64>,
     },
     /// Send the entries of a directory on `Stdout`, each as a length and an [`Entry`].
     #[n(6)]
@@ -211,6 +230,11 @@ pub enum Request {
         /// The user to act as.
         #[n(1)]
         user: Option<String>,
+        /// How many levels to list, from 1 to [`caps::LIST_DEPTH`]. The names of entries are then paths relative to the
+        /// directory. Symlinks are not followed. More than [`caps::LISTED_ENTRIES`] entries are an error. Needs
+        /// [`Features::LIST_DEPTH`].
+        #[n(2)]
+        depth: Option<u32>,
     },
     /// Return the metadata of a path.
     #[n(7)]
@@ -419,6 +443,21 @@ pub struct Spawn {
     /// The signal that asks the command to end when the sandbox stops. Defaults to TERM.
     #[n(10)]
     pub stop_signal: Option<i32>,
+    /// A text chosen by the host, of at most [`caps::TAG`](crate::caps::TAG) bytes. The list of commands returns it.
+    /// Needs [`Features::TAG`].
+    #[n(11)]
+    pub tag: Option<String>,
+    /// Whether the command waits while nobody reads its output, instead of losing the oldest bytes. `Exit` is sent when
+    /// the host has consumed all output, so the output of a command that has ended can still be requested again. Needs
+    /// [`Features::HOLD`].
+    #[n(12)]
+    #[cbor(default)]
+    pub hold: bool,
+    /// For how long a command that is not detached keeps running after its connection was lost, in milliseconds. In this
+    /// time it can be attached again. If it ends meanwhile, its result is kept for as long. `Close` ends it at once.
+    /// Needs [`Features::LINGER`].
+    #[n(13)]
+    pub linger_ms: Option<u64>,
 }
 
 impl Spawn {
@@ -436,6 +475,9 @@ impl Spawn {
             detached: true,
             last: false,
             stop_signal: None,
+            tag: None,
+            hold: false,
+            linger_ms: None,
         }
     }
 }
@@ -465,7 +507,8 @@ pub struct Size {
     pub cols: u16,
 }
 
-/// A request to attach to the output of a command.
+/// A request to attach to the output of a command. If the command holds its output, the bytes before the requested
+/// offsets count as consumed.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Attach {
     /// The command.
@@ -500,12 +543,16 @@ pub enum Reply {
         /// How many bytes of standard input the host may be ahead.
         #[n(3)]
         stdin_window: u64,
-        /// How many bytes of standard input the command has received so far.
+        /// How many bytes of standard input the keeper has received so far. The host continues at this offset.
         #[n(4)]
         stdin: u64,
         /// Whether the command runs on a terminal.
         #[n(5)]
         tty: bool,
+        /// How many bytes of standard input were passed on to the command. The window starts here. Keepers of generation
+        /// 1 do not send it, and send this number as `stdin`.
+        #[n(6)]
+        stdin_passed_on: Option<u64>,
     },
     /// Data may be sent.
     #[n(1)]
@@ -584,6 +631,95 @@ pub struct ProcessInfo {
     /// Whether the command keeps running without its connection.
     #[n(5)]
     pub detached: bool,
+    /// The program and its arguments, up to [`caps::LISTED_ARGV`](crate::caps::LISTED_ARGV). For a script that the shell
+    /// runs, the shell's arguments. This field and those below are not sent by keepers of generation 1.
+    #[n(6)]
+    #[cbor(default)]
+    pub argv: Vec<ByteVec>,
+    /// Whether arguments are missing, or the last one is cut off.
+    #[n(7)]
+    #[cbor(default)]
+    pub argv_is_cut: bool,
+    /// The tag that the host gave it.
+    #[n(8)]
+    pub tag: Option<String>,
+    /// When it was started, in milliseconds since 1970.
+    #[n(9)]
+    pub started_ms: Option<u64>,
+    /// How it ended.
+    #[n(10)]
+    pub exit: Option<ExitReport>,
+    /// Its standard output.
+    #[n(11)]
+    pub stdout: Option<OutputOffsets>,
+    /// Its standard error.
+    #[n(12)]
+    pub stderr: Option<OutputOffsets>,
+    /// The number of bytes of standard input that it has received.
+    #[n(13)]
+    pub stdin: Option<u64>,
+}
+
+impl Default for ProcessInfo {
+    fn default() -> Self {
+        Self {
+            process: 0,
+            program: Vec::new().into(),
+            running: false,
+            tty: false,
+            attached: false,
+            detached: false,
+            argv: Vec::new(),
+            argv_is_cut: false,
+            tag: None,
+            started_ms: None,
+            exit: None,
+            stdout: None,
+            stderr: None,
+            stdin: None,
+        }
+    }
+}
+
+impl ProcessInfo {
+    /// How many bytes of arguments each command may have in a list of this many, so that the list fits into a message.
+    pub fn longest_argv(commands: usize) -> usize {
+        caps::LISTED_ARGV.min(caps::CONTROL / 4 / commands.max(1))
+    }
+
+    /// Sets the arguments, up to `most` bytes.
+    pub fn set_argv<'a>(&mut self, argv: impl IntoIterator<Item = &'a [u8]>, most: usize) {
+        /// Bytes that the encoding of an argument needs.
+        const HEAD: usize = 3;
+        let mut left = most;
+        for argument in argv {
+            let fits = left.saturating_sub(HEAD).min(argument.len());
+            if left <= HEAD {
+                self.argv_is_cut = true;
+                return;
+            }
+            left -= HEAD + fits;
+            self.argv.push(argument[..fits].to_vec().into());
+            if fits < argument.len() {
+                self.argv_is_cut = true;
+                return;
+            }
+        }
+    }
+}
+
+/// The offsets of an output channel of a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct OutputOffsets {
+    /// The number of bytes that the keeper has read from the command.
+    #[n(0)]
+    pub produced: u64,
+    /// Readers have consumed all bytes before this offset.
+    #[n(1)]
+    pub consumed: u64,
+    /// The offset of the first byte that the keeper still has. If it is after `consumed`, the bytes between are lost.
+    #[n(2)]
+    pub kept: u64,
 }
 
 /// The result of a command.
@@ -737,12 +873,16 @@ pub enum FileKind {
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Entry {
-    /// The name.
+    /// The name, or in a listing to a depth the relative path.
     #[n(0)]
     pub name: ByteVec,
     /// Its metadata.
     #[n(1)]
     pub stat: Stat,
+    /// Whether it is a directory whose entries belong to the listing, but cannot be read.
+    #[n(2)]
+    #[cbor(default)]
+    pub unreadable: bool,
 }
 
 /// A change below a watched path.

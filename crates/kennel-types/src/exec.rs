@@ -58,6 +58,17 @@ pub struct ExecSpec {
     /// Whether the sandbox ends with this command. This is faster than stopping the sandbox afterwards.
     #[serde(default)]
     pub last: bool,
+    /// A text of at most 256 bytes, chosen by the caller. The list of commands returns it.
+    #[serde(default)]
+    pub tag: Option<String>,
+    /// Whether the command waits while nobody reads its output, instead of losing the oldest bytes. Its exit status
+    /// arrives when all output has been consumed.
+    #[serde(default)]
+    pub hold: bool,
+    /// For how long a command that is not detached keeps running after its connection was lost, at most seven days. In
+    /// this time it can be attached again. Dropping its handle still ends it at once.
+    #[serde(default)]
+    pub linger: Option<Duration>,
 }
 
 impl ExecSpec {
@@ -83,6 +94,9 @@ impl ExecSpec {
             timeout: None,
             detached: false,
             last: false,
+            tag: None,
+            hold: false,
+            linger: None,
         }
     }
 }

@@ -45,6 +45,17 @@ pub struct DirEntry {
     pub stat: FileStat,
 }
 
+/// An entry of a listing that descends into directories.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeEntry {
+    /// The path relative to the listed directory.
+    pub path: Vec<u8>,
+    /// The result of `stat` on the entry. Symlinks are not followed.
+    pub stat: FileStat,
+    /// Whether it is a directory whose entries belong to the listing, but cannot be read.
+    pub unreadable: bool,
+}
+
 /// A change below a watched path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchEvent {

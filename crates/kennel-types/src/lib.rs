@@ -24,7 +24,7 @@ pub use error::{Error, Result};
 pub use error_code::{ErrorCode, LimitReason};
 pub use event::{EndCause, Event, EventKind};
 pub use exec::{Command, ExecSpec, ExitStatus, TermSize};
-pub use file::{DirEntry, FileKind, FileStat, WatchEvent, WatchKind};
+pub use file::{DirEntry, FileKind, FileStat, TreeEntry, WatchEvent, WatchKind};
 pub use id::{InvalidId, SandboxId};
 pub use leftover::Leftover;
 pub use mode::{

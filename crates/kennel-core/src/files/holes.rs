@@ -4,7 +4,7 @@
 //! The keeper's description of a file is not trusted. A receiver writes no more data than was really sent; see
 //! [`kennel_proto::sparse`].
 
-use super::{FileReader, Files, Upload, WriteOptions, ready_as};
+use super::{Content, FileReader, Files, Upload, WriteOptions, ready_as};
 use crate::{Error, Result};
 use kennel_proto::sparse::{ALIGN, Decoder, Malformed, Piece, head};
 use kennel_proto::{Request, caps};
@@ -37,8 +37,8 @@ impl Files {
     ) -> Result<()> {
         let failed = |error: std::io::Error| Error::io("read what is to be written", error);
         let meta = from.metadata().map_err(failed)?;
-        let holes = meta.blocks() * 512 < meta.size();
-        let (mut upload, sparse) = self.upload(path, options, holes).await?;
+        let content = if meta.blocks() * 512 < meta.size() { Content::Sparse } else { Content::Whole };
+        let (mut upload, sparse) = self.upload(path, options, content).await?;
         if sparse {
             send_segments(&mut upload, from, meta.size(), &mut tell).await?;
         } else {

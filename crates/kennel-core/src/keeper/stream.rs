@@ -58,12 +58,12 @@ impl StreamState {
                 if std::mem::replace(&mut self.replied, true) {
                     return Err("a second reply");
                 }
-                if let Reply::Running { stdout, stderr, stdin, .. } = &reply {
+                if let Reply::Running { stdout, stderr, stdin, stdin_passed_on, .. } = &reply {
                     for (incoming, offset) in self.incoming.iter_mut().zip([*stdout, *stderr]) {
                         incoming.next = offset;
                         incoming.consumed = offset;
                     }
-                    self.stdin_consumed = *stdin;
+                    self.stdin_consumed = stdin_passed_on.unwrap_or(*stdin).min(*stdin);
                 }
                 self.reply = Some(reply);
             }
@@ -106,6 +106,8 @@ pub struct KeeperStream {
     arrived: Arc<Notify>,
     /// Bytes that were returned to the caller but not yet reported as consumed, per channel.
     unacknowledged: [u64; 2],
+    /// Whether bytes count as consumed only when the caller says so.
+    explicit: bool,
     /// Whether dropping this handle closes the stream. It does not for a second handle that only sends.
     sole: bool,
 }
@@ -127,7 +129,7 @@ pub(crate) enum Arrival {
 
 impl KeeperStream {
     pub(super) fn new(link: Arc<Link>, stream: u32, arrived: Arc<Notify>) -> Self {
-        Self { link, stream, arrived, unacknowledged: [0; 2], sole: true }
+        Self { link, stream, arrived, unacknowledged: [0; 2], explicit: false, sole: true }
     }
 
     /// Waits until `ready` returns a value for the stream's state.
@@ -171,10 +173,17 @@ impl KeeperStream {
         }
     }
 
+    /// From now on, bytes count as consumed only when [`Self::acknowledge_until`] is called.
+    pub(crate) fn acknowledge_explicitly(&mut self) {
+        self.explicit = true;
+    }
+
     /// Returns the next bytes, or the end once all bytes were returned. Bytes that were returned before count as
-    /// consumed.
+    /// consumed, unless the caller acknowledges them explicitly.
     pub(crate) async fn next(&mut self) -> Result<Arrival> {
-        self.acknowledge();
+        if !self.explicit {
+            self.acknowledge([u64::MAX; 2]);
+        }
         let arrival = self
             .until(|stream| {
                 for (index, channel) in [Channel::Stdout, Channel::Stderr].into_iter().enumerate() {
@@ -200,8 +209,18 @@ impl KeeperStream {
         Ok(arrival)
     }
 
-    /// Reports consumed bytes to the keeper, once there are enough of them.
-    fn acknowledge(&mut self) {
+    /// Reports the bytes before these offsets as consumed. Fails if one of them was not returned yet.
+    pub(crate) fn acknowledge_until(&mut self, offsets: [u64; 2]) -> Result<()> {
+        if offsets.iter().zip(self.returned()).any(|(offset, returned)| *offset > returned) {
+            let message = "acknowledge output: it has not been returned yet";
+            return Err(Error::new(ErrorCode::InvalidConfig, message));
+        }
+        self.acknowledge(offsets);
+        Ok(())
+    }
+
+    /// Reports returned bytes before these offsets as consumed.
+    fn acknowledge(&mut self, offsets: [u64; 2]) {
         for (index, channel) in [Channel::Stdout, Channel::Stderr].into_iter().enumerate() {
             if self.unacknowledged[index] == 0 {
                 continue;
@@ -209,23 +228,28 @@ impl KeeperStream {
             let mut state = lock(&self.link.shared);
             let Some(stream) = state.streams.get_mut(&self.stream) else { return };
             let incoming = &mut stream.incoming[index];
-            incoming.consumed += std::mem::take(&mut self.unacknowledged[index]);
+            let count = offsets[index].saturating_sub(incoming.consumed).min(self.unacknowledged[index]);
+            incoming.consumed += count;
+            self.unacknowledged[index] -= count;
             let offset = incoming.consumed;
             drop(state);
-            self.send(Body::Consumed { channel, offset });
+            if count > 0 {
+                self.send(Body::Consumed { channel, offset });
+            }
         }
     }
 
     /// The offsets up to which output was consumed.
     pub(crate) fn consumed(&self) -> [u64; 2] {
         let state = lock(&self.link.shared);
-        let mut consumed = state
-            .streams
-            .get(&self.stream)
-            .map_or([0; 2], |stream| [stream.incoming[0].consumed, stream.incoming[1].consumed]);
-        consumed[0] += self.unacknowledged[0];
-        consumed[1] += self.unacknowledged[1];
-        consumed
+        let consumed = |stream: &StreamState| stream.incoming.each_ref().map(|incoming| incoming.consumed);
+        state.streams.get(&self.stream).map_or([0; 2], consumed)
+    }
+
+    /// The offsets up to which output was returned to the caller.
+    pub(crate) fn returned(&self) -> [u64; 2] {
+        let [stdout, stderr] = self.consumed();
+        [stdout + self.unacknowledged[0], stderr + self.unacknowledged[1]]
     }
 
     /// Waits until the keeper has consumed all but `window` of the bytes sent so far. Returns how many bytes may be
@@ -270,6 +294,7 @@ impl KeeperStream {
             stream: self.stream,
             arrived: self.arrived.clone(),
             unacknowledged: [0; 2],
+            explicit: false,
             sole: false,
         }
     }

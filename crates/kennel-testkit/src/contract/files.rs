@@ -455,3 +455,59 @@ pub async fn missing_path_is_not_found(stage: &Stage) {
     assert_eq!(code(files.remove(&path, false).await), ErrorCode::NotFound);
     assert_eq!(code(files.watch(&path, false).await), ErrorCode::NotFound);
 }
+
+/// A part of a file is written in place: the rest stays, a missing file is created, and a gap is filled with zeros.
+pub async fn part_of_a_file_is_written(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let path = at(&sandbox, "part");
+    let options = WriteOptions::default();
+    let content = async || files.read(&path, 1 << 21).await.unwrap();
+    files.write_at(&path, 3, &b"abc"[..], options).await.unwrap();
+    assert_eq!(content().await, b"\0\0\0abc", "it is created");
+    assert_eq!(files.stat(&path, false).await.unwrap().mode, 0o644);
+    files.chmod(&path, 0o640, true).await.unwrap();
+    files.write_at(&path, 1, &b"12"[..], options).await.unwrap();
+    assert_eq!(content().await, b"\x0012abc");
+    assert_eq!(files.stat(&path, false).await.unwrap().mode, 0o640, "its permissions stay");
+    let large: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 253) as u8).collect();
+    files.write_at(&path, 5, &large[..], options).await.unwrap();
+    assert_eq!(content().await, [b"\x0012ab", &large[..]].concat());
+    files.write_at(&path, 0, &b""[..], options).await.unwrap();
+    assert_eq!(content().await.len(), 5 + large.len(), "nothing is cut off");
+    assert!(files.write_at(&path, u64::MAX, &b"x"[..], options).await.is_err());
+    files.mkdir(at(&sandbox, "dir"), false).await.unwrap();
+    assert_eq!(code(files.write_at(at(&sandbox, "dir"), 0, &b"x"[..], options).await), ErrorCode::PermissionDenied);
+    let closed = WriteOptions { parents: false, ..options };
+    assert_eq!(code(files.write_at(at(&sandbox, "none/x"), 0, &b"x"[..], closed).await), ErrorCode::NotFound);
+    assert!(files.list(at(&sandbox, "")).await.unwrap().iter().all(|entry| !entry.name.starts_with(b".kennel")));
+}
+
+/// A listing descends to its depth, follows no symlink, and says which directories it cannot read.
+pub async fn directories_are_listed_to_a_depth(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let files = files(&sandbox).await;
+    let root = at(&sandbox, "tree");
+    for path in ["a/b/c/deep", "a/b/file", "a-b", "top"] {
+        files.write(format!("{root}/{path}"), b"12", WriteOptions::default()).await.unwrap();
+    }
+    let linked = files.symlink(format!("{root}/link"), "a", false).await.is_ok();
+    let list = async |depth| {
+        let entries = files.list_tree(&root, depth).await.unwrap();
+        assert!(entries.iter().all(|entry| !entry.unreadable));
+        let names = entries.iter().map(|entry| String::from_utf8(entry.path.clone()).unwrap());
+        names.filter(|name| name != "link").collect::<Vec<_>>()
+    };
+    assert_eq!(list(1).await, ["a", "a-b", "top"]);
+    assert_eq!(list(2).await, ["a", "a-b", "a/b", "top"]);
+    assert_eq!(list(3).await, ["a", "a-b", "a/b", "a/b/c", "a/b/file", "top"]);
+    assert_eq!(list(64).await, ["a", "a-b", "a/b", "a/b/c", "a/b/c/deep", "a/b/file", "top"]);
+    let all = files.list_tree(&root, 64).await.unwrap();
+    assert_eq!(all.iter().any(|entry| entry.path == b"link"), linked);
+    let deep = all.iter().find(|entry| entry.path == b"a/b/c/deep").unwrap();
+    assert_eq!((deep.stat.kind, deep.stat.size), (FileKind::File, 2));
+    for depth in [0, 65] {
+        assert_eq!(code(files.list_tree(&root, depth).await), ErrorCode::InvalidConfig);
+    }
+    assert_eq!(code(files.list_tree(format!("{root}/none"), 2).await), ErrorCode::NotFound);
+}

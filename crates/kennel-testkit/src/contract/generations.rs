@@ -2,9 +2,10 @@
 
 use crate::inside::{files, ok};
 use crate::{Stage, Wire};
-use kennel_core::{Error, Features, Sandbox};
+use kennel_core::{Error, Features, Sandbox, WriteOptions};
 use kennel_proto::{Body, Decoder, Frame, Hello, Request, encode};
-use kennel_types::ErrorCode;
+use kennel_types::{ErrorCode, ExecSpec};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// With a keeper of generation 1, everything that it supports works. Everything else is refused, and the error says what
@@ -40,7 +41,22 @@ pub async fn missing_features_are_refused(stage: &Stage) {
 
 /// Asks for everything that a keeper of generation 1 does not have.
 async fn refusals(sandbox: &Sandbox) -> Vec<Error> {
-    vec![sandbox.idle().await.unwrap_err(), sandbox.reset_idle().await.unwrap_err()]
+    let files = files(sandbox).await;
+    let plain = ExecSpec::argv(["true"]);
+    let mut errors = vec![
+        sandbox.idle().await.unwrap_err(),
+        sandbox.reset_idle().await.unwrap_err(),
+        files.write_at("/file", 1, &b"x"[..], WriteOptions::default()).await.unwrap_err(),
+        files.list_tree("/", 2).await.unwrap_err(),
+    ];
+    for spec in [
+        ExecSpec { tag: Some("tag".into()), ..plain.clone() },
+        ExecSpec { hold: true, ..plain.clone() },
+        ExecSpec { linger: Some(Duration::from_secs(1)), ..plain },
+    ] {
+        errors.push(sandbox.exec(&spec).await.err().expect("it is refused"));
+    }
+    errors
 }
 
 /// A host of generation 1 can use a keeper of this generation.

@@ -28,7 +28,7 @@ pub async fn commands_and_streams_are_use(stage: &Stage) {
 
     let files = files(&sandbox).await;
     files.write(at(&sandbox, "file"), b"x", WriteOptions::default()).await.unwrap();
-    let watch = files.watch(at(&sandbox, ""), false).await.unwrap();
+    let watch = files.watch(&sandbox.info().workdir, false).await.unwrap();
     assert!(idle(&sandbox).await.in_use, "a watch is open");
     drop(watch);
     eventually("the watch is closed", async || !idle(&sandbox).await.in_use).await;

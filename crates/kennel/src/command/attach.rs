@@ -88,7 +88,10 @@ impl Attach {
             several => {
                 let list: Vec<String> = several
                     .iter()
-                    .map(|it| format!("{} ({})", it.process, printable(&String::from_utf8_lossy(&it.program))))
+                    .map(|it| {
+                        let tag = it.tag.as_ref().map(|tag| format!(", {}", printable(tag))).unwrap_or_default();
+                        format!("{} ({}{tag})", it.process, printable(&String::from_utf8_lossy(&it.program)))
+                    })
                     .collect();
                 let message = format!("{} commands can be attached to: {}", list.len(), list.join(", "));
                 Err(Error::new(ErrorCode::InvalidConfig, message)

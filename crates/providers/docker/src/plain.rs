@@ -30,7 +30,8 @@ use tokio::sync::mpsc;
 /// The command that keeps a sandbox without a main process running. The image must contain it.
 pub(crate) const WAIT: [&str; 2] = ["sleep", "2147483647"];
 /// The features whose messages it understands, so that it can refuse them by name.
-const UNDERSTOOD: Features = Features::IDLE;
+const UNDERSTOOD: Features =
+    Features::IDLE.union(Features::COMMANDS).union(Features::WRITE_AT).union(Features::LIST_DEPTH);
 /// Bytes in transit in each direction.
 const PIPE: usize = 256 * 1024;
 /// How often the engine is asked for the exit code of an ended command.
@@ -82,6 +83,7 @@ impl StandIn {
             Request::Spawn(spawn) => self.run(spawn, &mut link).await,
             request if request.user().is_some() => Err(refused("files as another user")),
             Request::Read { path, offset, limit, .. } => self.read(&path, offset, limit, &mut link).await,
+            Request::Write { offset: Some(_), .. } => Err(refused("writing at an offset")),
             Request::Write { path, mode, parents, .. } => self.write(&path, mode, parents, &mut link).await,
             Request::Stat { path, follow, .. } => {
                 let stat = self.stat(&path, follow).await;
@@ -105,6 +107,9 @@ impl StandIn {
             (spawn.timeout_ms.is_some(), "timeouts"),
             (spawn.detached, "commands that outlive their connection"),
             (spawn.last, "sandboxes that end with a command"),
+            (spawn.tag.is_some(), "tags of commands"),
+            (spawn.hold, "commands that hold their output"),
+            (spawn.linger_ms.is_some(), "commands that linger after their connection was lost"),
         ];
         if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
             return Err(refused(what));
@@ -121,7 +126,8 @@ impl StandIn {
             return Err(fail(FailureKind::Other, "the engine did not attach"));
         };
         let stdin_window = if stdin { caps::STDIN_WINDOW } else { 0 };
-        let running = Reply::Running { process: 1, stdout: 0, stderr: 0, stdin_window, stdin: 0, tty: false };
+        let (stdin, tty, stdin_passed_on) = (0, false, Some(0));
+        let running = Reply::Running { process: 1, stdout: 0, stderr: 0, stdin_window, stdin, tty, stdin_passed_on };
         link.send(Body::Reply(running)).await;
         if !self.pass_on(output, input, link).await? {
             return Ok(());

@@ -156,6 +156,9 @@ async fn refused(sandbox: &Sandbox) {
         ExecSpec { tty: Some(TermSize { rows: 24, cols: 80 }), ..plain.clone() },
         ExecSpec { detached: true, ..plain.clone() },
         ExecSpec { last: true, ..plain.clone() },
+        ExecSpec { tag: Some("tag".into()), ..plain.clone() },
+        ExecSpec { hold: true, ..plain.clone() },
+        ExecSpec { linger: Some(Duration::from_secs(5)), ..plain.clone() },
     ];
     for spec in &asked {
         assert_eq!(code(sandbox.run(spec, None, 10)).await, none, "{spec:?}");
@@ -164,10 +167,13 @@ async fn refused(sandbox: &Sandbox) {
     assert!(error.to_string().contains("timeouts: there is no keeper in this sandbox"), "{error}");
     let files = inside::files(sandbox).await;
     assert_eq!(code(files.list("/")).await, none);
+    assert_eq!(code(files.list_tree("/", 2)).await, none);
+    assert_eq!(code(files.write_at("/made/copy", 1, &b"x"[..], WriteOptions::default())).await, none);
     assert_eq!(code(files.remove("/made/copy", false)).await, none);
     assert_eq!(code(sandbox.processes()).await, none);
     assert_eq!(code(sandbox.kill(1, 15)).await, none);
     assert_eq!(code(sandbox.stats()).await, none);
+    assert_eq!(code(sandbox.idle()).await, none);
     let mut exec = sandbox.exec(&ExecSpec::argv(["sleep", "1"])).await.unwrap();
     exec.signal(15);
     assert_eq!(code(exec.next()).await, none, "it is not told that it was ended");

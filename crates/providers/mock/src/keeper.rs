@@ -42,7 +42,11 @@ struct Processes {
 }
 
 /// Its files have no symlinks.
-const FEATURES: Features = Features::CHMOD.union(Features::IDLE);
+const FEATURES: Features = Features::CHMOD
+    .union(Features::IDLE)
+    .union(Features::COMMANDS)
+    .union(Features::WRITE_AT)
+    .union(Features::LIST_DEPTH);
 /// How long the last frames may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -123,6 +127,9 @@ impl Keeper {
 
     /// Starts a command. `main` is the log, for the main process.
     pub(crate) fn spawn(self: &Arc<Self>, spawn: &Spawn, main: Option<Arc<Log>>) -> Result<Arc<Process>, Failure> {
+        if spawn.tag.as_ref().is_some_and(|tag| tag.len() > caps::TAG) {
+            return Err(Failure::limit(Limit::Size, "the tag is too long"));
+        }
         let argv = shell::argv(spawn)?;
         let scripted = self.script.answer(&argv);
         let program = shell::find(argv, scripted, spawn, &self.env, &self.tree, &self.cwd)?;
@@ -131,8 +138,7 @@ impl Keeper {
             let mut processes = self.lock();
             processes.make_room()?;
             processes.last += 1;
-            let name = program.argv[0].as_bytes().to_vec();
-            let process = Arc::new(Process::new(processes.last, name, spawn.detached, spawn.stdin, main));
+            let process = Arc::new(Process::new(processes.last, program.argv.clone(), spawn, main));
             processes.known.insert(process.id, process.clone());
             process
         };
@@ -160,15 +166,9 @@ impl Keeper {
     }
 
     pub(crate) fn list(&self) -> Vec<ProcessInfo> {
-        let info = |process: &Arc<Process>| ProcessInfo {
-            process: process.id,
-            program: process.program.clone().into(),
-            running: process.is_running(),
-            tty: false,
-            attached: process.is_attached(),
-            detached: process.detached,
-        };
-        self.lock().known.values().map(info).collect()
+        let processes = self.lock();
+        let argv = ProcessInfo::longest_argv(processes.known.len());
+        processes.known.values().map(|process| process.info(argv)).collect()
     }
 
     pub(crate) fn stats(&self) -> StatsReport {
@@ -231,7 +231,7 @@ impl Processes {
     /// Removes the oldest ended commands. Fails if too many are running.
     fn make_room(&mut self) -> Result<(), Failure> {
         let ended: Vec<u64> =
-            self.known.values().filter(|process| !process.is_running()).map(|process| process.id).collect();
+            self.known.values().filter(|it| !it.is_running() && !it.holds_output()).map(|it| it.id).collect();
         if self.known.len() - ended.len() >= caps::PROCESSES {
             return Err(Failure::limit(Limit::Number, "too many commands at once"));
         }
@@ -242,7 +242,7 @@ impl Processes {
     }
 }
 
-async fn elapsed(limit: Duration) {
+pub(crate) async fn elapsed(limit: Duration) {
     let _ = tokio::time::timeout(limit, std::future::pending::<()>()).await;
 }
 

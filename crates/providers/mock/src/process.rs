@@ -1,18 +1,26 @@
 //! A command that the mock pretends to run: its output in two ring buffers, its input in a small buffer, and its
 //! result.
 //!
-//! While there is a reader, the command waits for it. Without one, the oldest bytes are overwritten.
+//! While there is a reader, the command waits for it. Without one, the oldest bytes are overwritten, unless the command
+//! holds its output.
 
 use crate::log::Log;
-use kennel_proto::{Channel, ExitReport, Reply, caps};
+use crate::tree;
+use kennel_proto::{Channel, ExitReport, OutputOffsets, ProcessInfo, Reply, Spawn, caps};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 pub(crate) struct Process {
     pub(crate) id: u64,
-    pub(crate) program: Vec<u8>,
+    argv: Vec<String>,
+    tag: Option<String>,
+    started_ms: u64,
     pub(crate) detached: bool,
+    hold: bool,
+    /// For how long it keeps running after its connection was lost.
+    pub(crate) linger: Option<Duration>,
     /// Notified when a value below changed.
     pub(crate) changed: Notify,
     /// The signal that ends it; 0 means none.
@@ -37,7 +45,10 @@ pub(crate) struct ProcessState {
 struct Ring {
     start: u64,
     bytes: VecDeque<u8>,
+    /// The current reader has consumed all bytes before this offset.
     consumed: u64,
+    /// Some reader has consumed all bytes before this offset.
+    most_consumed: u64,
 }
 
 /// What a reader sends next.
@@ -60,18 +71,65 @@ pub(crate) struct Reader {
 const CHANNELS: [Channel; 2] = [Channel::Stdout, Channel::Stderr];
 
 impl Process {
-    pub(crate) fn new(id: u64, program: Vec<u8>, detached: bool, stdin: bool, log: Option<Arc<Log>>) -> Self {
+    pub(crate) fn new(id: u64, argv: Vec<String>, spawn: &Spawn, log: Option<Arc<Log>>) -> Self {
         let state = ProcessState {
             output: [Ring::default(), Ring::default()],
             stdin: VecDeque::new(),
             stdin_taken: 0,
-            stdin_open: stdin,
+            stdin_open: spawn.stdin,
             exit: None,
             reader: 0,
             readers: 0,
         };
         let (changed, signal) = (Notify::new(), watch::Sender::new(0));
-        Self { id, program, detached, changed, signal, log, state: Mutex::new(state) }
+        Self {
+            id,
+            argv,
+            tag: spawn.tag.clone(),
+            started_ms: tree::now_ms().max(0) as u64,
+            detached: spawn.detached,
+            hold: spawn.hold,
+            linger: spawn.linger_ms.map(Duration::from_millis),
+            changed,
+            signal,
+            log,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Describes it, with up to `argv` bytes of its arguments.
+    pub(crate) fn info(&self, argv: usize) -> ProcessInfo {
+        let state = self.lock();
+        let [stdout, stderr] = state
+            .output
+            .each_ref()
+            .map(|ring| Some(OutputOffsets { produced: ring.end(), consumed: ring.most_consumed, kept: ring.start }));
+        let mut info = ProcessInfo {
+            process: self.id,
+            program: self.argv[0].as_bytes().to_vec().into(),
+            running: state.exit.is_none(),
+            attached: state.reader != 0,
+            detached: self.detached,
+            tag: self.tag.clone(),
+            started_ms: Some(self.started_ms),
+            exit: state.exit,
+            stdout,
+            stderr,
+            stdin: Some(state.stdin_taken),
+            ..ProcessInfo::default()
+        };
+        info.set_argv(self.argv.iter().map(String::as_bytes), argv);
+        info
+    }
+
+    /// Whether it has output that must not be lost, although it may have ended.
+    pub(crate) fn holds_output(&self) -> bool {
+        self.hold && self.lock().output.iter().any(|ring| ring.consumed < ring.end())
+    }
+
+    /// The number of readers so far.
+    pub(crate) fn readers(&self) -> u64 {
+        self.lock().readers
     }
 
     fn lock(&self) -> MutexGuard<'_, ProcessState> {
@@ -80,10 +138,6 @@ impl Process {
 
     pub(crate) fn is_running(&self) -> bool {
         self.lock().exit.is_none()
-    }
-
-    pub(crate) fn is_attached(&self) -> bool {
-        self.lock().reader != 0
     }
 
     /// Prints, as fast as the reader consumes it.
@@ -95,7 +149,7 @@ impl Process {
             let changed = self.changed.notified();
             let taken = {
                 let mut state = self.lock();
-                let attached = state.reader != 0;
+                let attached = state.reader != 0 || self.hold;
                 state.output[usize::from(channel == Channel::Stderr)].push(bytes, attached)
             };
             if taken == 0 {
@@ -179,7 +233,9 @@ impl Process {
         state.readers += 1;
         state.reader = state.readers;
         for (ring, from) in state.output.iter_mut().zip(from) {
+            let from = if self.hold { from.max(ring.consumed) } else { from };
             ring.consumed = from.clamp(ring.start, ring.end());
+            ring.most_consumed = ring.most_consumed.max(ring.consumed);
         }
         let sent = [state.output[0].consumed, state.output[1].consumed];
         let reader = Reader { number: state.reader, sent, told_taken: state.stdin_taken };
@@ -190,6 +246,7 @@ impl Process {
             stdin_window: caps::STDIN_WINDOW,
             stdin: state.stdin_taken + state.stdin.len() as u64,
             tty: false,
+            stdin_passed_on: Some(state.stdin_taken),
         };
         drop(state);
         self.changed.notify_waiters();
@@ -211,6 +268,7 @@ impl Process {
         if state.reader == reader.number {
             let ring = &mut state.output[index];
             ring.consumed = ring.consumed.max(offset.min(reader.sent[index]));
+            ring.most_consumed = ring.most_consumed.max(ring.consumed);
         }
         drop(state);
         self.changed.notify_waiters();
@@ -234,9 +292,10 @@ impl Process {
                 return Next::Data(CHANNELS[index], std::mem::replace(sent, until), bytes);
             }
         }
-        let all_sent = state.output.iter().zip(reader.sent).all(|(ring, sent)| sent == ring.end());
+        let done = |(ring, sent): (&Ring, u64)| sent == ring.end() && (!self.hold || ring.consumed == ring.end());
+        let all_done = state.output.iter().zip(reader.sent).all(done);
         match state.exit {
-            Some(report) if all_sent => Next::Exit(report),
+            Some(report) if all_done => Next::Exit(report),
             _ => Next::Wait,
         }
     }

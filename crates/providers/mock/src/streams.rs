@@ -1,6 +1,6 @@
 //! One stream of a connection: a request and everything that follows from it.
 
-use crate::keeper::{End, Keeper};
+use crate::keeper::{End, Keeper, elapsed};
 use crate::process::{Next, Process, Reader};
 use crate::tree::fail;
 use kennel_proto::{Attach, Body, Channel, Failure, FailureKind, Outcome, Reply, Request, Spawn, caps};
@@ -50,7 +50,7 @@ pub(crate) async fn answer(keeper: Arc<Keeper>, request: Request, mut link: Link
 async fn run(keeper: &Arc<Keeper>, spawn: &Spawn, link: &mut Link) -> Result<Option<Outcome>, Stop> {
     let process = keeper.spawn(spawn, None)?;
     let (reader, reply) = process.attach([0; 2]);
-    let ended = relay(Attached { process, reader, tied: !spawn.detached }, reply, link).await;
+    let ended = relay(Attached { process, reader, tied: !spawn.detached, closed: false }, reply, link).await;
     if spawn.last {
         keeper.shut_down(End::Stopped);
     }
@@ -60,7 +60,8 @@ async fn run(keeper: &Arc<Keeper>, spawn: &Spawn, link: &mut Link) -> Result<Opt
 async fn reattach(keeper: &Arc<Keeper>, attach: &Attach, link: &mut Link) -> Result<Option<Outcome>, Stop> {
     let process = keeper.process(attach.process)?;
     let (reader, reply) = process.attach([attach.stdout, attach.stderr]);
-    relay(Attached { process, reader, tied: false }, reply, link).await
+    let tied = process.linger.is_some();
+    relay(Attached { process, reader, tied, closed: false }, reply, link).await
 }
 
 /// An attached reader. Dropping it ends a tied command.
@@ -68,13 +69,26 @@ struct Attached {
     process: Arc<Process>,
     reader: Reader,
     tied: bool,
+    /// Whether the host has closed the stream.
+    closed: bool,
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
         self.process.detach(&self.reader);
-        if self.tied {
-            self.process.signal(9);
+        match self.process.linger.filter(|_| !self.closed) {
+            _ if !self.tied => {}
+            None => self.process.signal(9),
+            Some(linger) => {
+                let (process, readers) = (self.process.clone(), self.process.readers());
+                tokio::spawn(async move {
+                    elapsed(linger).await;
+                    // A later reader has taken it over, or has lost its connection too.
+                    if process.readers() == readers {
+                        process.signal(9);
+                    }
+                });
+            }
         }
     }
 }
@@ -122,7 +136,10 @@ fn take(attached: &mut Attached, body: Body) -> Result<(), Stop> {
         Body::Consumed { channel, offset } => attached.process.consumed(&attached.reader, channel, offset),
         Body::Signal(signal) => attached.process.signal(signal),
         Body::Resize(_) => {}
-        Body::Close => return Err(Stop::Closed),
+        Body::Close => {
+            attached.closed = true;
+            return Err(Stop::Closed);
+        }
         _ => return Err(fail(FailureKind::Invalid, "a frame that only a keeper sends").into()),
     }
     Ok(())
@@ -153,12 +170,15 @@ async fn files(keeper: &Keeper, request: Request, link: &mut Link) -> Result<Opt
             let mut outlet = Outlet::open(link).await;
             outlet.push(&content[start..end]).await?;
         }
-        Request::Write { path, mode, parents, .. } => {
+        Request::Write { path, mode, parents, offset, .. } => {
             let bytes = receive(link).await?;
-            tree.write(&path, bytes, mode, parents)?;
+            match offset {
+                Some(offset) => tree.write_at(&path, offset, &bytes, mode, parents)?,
+                None => tree.write(&path, bytes, mode, parents)?,
+            }
         }
-        Request::List { path, .. } => {
-            let entries = tree.list(&path)?;
+        Request::List { path, depth, .. } => {
+            let entries = tree.list(&path, depth.unwrap_or(1))?;
             let mut outlet = Outlet::open(link).await;
             for entry in entries {
                 outlet.push(&item(&entry)).await?;

@@ -1,11 +1,14 @@
 //! The files of a sandbox in memory: regular files and directories under one root, and the volumes in it. There are no
 //! symlinks, devices or users; tests of those need a kernel.
 
-use kennel_proto::{Entry, Failure, FailureKind, FileKind, Stat, WatchItem, WatchKind};
+use kennel_proto::{Entry, Failure, FailureKind, FileKind, Limit, Stat, WatchItem, WatchKind};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
+
+/// The largest offset of a write.
+const LARGEST: usize = 64 * 1024 * 1024;
 
 /// The components of a path, starting at the root.
 type Parts = Vec<Vec<u8>>;
@@ -92,7 +95,28 @@ impl Tree {
         Ok(())
     }
 
-    pub(crate) fn list(&self, path: &[u8]) -> Result<Vec<Entry>, Failure> {
+    pub(crate) fn write_at(
+        &self,
+        path: &[u8],
+        offset: u64,
+        bytes: &[u8],
+        mode: Option<u32>,
+        parents: bool,
+    ) -> Result<(), Failure> {
+        let start = usize::try_from(offset).ok().filter(|start| *start <= LARGEST);
+        let start = start.ok_or_else(|| Failure::limit(Limit::Size, "the mock's files are in memory"))?;
+        let mut content = match self.read(path) {
+            Ok(content) => content.to_vec(),
+            Err(failure) if failure.kind == FailureKind::NotFound => Vec::new(),
+            Err(failure) => return Err(failure),
+        };
+        content.resize(content.len().max(start + bytes.len()), 0);
+        content[start..start + bytes.len()].copy_from_slice(bytes);
+        self.write(path, content, mode, parents)
+    }
+
+    /// Returns the entries of a directory, and of `depth - 1` levels below it.
+    pub(crate) fn list(&self, path: &[u8], depth: u32) -> Result<Vec<Entry>, Failure> {
         let (tree, parts) = self.resolve(path)?;
         let state = tree.lock();
         if state.find(&parts)?.content.is_some() {
@@ -100,8 +124,11 @@ impl Tree {
         }
         Ok(state
             .below(&parts)
-            .filter(|(name, _)| name.len() == parts.len() + 1)
-            .map(|(name, node)| Entry { name: name[parts.len()].clone().into(), stat: node.stat() })
+            .filter(|(name, _)| name.len() <= parts.len() + depth as usize)
+            .map(|(name, node)| {
+                let name = name[parts.len()..].join(&b'/').into();
+                Entry { name, stat: node.stat(), unreadable: false }
+            })
             .collect())
     }
 

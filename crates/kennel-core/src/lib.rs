@@ -6,6 +6,7 @@
 mod collect;
 pub mod copy;
 mod exec;
+mod fan_out;
 mod files;
 mod gate;
 mod host_path;
@@ -15,6 +16,7 @@ mod sandbox;
 
 pub use collect::{Collector, Output, RUN_OUTPUT_CAP};
 pub use exec::{Exec, ExecEvent, Position, Stdin};
+pub use fan_out::{FanOut, FanOutEvent, FanOutOptions, FanOutStdin, Lag, SharedBytes, Subscriber};
 pub use files::{FileReader, FileWatch, Files, SparseReader, WriteOptions};
 pub use gate::{Gate, Pass};
 pub use host_path::{Fence, HostPath, LastLink, open_regular_file, open_regular_file_beneath};

@@ -1,10 +1,15 @@
 //! The handle of a sandbox: everything that can be done with it, on any provider.
 
-use crate::{Error, Exec, Files, Keeper, LogOptions, LogStream, Output, Position, Provider, RemoveOptions, Result};
+use crate::fan_out::WeakFanOut;
+use crate::{
+    Error, Exec, FanOut, FanOutOptions, Files, Keeper, LogOptions, LogStream, Output, Position, Provider,
+    RemoveOptions, Result,
+};
 use kennel_proto::{Outcome, ProcessInfo, Request};
 use kennel_types::{
     EndCause, ErrorCode, ExecSpec, STARTUP, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, TermSize,
 };
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{Instrument, Span};
@@ -26,6 +31,8 @@ pub struct Sandbox {
     /// The time limit of a launch.
     startup: Duration,
     keeper: Arc<tokio::sync::Mutex<Option<Keeper>>>,
+    /// The fan-outs in use, by command.
+    fan_outs: Arc<tokio::sync::Mutex<HashMap<u64, WeakFanOut>>>,
 }
 
 /// For how long a sandbox has not been used.
@@ -50,7 +57,7 @@ impl Sandbox {
     }
 
     fn new(provider: Arc<dyn Provider>, info: SandboxInfo, startup: Duration) -> Self {
-        Self { provider, info: Arc::new(info), startup, keeper: Arc::default() }
+        Self { provider, info: Arc::new(info), startup, keeper: Arc::default(), fan_outs: Arc::default() }
     }
 
     /// Creates a sandbox with a new id. It does not run yet.
@@ -226,6 +233,21 @@ impl Sandbox {
     /// Attaches to the output and input of a command, starting at a position.
     pub async fn attach(&self, process: u64, from: Position, size: Option<TermSize>) -> Result<Exec> {
         Exec::attach(&self.keeper().await?, process, from, size).await
+    }
+
+    /// Returns the fan-out of a command, through which any number of subscribers read it. All clones of this handle
+    /// share one fan-out per command. If there is none yet, it attaches to the command at the oldest output that the
+    /// keeper has; `options` are those of the first call.
+    pub async fn fan_out(&self, process: u64, options: FanOutOptions) -> Result<FanOut> {
+        let mut fan_outs = self.fan_outs.lock().await;
+        if let Some(fan_out) = fan_outs.get(&process).and_then(WeakFanOut::upgrade) {
+            return Ok(fan_out);
+        }
+        fan_outs.retain(|_, fan_out| fan_out.upgrade().is_some());
+        let exec = self.attach(process, Position::default(), None).await?;
+        let fan_out = FanOut::new(exec, options);
+        fan_outs.insert(process, fan_out.downgrade());
+        Ok(fan_out)
     }
 
     /// Returns the commands that the keeper manages.

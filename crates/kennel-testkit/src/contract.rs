@@ -13,6 +13,7 @@ pub mod leftovers;
 pub mod lifecycle;
 pub mod limits;
 pub mod logs;
+pub mod long_running;
 pub mod masks;
 pub mod modes;
 pub mod mounts;
@@ -243,6 +244,8 @@ macro_rules! keeper_contract {
                 files_are_moved,
                 files_are_removed,
                 changes_are_reported,
+                part_of_a_file_is_written,
+                directories_are_listed_to_a_depth,
                 file_requests_have_the_rights_of_their_user,
                 missing_path_is_not_found,
             }
@@ -260,6 +263,17 @@ macro_rules! keeper_contract {
                 open_connection_is_not_use,
                 main_process_is_use_and_background_is_not,
                 paused_time_is_not_idle_time,
+            }
+            long_running {
+                list_describes_commands,
+                listed_arguments_are_capped,
+                held_output_arrives_exactly_once,
+                held_output_is_kept_until_consumed,
+                lingering_command_is_attached_again,
+                lingering_command_ends_after_its_time,
+                input_continues_after_a_cut_connection,
+                several_readers_share_a_command,
+                dropped_fan_out_ends_its_subscribers,
             }
             paths {
                 dot_dot_stays_inside,

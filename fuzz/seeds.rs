@@ -2,15 +2,15 @@
 //! checked in; run this again when the protocol changes (`cargo run --example seeds`, in this directory).
 
 use kennel_proto::{
-    Body, Channel, Entry, ExitReport, Failure, FailureKind, Features, FileKind, Frame, Hello, Outcome, ProcessInfo,
-    Reply, Request, Size, Stat, StatsReport, Welcome, encode, sparse,
+    Body, Channel, Entry, ExitReport, Failure, FailureKind, Features, FileKind, Frame, Hello, IdleReport, Outcome,
+    OutputOffsets, ProcessInfo, Reply, Request, Size, Spawn, Stat, StatsReport, Welcome, encode, sparse,
 };
 use std::path::Path;
 
 fn main() {
     let frames: Vec<(&str, Vec<Frame>)> = vec![
-        ("hello", vec![frame(0, Body::Hello(Hello { generation: 1, token: Some(vec![1; 8].into()), owner: true }))]),
-        ("welcome", vec![frame(0, Body::Welcome(Welcome { generation: 1, version: "1".into(), main: Some(1), features: Features::ALL }))]),
+        ("hello", vec![frame(0, Body::Hello(Hello { generation: 2, token: Some(vec![1; 8].into()), owner: true }))]),
+        ("welcome", vec![frame(0, Body::Welcome(Welcome { generation: 2, version: "1".into(), main: Some(1), features: Features::ALL }))]),
         ("open", vec![frame(1, Body::Open(Box::new(Request::Stat { path: b"/x".to_vec().into(), user: None, follow: true })))]),
         ("symlink", vec![frame(1, Body::Open(Box::new(Request::Symlink {
             path: b"/l".to_vec().into(),
@@ -18,6 +18,27 @@ fn main() {
             target: b"../x".to_vec().into(),
             replace: true,
         })))]),
+        ("spawn", vec![frame(1, Body::Open(Box::new(Request::Spawn(Spawn {
+            tag: Some("tag".into()),
+            hold: true,
+            detached: false,
+            linger_ms: Some(60_000),
+            ..Spawn::main(&["cat".into()])
+        }))))]),
+        ("write_at", vec![frame(1, Body::Open(Box::new(Request::Write {
+            path: b"/f".to_vec().into(),
+            user: None,
+            mode: Some(0o600),
+            parents: true,
+            sparse: None,
+            offset: Some(4096),
+        })))]),
+        ("list_depth", vec![frame(1, Body::Open(Box::new(Request::List {
+            path: b"/d".to_vec().into(),
+            user: None,
+            depth: Some(3),
+        })))]),
+        ("ask_idle", vec![frame(1, Body::Open(Box::new(Request::Idle { reset: true })))]),
         ("chmod", vec![frame(1, Body::Open(Box::new(Request::Chmod {
             path: b"/x".to_vec().into(),
             user: None,
@@ -59,14 +80,8 @@ fn main() {
             frame(5, Body::Data { channel: Channel::Stdout, offset: 0, bytes: holes() }),
             frame(5, Body::Reply(Reply::Done(Outcome::Nothing))),
         ]),
-        ("processes", vec![frame(4, Body::Reply(Reply::Done(Outcome::Processes(vec![ProcessInfo {
-            process: 1,
-            program: b"cat".to_vec().into(),
-            running: true,
-            tty: false,
-            attached: true,
-            detached: false,
-        }]))))]),
+        ("processes", vec![frame(4, Body::Reply(Reply::Done(Outcome::Processes(vec![process()]))))]),
+        ("idle", vec![frame(8, Body::Reply(Reply::Done(Outcome::Idle(IdleReport { in_use: false, idle_ms: 5000 }))))]),
         ("links", vec![
             frame(6, Body::Reply(Reply::Done(Outcome::Nothing))),
             frame(7, Body::Fail(Failure::new(FailureKind::Refused, "it is a symlink"))),
@@ -93,8 +108,26 @@ fn frame(stream: u32, body: Body) -> Frame {
     Frame { stream, body }
 }
 
+fn process() -> ProcessInfo {
+    ProcessInfo {
+        process: 1,
+        program: b"cat".to_vec().into(),
+        running: false,
+        attached: true,
+        argv: vec![b"cat".to_vec().into(), b"-".to_vec().into()],
+        argv_is_cut: true,
+        tag: Some("tag".into()),
+        started_ms: Some(1_700_000_000_000),
+        exit: Some(ExitReport { code: Some(0), ..ExitReport::default() }),
+        stdout: Some(OutputOffsets { produced: 9, consumed: 4, kept: 5 }),
+        stderr: Some(OutputOffsets::default()),
+        stdin: Some(3),
+        ..ProcessInfo::default()
+    }
+}
+
 fn running() -> Body {
-    Body::Reply(Reply::Running { process: 1, stdout: 0, stderr: 0, stdin_window: 65536, stdin: 0, tty: false })
+    Body::Reply(Reply::Running { process: 1, stdout: 0, stderr: 0, stdin_window: 65536, stdin: 0, tty: false, stdin_passed_on: Some(0) })
 }
 
 fn stat() -> Stat {
@@ -108,7 +141,8 @@ fn holes() -> Vec<u8> {
 
 /// One entry as it travels: a length and the message.
 fn entry() -> Vec<u8> {
-    let message = minicbor::to_vec(Entry { name: b"name".to_vec().into(), stat: stat() }).expect("it fits into memory");
+    let entry = Entry { name: b"name".to_vec().into(), stat: stat(), unreadable: true };
+    let message = minicbor::to_vec(entry).expect("it fits into memory");
     let mut bytes = (message.len() as u32).to_le_bytes().to_vec();
     bytes.extend(message);
     bytes

@@ -1,13 +1,16 @@
 //! A keeper that answers anything at all: after a valid welcome come arbitrary bytes in arbitrary cuts, and then it hangs
-//! up. A command with input, a listing, a file, a plain call, a file with holes, a symlink and a change of permissions are
-//! under way meanwhile. Each must end, in an error or not; none may panic, wait for ever or hold more than its window.
+//! up. A command with input, a listing, a file, a plain call, a file with holes, a symlink, a change of permissions,
+//! a question for the idle time, a deep listing, a write at an offset, a held command and a fan-out are under way meanwhile. Each must end, in an error or not; none may panic, wait for ever or hold more than its window.
 //!
 //! Time stands still: it moves only when nothing else can, so whoever waits for ever is seen at once.
 #![no_main]
 
 use async_trait::async_trait;
-use kennel_core::{Dialed, Error, EventStream, LogOptions, LogStream, Provider, RUN_OUTPUT_CAP, RemoveOptions, Result, Sandbox};
-use kennel_proto::{Body, Features, Frame, Welcome, encode};
+use kennel_core::{
+    Dialed, Error, EventStream, ExecEvent, FanOutEvent, FanOutOptions, Lag, LogOptions, LogStream, Provider, RUN_OUTPUT_CAP,
+    RemoveOptions, Result, Sandbox, WriteOptions,
+};
+use kennel_proto::{Body, Features, Frame, GENERATION, Welcome, encode};
 use kennel_types::{
     Availability, Enforcement, ErrorCode, ExecSpec, Limits, MODES, Mode, NetworkMode, SandboxId, SandboxInfo,
     SandboxSpec, Status,
@@ -52,7 +55,7 @@ async fn ask(stream: DuplexStream) {
         let Ok(mut reader) = files.open_sparse("/huge").await else { return };
         while let Ok(Some(_)) = reader.piece().await {}
     };
-    // These two wait for the welcome, and so have the last streams.
+    // These wait for the welcome, and so have the last streams.
     let link = async {
         if let Ok(files) = sandbox.files(None).await {
             let _ = files.symlink("/link", "file", true).await;
@@ -63,7 +66,30 @@ async fn ask(stream: DuplexStream) {
             let _ = files.chmod("/file", 0o755, false).await;
         }
     };
-    let _ = tokio::join!(run, list, read, sandbox.processes(), holes, link, chmod);
+    let tree = async {
+        if let Ok(files) = sandbox.files(None).await {
+            let _ = files.list_tree("/", 3).await;
+        }
+    };
+    let part = async {
+        if let Ok(files) = sandbox.files(None).await {
+            let _ = files.write_at("/file", 9, &[7; 5000][..], WriteOptions::default()).await;
+        }
+    };
+    let held = async {
+        let spec = ExecSpec { tag: Some("tag".into()), hold: true, linger: Some(FOR_EVER), ..ExecSpec::argv(["cat"]) };
+        let Ok(exec) = sandbox.exec(&spec).await else { return };
+        let mut exec = exec.with_explicit_acknowledgement();
+        while let Ok(ExecEvent::Output(..)) = exec.next().await {
+            let _ = exec.acknowledge(exec.position());
+        }
+    };
+    let shared = async {
+        let Ok(fan_out) = sandbox.fan_out(1, FanOutOptions::default()).await else { return };
+        let Ok(mut subscriber) = fan_out.subscribe(None, Lag::Wait) else { return };
+        while let Ok(FanOutEvent::Output { .. } | FanOutEvent::Missed { .. }) = subscriber.next().await {}
+    };
+    let _ = tokio::join!(run, list, read, sandbox.processes(), holes, link, chmod, sandbox.idle(), tree, part, held, shared);
 }
 
 /// Says welcome and then whatever it was told to; reads along, so that nobody waits to write.
@@ -74,7 +100,7 @@ async fn answer(stream: DuplexStream, bytes: Vec<u8>) {
         while reader.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
     });
     let mut welcome = Vec::new();
-    let body = Body::Welcome(Welcome { generation: 1, features: Features::ALL, ..Welcome::default() });
+    let body = Body::Welcome(Welcome { generation: GENERATION, features: Features::ALL, ..Welcome::default() });
     encode(&Frame { stream: 0, body }, &mut welcome);
     let _ = writer.write_all(&welcome).await;
     if let Some((cut, rest)) = bytes.split_first() {

@@ -276,9 +276,9 @@ impl Keeper {
         }
     }
 
-    /// Whether a command runs or a stream is open.
+    /// Whether a command runs or holds output, or a stream is open.
     fn in_use(&self) -> bool {
-        self.tasks.values().any(|task| task.end.is_none() || task.viewer.is_some())
+        self.tasks.values().any(|task| task.end.is_none() || task.viewer.is_some() || task.holds_output())
     }
 
     fn update_usage(&mut self) {

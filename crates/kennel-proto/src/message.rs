@@ -596,8 +596,9 @@ pub enum Outcome {
 /// For how long a sandbox has not been used.
 ///
 /// A sandbox is in use while a command runs (also its main process) or a stream is open: an attached reader, a file
-/// transfer, a watch. A connection without a stream, a ping and a request that is done at once are not use. Processes
-/// that a finished command has left behind are not use either.
+/// transfer, a watch. A command with held output counts until its output is consumed. A connection without a stream, a
+/// ping and a request that is done at once are not use. Processes that a finished command has left behind are not use
+/// either.
 ///
 /// The time that the keeper spent frozen does not count: the idle time starts again at 0 when it resumes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]

@@ -152,6 +152,7 @@ async fn read_unacknowledged(sandbox: &Sandbox, process: u64) -> Exec {
 pub async fn held_output_is_kept_until_consumed(stage: &Stage) {
     let sandbox = stage.running().await;
     let process = ended_with_output(&sandbox).await;
+    assert!(sandbox.idle().await.unwrap().in_use, "the output would be lost if the sandbox stopped");
     for _ in 0..3 {
         let exec = read_unacknowledged(&sandbox, process).await;
         assert_eq!(exec.acknowledged(), Position::default());
@@ -162,6 +163,7 @@ pub async fn held_output_is_kept_until_consumed(stage: &Stage) {
     exec.acknowledge(exec.position()).unwrap();
     assert!(matches!(exec.next().await.unwrap(), ExecEvent::Exited(status) if status.code == Some(9)));
     drop(exec);
+    eventually("nothing is held any more", async || !sandbox.idle().await.unwrap().in_use).await;
 
     // The last acknowledgement may be lost with its connection: attaching at the end acknowledges too.
     let end = Position { stdout: 4, stderr: 4 };

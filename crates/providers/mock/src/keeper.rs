@@ -151,12 +151,13 @@ impl Keeper {
                 signal = running.fatal_signal() => ExitReport { signal: Some(signal), ..ExitReport::default() },
                 () = elapsed(limit) => ExitReport { signal: Some(15), timed_out: true, ..ExitReport::default() },
             };
-            drop(busy);
             running.end(report);
             if is_main {
                 let code = report.code.or(report.signal.map(|signal| 128 + signal)).unwrap_or(0);
                 keeper.shut_down(End::Main(code));
             }
+            running.output_is_released().await;
+            drop(busy);
         });
         Ok(process)
     }

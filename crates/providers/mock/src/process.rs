@@ -39,6 +39,8 @@ pub(crate) struct ProcessState {
     /// The current reader. Each attach gets the next number; 0 means nobody.
     reader: u64,
     readers: u64,
+    /// Whether nobody will read it any more.
+    given_up: bool,
 }
 
 #[derive(Default)]
@@ -80,6 +82,7 @@ impl Process {
             exit: None,
             reader: 0,
             readers: 0,
+            given_up: false,
         };
         let (changed, signal) = (Notify::new(), watch::Sender::new(0));
         Self {
@@ -124,7 +127,26 @@ impl Process {
 
     /// Whether it has output that must not be lost, although it may have ended.
     pub(crate) fn holds_output(&self) -> bool {
-        self.hold && self.lock().output.iter().any(|ring| ring.consumed < ring.end())
+        let state = self.lock();
+        self.hold && !state.given_up && state.output.iter().any(|ring| ring.consumed < ring.end())
+    }
+
+    /// Waits until it has no output that must not be lost.
+    pub(crate) async fn output_is_released(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if !self.holds_output() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Ends it, because nobody will read it any more.
+    pub(crate) fn give_up(&self) {
+        self.lock().given_up = true;
+        self.changed.notify_waiters();
+        self.signal(9);
     }
 
     /// The number of readers so far.

@@ -78,14 +78,14 @@ impl Drop for Attached {
         self.process.detach(&self.reader);
         match self.process.linger.filter(|_| !self.closed) {
             _ if !self.tied => {}
-            None => self.process.signal(9),
+            None => self.process.give_up(),
             Some(linger) => {
                 let (process, readers) = (self.process.clone(), self.process.readers());
                 tokio::spawn(async move {
                     elapsed(linger).await;
                     // A later reader has taken it over, or has lost its connection too.
                     if process.readers() == readers {
-                        process.signal(9);
+                        process.give_up();
                     }
                 });
             }

@@ -10,6 +10,10 @@ pub(crate) struct LastingOptions {
     /// Stop the sandbox after this time without a command, for example 30m, or `none` [default: none]
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<Patience>,
+    /// Pause the sandbox after this time without a command, while `kennel serve` runs, for example 1m, or `none`
+    /// [default: none]
+    #[arg(long, value_name = "TIME")]
+    idle_pause: Option<Patience>,
     /// Without CMD, run the image's command as the main process
     #[arg(long, conflicts_with = "command")]
     image_command: bool,
@@ -35,6 +39,9 @@ impl LastingOptions {
         spec.image_main |= spec.command.is_none() && (self.image_command || by_default);
         if let Some(Patience(limit)) = self.idle_timeout {
             spec.idle_seconds = limit.map(|limit| limit.as_secs().max(1));
+        }
+        if let Some(Patience(limit)) = self.idle_pause {
+            spec.idle_pause_ms = limit.map(|limit| limit.as_millis().try_into().unwrap_or(u64::MAX));
         }
         Ok(())
     }

@@ -55,8 +55,7 @@ impl Drop for Resident {
 
 /// Creates a sandbox that is paused and stopped after these times.
 fn sandbox(kennel: &Kennel, pause: &str, stop: &str) -> String {
-    kennel.kennel(&["config", "set", "--user", "sandbox.idlePause", pause]).ok();
-    kennel.kennel(&["create", "--start", "--idle-timeout", stop]).ok()
+    kennel.kennel(&["create", "--start", "--idle-pause", pause, "--idle-timeout", stop]).ok()
 }
 
 fn status(kennel: &Kennel, id: &str) -> String {

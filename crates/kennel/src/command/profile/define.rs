@@ -43,6 +43,9 @@ struct ProfileOptions {
     /// Stop the sandbox after this time without a command, for example 30m
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<Patience>,
+    /// Pause the sandbox after this time without a command, while `kennel serve` runs, for example 1m
+    #[arg(long, value_name = "TIME")]
+    idle_pause: Option<Patience>,
     /// Time limit of one command, for example 10m
     #[arg(long, value_name = "TIME")]
     command_timeout: Option<Patience>,
@@ -80,6 +83,7 @@ impl ProfileOptions {
             provider,
             keep_alive: self.keep_alive,
             idle_timeout: time(self.idle_timeout, "--idle-timeout")?,
+            idle_pause: time(self.idle_pause, "--idle-pause")?,
             command_timeout: time(self.command_timeout, "--command-timeout")?,
             image_command: self.image_command.then_some(true),
             command: (!self.command.is_empty()).then(|| self.command.clone()),

@@ -2,8 +2,9 @@
 //! checked in; run this again when the protocol changes (`cargo run --example seeds`, in this directory).
 
 use kennel_proto::{
-    Body, Channel, Entry, ExitReport, Failure, FailureKind, Features, FileKind, Frame, Hello, IdleReport, Outcome,
-    OutputOffsets, ProcessInfo, Reply, Request, Size, Spawn, Stat, StatsReport, Welcome, encode, sparse,
+    Body, Channel, Entry, ExitReport, Failure, FailureKind, Features, FileKind, Frame, Hello, IdleReport,
+    ListenItem, Outcome, OutputOffsets, Place, ProcessInfo, Reply, Request, Size, Spawn, Stat, StatsReport, Target,
+    Welcome, encode, sparse,
 };
 use std::path::Path;
 
@@ -45,6 +46,23 @@ fn main() {
             mode: 0o755,
             follow: false,
         })))]),
+        ("connect", vec![
+            frame(1, Body::Open(Box::new(Request::Connect { target: Target::Tcp { port: 80 }, user: None }))),
+            frame(2, Body::Open(Box::new(Request::Connect {
+                target: Target::Unix { path: b"/s".to_vec().into() },
+                user: Some("1:1".into()),
+            }))),
+        ]),
+        ("listen", vec![
+            frame(1, Body::Open(Box::new(Request::Listen { place: Place::Tcp { port: 80 }, user: None }))),
+            frame(2, Body::Open(Box::new(Request::Listen {
+                place: Place::Unix { path: b"/s".to_vec().into(), mode: 0o600 },
+                user: None,
+            }))),
+            frame(3, Body::Open(Box::new(Request::Listen { place: Place::Udp { port: 53 }, user: None }))),
+            frame(3, Body::Data { channel: Channel::Stdin, offset: 0, bytes: datagram() }),
+            frame(4, Body::Open(Box::new(Request::Accept { connection: 5 }))),
+        ]),
         ("host", vec![
             frame(1, Body::Signal(15)),
             frame(1, Body::Resize(Size { rows: 24, cols: 80 })),
@@ -85,6 +103,22 @@ fn main() {
         ("links", vec![
             frame(6, Body::Reply(Reply::Done(Outcome::Nothing))),
             frame(7, Body::Fail(Failure::new(FailureKind::Refused, "it is a symlink"))),
+        ]),
+        ("stream", vec![
+            frame(13, Body::Reply(Reply::Ready { stdin_window: 65536 })),
+            frame(13, Body::Consumed { channel: Channel::Stdin, offset: 5000 }),
+            frame(13, Body::Data { channel: Channel::Stdout, offset: 0, bytes: b"out".to_vec() }),
+            frame(13, Body::Eof(Channel::Stdin)),
+            frame(13, Body::Eof(Channel::Stdout)),
+            frame(13, Body::Reply(Reply::Done(Outcome::Nothing))),
+        ]),
+        ("listener", vec![
+            frame(14, Body::Reply(Reply::Listening { port: 0, stdin_window: 0 })),
+            frame(14, Body::Data { channel: Channel::Stdout, offset: 0, bytes: connection() }),
+            frame(16, Body::Reply(Reply::Ready { stdin_window: 65536 })),
+            frame(16, Body::Data { channel: Channel::Stdout, offset: 0, bytes: b"in".to_vec() }),
+            frame(15, Body::Reply(Reply::Listening { port: 53, stdin_window: 65536 })),
+            frame(15, Body::Data { channel: Channel::Stdout, offset: 0, bytes: datagram() }),
         ]),
         ("outcomes", vec![
             frame(4, Body::Reply(Reply::Done(Outcome::Stats(StatsReport::default())))),
@@ -139,10 +173,24 @@ fn holes() -> Vec<u8> {
     [&sparse::head(4096, 3)[..], b"end", &sparse::head(4099, 0)].concat()
 }
 
-/// One entry as it travels: a length and the message.
+/// One entry of a directory.
 fn entry() -> Vec<u8> {
-    let entry = Entry { name: b"name".to_vec().into(), stat: stat(), unreadable: true };
-    let message = minicbor::to_vec(entry).expect("it fits into memory");
+    item(Entry { name: b"name".to_vec().into(), stat: stat(), unreadable: true })
+}
+
+/// A connection that has arrived at a listening socket.
+fn connection() -> Vec<u8> {
+    let address = |port| Some(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
+    item(ListenItem::Connection { connection: 5, destination: address(80), peer: address(40_000) })
+}
+
+fn datagram() -> Vec<u8> {
+    item(ListenItem::Datagram { peer: 1, bytes: b"question".to_vec().into() })
+}
+
+/// A message as it travels: a length and the message.
+fn item(message: impl minicbor::Encode<()>) -> Vec<u8> {
+    let message = minicbor::to_vec(message).expect("it fits into memory");
     let mut bytes = (message.len() as u32).to_le_bytes().to_vec();
     bytes.extend(message);
     bytes

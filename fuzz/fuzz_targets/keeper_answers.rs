@@ -1,18 +1,20 @@
 //! A keeper that answers anything at all: after a valid welcome come arbitrary bytes in arbitrary cuts, and then it hangs
 //! up. A command with input, a listing, a file, a plain call, a file with holes, a symlink, a change of permissions,
-//! a question for the idle time, a deep listing, a write at an offset, a held command and a fan-out are under way meanwhile. Each must end, in an error or not; none may panic, wait for ever or hold more than its window.
+//! a question for the idle time, a deep listing, a write at an offset, a held command, a fan-out, a connection to the
+//! inside, connections from there and datagrams are under way meanwhile. Each must end, in an error or not; none may
+//! panic, wait for ever or hold more than its window.
 //!
 //! Time stands still: it moves only when nothing else can, so whoever waits for ever is seen at once.
 #![no_main]
 
 use async_trait::async_trait;
 use kennel_core::{
-    Dialed, Error, EventStream, ExecEvent, FanOutEvent, FanOutOptions, Lag, LogOptions, LogStream, Provider, RUN_OUTPUT_CAP,
-    RemoveOptions, Result, Sandbox, WriteOptions,
+    Dialed, Error, EventStream, ExecEvent, FanOutEvent, FanOutOptions, Lag, ListenAt, LogOptions, LogStream, Provider,
+    RUN_OUTPUT_CAP, RemoveOptions, Result, Sandbox, Target, WriteOptions,
 };
 use kennel_proto::{Body, Features, Frame, GENERATION, Welcome, encode};
 use kennel_types::{
-    Availability, Enforcement, ErrorCode, ExecSpec, Limits, MODES, Mode, NetworkMode, SandboxId, SandboxInfo,
+    Availability, Enforcement, ErrorCode, ExecSpec, IsolationLayer, Limits, MODES, Mode, NetworkMode, SandboxId, SandboxInfo,
     SandboxSpec, Status,
 };
 use libfuzzer_sys::fuzz_target;
@@ -66,6 +68,26 @@ async fn ask(stream: DuplexStream) {
             let _ = files.chmod("/file", 0o755, false).await;
         }
     };
+    let connect = async {
+        let Ok(mut stream) = sandbox.connect(&Target::Tcp(80), None).await else { return };
+        let _ = stream.write_all(&[7; 5000]).await;
+        let _ = stream.shutdown().await;
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    };
+    let listen = async {
+        let at = ListenAt::Unix { path: b"/socket".to_vec(), mode: 0o600 };
+        let Ok(mut listener) = sandbox.listen(&at, None).await else { return };
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(b"hello").await;
+            let _ = stream.read(&mut [0; 100]).await;
+        }
+    };
+    let datagrams = async {
+        let Ok(mut datagrams) = sandbox.listen_datagrams(53).await else { return };
+        while let Ok((peer, bytes)) = datagrams.receive().await {
+            let _ = datagrams.replies().send(peer, &bytes).await;
+        }
+    };
     let tree = async {
         if let Ok(files) = sandbox.files(None).await {
             let _ = files.list_tree("/", 3).await;
@@ -89,7 +111,8 @@ async fn ask(stream: DuplexStream) {
         let Ok(mut subscriber) = fan_out.subscribe(None, Lag::Wait) else { return };
         while let Ok(FanOutEvent::Output { .. } | FanOutEvent::Missed { .. }) = subscriber.next().await {}
     };
-    let _ = tokio::join!(run, list, read, sandbox.processes(), holes, link, chmod, sandbox.idle(), tree, part, held, shared);
+    let first = async { tokio::join!(run, list, read, sandbox.processes(), holes, link, chmod, sandbox.idle()) };
+    let _ = tokio::join!(first, tree, part, held, shared, connect, listen, datagrams);
 }
 
 /// Says welcome and then whatever it was told to; reads along, so that nobody waits to write.
@@ -168,7 +191,12 @@ impl Provider for Lying {
             network: NetworkMode::None,
             ports: Vec::new(),
             labels: std::collections::BTreeMap::new(),
-            enforcement: Enforcement { mode: String::new(), layers: Vec::new(), limits: Limits::default() },
+            enforcement: Enforcement {
+                mode: String::new(),
+                // Its sockets are its own.
+                layers: vec![IsolationLayer::NetNamespace, IsolationLayer::MountNamespace],
+                limits: Limits::default(),
+            },
         })
     }
 

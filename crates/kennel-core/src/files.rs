@@ -154,7 +154,7 @@ impl Files {
         convert: impl Fn(Entry) -> T,
     ) -> Result<Vec<T>> {
         let request = Request::List { path: Self::path(path)?, user: self.user.clone(), depth };
-        let mut items = Items { stream: Closing(self.keeper.open(request)?), buffer: Vec::new() };
+        let mut items = Items::new(self.keeper.open(request)?);
         ready(&items.stream.0).await?;
         let mut entries = Vec::new();
         while let Some(entry) = items.next::<Entry>().await? {
@@ -223,14 +223,14 @@ impl Files {
     /// Watches for changes at or below a path, from now on.
     pub async fn watch(&self, path: impl AsRef<[u8]>, recursive: bool) -> Result<FileWatch> {
         let request = Request::Watch { path: Self::path(path)?, user: self.user.clone(), recursive };
-        let items = Items { stream: Closing(self.keeper.open(request)?), buffer: Vec::new() };
+        let items = Items::new(self.keeper.open(request)?);
         ready(&items.stream.0).await?;
         Ok(FileWatch { items })
     }
 }
 
 /// Waits until data may be sent or received. Returns how far the sender may be ahead.
-async fn ready(stream: &KeeperStream) -> Result<u64> {
+pub(crate) async fn ready(stream: &KeeperStream) -> Result<u64> {
     ready_as(stream, false).await.map(|(window, _)| window)
 }
 
@@ -351,13 +351,17 @@ impl Drop for FileReader {
 }
 
 /// Decodes length-prefixed messages from a stream.
-struct Items {
+pub(crate) struct Items {
     stream: Closing,
     buffer: Vec<u8>,
 }
 
 impl Items {
-    async fn next<T: for<'b> minicbor::Decode<'b, ()>>(&mut self) -> Result<Option<T>> {
+    pub(crate) fn new(stream: KeeperStream) -> Self {
+        Self { stream: Closing(stream), buffer: Vec::new() }
+    }
+
+    pub(crate) async fn next<T: for<'b> minicbor::Decode<'b, ()>>(&mut self) -> Result<Option<T>> {
         const LONGEST: usize = 2 * caps::PATH + 256;
         let malformed = || Error::new(ErrorCode::Internal, "the keeper broke the protocol: a malformed item");
         loop {

@@ -464,8 +464,8 @@ async fn welcome(
 fn close(shared: &Shared, reason: Error) {
     let mut state = lock(shared);
     state.closed.get_or_insert(reason.into());
-    for stream in state.streams.values() {
-        stream.arrived.notify_waiters();
+    for stream in state.streams.values_mut() {
+        stream.notify();
     }
     drop(state);
     shared.outgoing.notify_one();

@@ -4,6 +4,7 @@
 //! everything that comes out of a sandbox before it returns it.
 
 mod collect;
+mod connect;
 pub mod copy;
 mod exec;
 mod fan_out;
@@ -11,10 +12,12 @@ mod files;
 mod gate;
 mod host_path;
 mod keeper;
+mod listen;
 mod provider;
 mod sandbox;
 
 pub use collect::{Collector, Output, RUN_OUTPUT_CAP};
+pub use connect::{SandboxStream, Target};
 pub use exec::{Exec, ExecEvent, Position, Stdin};
 pub use fan_out::{FanOut, FanOutEvent, FanOutOptions, FanOutStdin, Lag, SharedBytes, Subscriber};
 pub use files::{FileReader, FileWatch, Files, SparseReader, WriteOptions};
@@ -25,6 +28,7 @@ pub use kennel_proto::Features;
 pub use kennel_proto::sparse::Piece;
 pub use kennel_types as types;
 pub use kennel_types::{Error, Result, printable, printable_json, printable_layout, printable_path};
+pub use listen::{Datagrams, ListenAt, Listener, Origin, Replies};
 pub use provider::{
     ByteStream, Dialed, EventStream, ImageBuild, LogChunk, LogOptions, LogStream, Provider, PullProgress,
     RemoveOptions, Sweep, VolumeOptions, check_name, new_id,

@@ -2,12 +2,13 @@
 
 use crate::fan_out::WeakFanOut;
 use crate::{
-    Error, Exec, FanOut, FanOutOptions, Files, Keeper, LogOptions, LogStream, Output, Position, Provider,
-    RemoveOptions, Result,
+    Datagrams, Error, Exec, FanOut, FanOutOptions, Files, Keeper, ListenAt, Listener, LogOptions, LogStream, Output,
+    Position, Provider, RemoveOptions, Result, SandboxStream, Target,
 };
 use kennel_proto::{Outcome, ProcessInfo, Request};
 use kennel_types::{
-    EndCause, ErrorCode, ExecSpec, STARTUP, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, TermSize,
+    EndCause, ErrorCode, ExecSpec, IsolationLayer, STARTUP, SandboxId, SandboxInfo, SandboxSpec, Stats, Status,
+    TermSize,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -233,6 +234,38 @@ impl Sandbox {
     /// Attaches to the output and input of a command, starting at a position.
     pub async fn attach(&self, process: u64, from: Position, size: Option<TermSize>) -> Result<Exec> {
         Exec::attach(&self.keeper().await?, process, from, size).await
+    }
+
+    /// Connects to something that listens inside, as one of the sandbox's users; defaults to the sandbox's own user. Works
+    /// with every network but the host's. Fails with `not_found` if nothing listens there, and with `unsupported` where the
+    /// connection would reach the host itself.
+    pub async fn connect(&self, target: &Target, user: Option<&str>) -> Result<SandboxStream> {
+        self.check_own(&target.to_string(), target.layer())?;
+        self.keeper().await?.connect_inside(target, user).await
+    }
+
+    /// Listens inside, and serves each connection from here. The user creates a Unix socket; it defaults to the sandbox's
+    /// own. The keeper listens until the listener is dropped.
+    pub async fn listen(&self, at: &ListenAt, user: Option<&str>) -> Result<Listener> {
+        self.check_own(&at.to_string(), at.layer())?;
+        self.keeper().await?.listen_inside(at, user).await
+    }
+
+    /// Receives the datagrams that arrive at a UDP port on loopback inside, until the handle is dropped.
+    pub async fn listen_datagrams(&self, port: u16) -> Result<Datagrams> {
+        self.check_own(&format!("UDP port {port}"), IsolationLayer::NetNamespace)?;
+        self.keeper().await?.listen_datagrams(port).await
+    }
+
+    /// Checks that a socket inside is not one of the host's.
+    fn check_own(&self, socket: &str, layer: IsolationLayer) -> Result<()> {
+        if self.info.enforcement.layers.contains(&layer) {
+            return Ok(());
+        }
+        let what = if layer == IsolationLayer::NetNamespace { "network" } else { "files" };
+        let message =
+            format!("{socket} inside: this sandbox shares the {what} of the host, so it would be the host's own");
+        Err(Error::new(ErrorCode::Unsupported, message))
     }
 
     /// Returns the fan-out of a command, through which any number of subscribers read it. All clones of this handle

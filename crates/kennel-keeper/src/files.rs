@@ -343,11 +343,7 @@ pub(crate) fn chmod(path: &[u8], mode: u32, follow: bool) -> Done {
     };
     // The descriptor was opened without the right to read, so that the kernel checks only who owns the file. `fchmod`
     // does not accept such a descriptor; its name in /proc refers to the same file, whatever happens to the path.
-    let proc = rustix::fs::open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|error| failure(b"/proc", error))?;
-    if !rustix::fs::fstatfs(&proc).is_ok_and(|fs| fs.f_type == rustix::fs::PROC_SUPER_MAGIC) {
-        return Err(refused(b"/proc", "it is not a proc filesystem"));
-    }
+    let proc = paths::proc()?;
     let name = format!("self/fd/{}", found.as_raw_fd());
     rustix::fs::chmodat(&proc, name, Mode::from_raw_mode(bits), AtFlags::empty())
         .map_err(|error| failure(path, error))?;

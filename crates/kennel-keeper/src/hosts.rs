@@ -137,6 +137,7 @@ impl Keeper {
         match body {
             Body::Data { channel: Channel::Stdin, offset, bytes } => {
                 task.stdin.receive(offset, &bytes).map_err(|()| Broken)?;
+                self.send_datagrams(task_id, &bytes).map_err(|()| Broken)?;
                 self.feed(task_id);
             }
             Body::Eof(Channel::Stdin) => {

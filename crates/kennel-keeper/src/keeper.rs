@@ -8,7 +8,7 @@ use crate::log::Log;
 use crate::notices::{Listener, UnderWay};
 use crate::output::start_failure_code;
 use crate::shim::Order;
-use crate::task::Task;
+use crate::task::{Task, TaskKind};
 use crate::usage::Usage;
 use crate::{sys, tree};
 use kennel_proto::log::NOTE;
@@ -17,7 +17,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,8 @@ pub(crate) struct Keeper {
     pub(crate) listeners: HashMap<u64, Listener>,
     /// The calls in progress, by the fork that carries them out.
     pub(crate) under_way: HashMap<i32, UnderWay>,
+    /// The forks that remove the paths of sockets.
+    pub(crate) removing: HashSet<i32>,
     /// When connections are accepted again, after a failure.
     pub(crate) accept_at: Option<Instant>,
     pub(crate) last_id: u64,
@@ -78,6 +80,7 @@ pub(crate) enum Token {
     Status(u64),
     Sink(u64),
     Notices(u64),
+    Arrival(u64, usize),
 }
 
 impl Token {
@@ -92,6 +95,7 @@ impl Token {
             Self::Status(id) => (7, id),
             Self::Sink(id) => (8, id),
             Self::Notices(id) => (9, id),
+            Self::Arrival(id, index) => (10 + index as u64, id),
         };
         epoll::EventData::new_u64(kind << 56 | id)
     }
@@ -108,7 +112,8 @@ impl Token {
             6 => Self::Input(id),
             7 => Self::Status(id),
             8 => Self::Sink(id),
-            _ => Self::Notices(id),
+            9 => Self::Notices(id),
+            index => Self::Arrival(id, index as usize - 10),
         }
     }
 }
@@ -141,6 +146,7 @@ impl Keeper {
             sinks: HashMap::new(),
             listeners: HashMap::new(),
             under_way: HashMap::new(),
+            removing: HashSet::new(),
             accept_at: None,
             last_id: 0,
             main: None,
@@ -223,6 +229,7 @@ impl Keeper {
             Token::Status(id) => self.take_reports(id),
             Token::Sink(id) => self.drain_sink(id),
             Token::Notices(id) => self.take_notices(id, flags),
+            Token::Arrival(id, index) => self.take_arrivals(id, index),
         }
     }
 
@@ -235,7 +242,10 @@ impl Keeper {
         // This reaps orphans and shims. A shim reports the result of its command on its pipe.
         loop {
             match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
-                Ok(Some((pid, _))) => self.end_notice(pid.as_raw_nonzero().get()),
+                Ok(Some((pid, _))) => {
+                    self.removing.remove(&pid.as_raw_nonzero().get());
+                    self.end_notice(pid.as_raw_nonzero().get());
+                }
                 Ok(None) => break,
                 Err(_) => {
                     if self.stopping.is_some() {
@@ -259,7 +269,7 @@ impl Keeper {
         let me = rustix::process::getpid().as_raw_nonzero().get();
         let mut all = tree::descendants(me);
         for task in self.tasks.values_mut() {
-            if task.end.is_none() {
+            if task.end.is_none() && task.status.is_some() {
                 // Its shim sends the signal, and knows which one.
                 let told = tree::descendants(task.pid);
                 all.retain(|pid| !told.contains(pid));
@@ -316,6 +326,9 @@ impl Keeper {
             consider(task.deadline);
         }
         for task in self.tasks.values() {
+            if let TaskKind::Listener(listening) = &task.kind {
+                consider(listening.due());
+            }
             consider(task.lingers_until);
         }
         consider(self.stopping);
@@ -341,6 +354,7 @@ impl Keeper {
         if self.accept_at.take_if(|at| *at <= now).is_some() {
             self.listen();
         }
+        self.check_listeners(now);
         for task in self.tasks.values_mut() {
             if !task.timed_out && task.deadline.is_some_and(|at| at <= now) {
                 task.timed_out = true;
@@ -384,6 +398,7 @@ pub(crate) fn serve(listener: OwnedFd, config: KeeperConfig) -> i32 {
     match Keeper::new(listener, config) {
         Ok(mut keeper) => {
             let code = keeper.serve();
+            keeper.remove_all_paths();
             tree::kill_all_below_me(Duration::from_secs(10));
             keeper.say_goodbye();
             code

@@ -6,6 +6,7 @@
 //!
 //! Only the keeper program and the jail use this crate. Hosts use `kennel-proto`.
 
+mod connect;
 mod connection;
 mod emulate;
 mod files;
@@ -16,6 +17,7 @@ mod hosts;
 mod keeper;
 mod launch;
 mod list;
+mod listen;
 mod log;
 mod notices;
 mod output;

@@ -34,6 +34,10 @@ impl Keeper {
     pub(crate) fn lose_viewer(&mut self, id: u64, loss: Loss) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         task.viewer = None;
+        if self.lose_socket(id) {
+            return;
+        }
+        let Some(task) = self.tasks.get_mut(&id) else { return };
         if task.is_detached() || (loss == Loss::Connection && task.start_to_linger()) {
             return self.pump(id);
         }
@@ -81,6 +85,7 @@ impl Keeper {
             let offset = task.stdin.consumed;
             connection.send(stream, Body::Consumed { channel: Channel::Stdin, offset });
         }
+        self.settle_input(id);
     }
 
     /// Moves output from the task's pipes to its ring buffers and on to the reader, as far as windows and memory allow.
@@ -165,7 +170,10 @@ impl Keeper {
                 false
             }
             // End of file, or a terminal whose last user is gone.
-            Ok(_) | Err(_) => {
+            end => {
+                if let (Err(error), TaskKind::Stream { failed }) = (end, &mut task.kind) {
+                    *failed = Some(error);
+                }
                 if std::mem::replace(&mut output.polled, false) {
                     let _ = epoll::delete(&self.epoll, pipe);
                 }
@@ -197,6 +205,7 @@ impl Keeper {
 
     /// Sends the result of a task that has ended and whose output was sent, and removes the task.
     pub(crate) fn finish(&mut self, id: u64) {
+        self.settle_stream(id);
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let Some(end) = &task.end else { return };
         let sent = task.viewer.is_none() || task.outputs.iter().all(|output| output.sent == output.ring.end());
@@ -257,7 +266,7 @@ impl Keeper {
 
     pub(crate) fn take_reports(&mut self, id: u64) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
-        let (mut listen, mut unmade) = (false, None);
+        let (mut listen, mut unmade, mut opened) = (false, None, None);
         for report in task.read_reports() {
             match report {
                 Report::Ready | Report::ReadySparse if !task.ready => {
@@ -265,8 +274,8 @@ impl Keeper {
                     let stdin_window = task.stdin.window;
                     let reply = match (&task.kind, report) {
                         (TaskKind::Command { .. }, _) => running(task),
-                        (TaskKind::Worker, Report::ReadySparse) => Reply::ReadySparse { stdin_window },
-                        (TaskKind::Worker, _) => Reply::Ready { stdin_window },
+                        (_, Report::ReadySparse) => Reply::ReadySparse { stdin_window },
+                        (_, _) => Reply::Ready { stdin_window },
                     };
                     if let Some((connection, stream)) = task.viewer
                         && let Some(connection) = self.connections.get_mut(&connection)
@@ -276,6 +285,7 @@ impl Keeper {
                     listen = self.main == Some(id);
                 }
                 Report::Ready | Report::ReadySparse | Report::Listening => {}
+                Report::Opened { inode } => opened = task.listener.take().map(|socket| (socket, inode)),
                 Report::Exited(mut exit) => {
                     let oom_after = stats::oom_kills(self.oom_fd.as_ref(), self.config.inherit_env);
                     exit.timed_out = task.timed_out;
@@ -309,6 +319,9 @@ impl Keeper {
         }
         if let Some((program, failure)) = unmade {
             self.explain(&program, &failure);
+        }
+        if let Some((socket, inode)) = opened {
+            return self.take_socket(id, socket, inode);
         }
         self.pump(id);
     }

@@ -59,6 +59,16 @@ pub(crate) fn parent(path: &[u8]) -> Result<(OwnedFd, &[u8]), Failure> {
     Ok((dir, name))
 }
 
+/// Opens the proc filesystem. The names of open files in it refer to these files, whatever happens to their paths.
+pub(crate) fn proc() -> Result<OwnedFd, Failure> {
+    let proc = rustix::fs::open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| failure(b"/proc", error))?;
+    if !rustix::fs::fstatfs(&proc).is_ok_and(|fs| fs.f_type == rustix::fs::PROC_SUPER_MAGIC) {
+        return Err(refused(b"/proc", "it is not a proc filesystem"));
+    }
+    Ok(proc)
+}
+
 trait TrimSlashes {
     fn trim_suffix_slashes(&self) -> &Self;
 }

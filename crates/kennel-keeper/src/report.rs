@@ -34,7 +34,17 @@ pub(crate) enum Report {
     /// The descriptor on which calls of the command arrive. It is attached to this message.
     #[n(5)]
     Listening,
+    /// The requested socket is open. It is attached to this message.
+    #[n(6)]
+    Opened {
+        /// Identifies the path of a listening Unix socket.
+        #[n(0)]
+        inode: Option<Inode>,
+    },
 }
+
+/// The numbers of a file's filesystem and of the file.
+pub(crate) type Inode = (u64, u64);
 
 impl Report {
     /// Writes the message to a blocking pipe. If the keeper is gone, nobody needs it.

@@ -68,6 +68,9 @@ impl Keeper {
                 self.done(id, stream, Outcome::Nothing);
                 self.shut_down(Duration::from_millis((*grace_ms).min(600_000)));
             }
+            Request::Connect { .. } | Request::Listen { .. } | Request::Accept { .. } => {
+                self.open_socket(id, stream, request)?;
+            }
             _ => {
                 check_paths(request)?;
                 check_options(request)?;
@@ -110,8 +113,9 @@ impl Keeper {
     }
 
     pub(crate) fn add_task(&mut self, mut task: Task) -> Result<(), Failure> {
-        let status = task.status.as_ref().ok_or_else(|| invalid("the task has no socket for reports"))?;
-        if epoll::add(&self.epoll, status, Token::Status(task.id).data(), epoll::EventFlags::IN).is_err() {
+        if let Some(status) = &task.status
+            && epoll::add(&self.epoll, status, Token::Status(task.id).data(), epoll::EventFlags::IN).is_err()
+        {
             task.end_tree();
             return Err(Failure::limit(Limit::Number, "the kernel allows no more descriptors in the event loop"));
         }
@@ -243,10 +247,12 @@ fn check_paths(request: &Request) -> Result<(), Failure> {
         | Request::Chmod { path, .. } => &[path],
         _ => &[],
     };
-    for path in paths {
-        if path.is_empty() || path.len() >= caps::PATH || path.contains(&0) {
-            return Err(invalid("invalid path: it must not be empty, be too long or contain a zero byte"));
-        }
+    paths.iter().try_for_each(|path| check_path(path))
+}
+
+pub(crate) fn check_path(path: &[u8]) -> Result<(), Failure> {
+    if path.is_empty() || path.len() >= caps::PATH || path.contains(&0) {
+        return Err(invalid("invalid path: it must not be empty, be too long or contain a zero byte"));
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //!
 //! The keeper is single-threaded by design: a forked child may run any code.
 
+pub mod inet;
 pub mod seccomp;
 
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};

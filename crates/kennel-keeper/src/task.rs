@@ -1,5 +1,6 @@
-//! A task: a child of the keeper (the shim of a command, or a worker for files) and the data to and from it.
+//! A task: a child of the keeper (the shim of a command, or a worker for files) or a socket, and the data to and from it.
 
+use crate::listen::Listening;
 use crate::report::{self, Report};
 use crate::ring::Ring;
 use crate::shim::{self, Order};
@@ -60,8 +61,20 @@ pub(crate) struct Task {
 }
 
 pub(crate) enum TaskKind {
-    Command { description: Description, detached: bool, grace_ms: u32, terminal: Option<OwnedFd> },
+    Command {
+        description: Description,
+        detached: bool,
+        grace_ms: u32,
+        terminal: Option<OwnedFd>,
+    },
     Worker,
+    /// A byte stream to a socket inside. A worker opens the socket, unless it exists already. `failed` says why it cannot
+    /// be read any more.
+    Stream {
+        failed: Option<Errno>,
+    },
+    /// A socket inside on which the keeper listens for a host.
+    Listener(Box<Listening>),
 }
 
 /// What the list of commands says about a command.
@@ -127,6 +140,10 @@ pub(crate) struct Input {
     /// Whether all input has arrived and was passed on.
     complete: bool,
     tty: bool,
+    /// Whether `pipe` is a socket, of which only one direction is closed at the end of the input.
+    pub(crate) socket: bool,
+    /// Whether the host was told that the peer of a socket reads no more.
+    refusal_told: bool,
     pub(crate) window: u64,
     /// Whether the event loop waits until the pipe is writable.
     pub(crate) polled: bool,
@@ -216,7 +233,7 @@ impl Task {
         match sys::fork().map_err(|error| system("start a process", error))? {
             sys::Fork::Child => shim::run(config, spawn, stdio, &their_status),
             sys::Fork::Parent(pid) => {
-                let task = Self::new(id, kind, pid, None, status, stdin, outputs);
+                let task = Self::new(id, kind, pid, None, Some(status), stdin, outputs);
                 let linger = spawn.linger_ms.filter(|_| !spawn.detached).map(Duration::from_millis);
                 Ok(Self { hold: spawn.hold, linger, ..task })
             }
@@ -251,9 +268,16 @@ impl Task {
             }
             sys::Fork::Parent(pid) => {
                 let control = matches!(request, Request::Write { .. }).then_some(control);
-                Ok(Self::new(id, TaskKind::Worker, pid, control, status, stdin, outputs))
+                Ok(Self::new(id, TaskKind::Worker, pid, control, Some(status), stdin, outputs))
             }
         }
+    }
+
+    /// Creates a task that no process works for.
+    pub(crate) fn without_process(id: u64, kind: TaskKind) -> Self {
+        let mut outputs = [Output::default(), Output::default()];
+        outputs[1].eof = true;
+        Self::new(id, kind, 0, None, None, Input::default(), outputs)
     }
 
     fn new(
@@ -261,7 +285,7 @@ impl Task {
         kind: TaskKind,
         pid: i32,
         control: Option<OwnedFd>,
-        status: OwnedFd,
+        status: Option<OwnedFd>,
         stdin: Input,
         outputs: [Output; 2],
     ) -> Self {
@@ -270,7 +294,7 @@ impl Task {
             kind,
             pid,
             control,
-            status: Some(status),
+            status,
             reports: Vec::new(),
             listener: None,
             stdin,
@@ -354,6 +378,9 @@ impl Task {
                         Report::Exited(ExitReport { signal: Some(libc::SIGKILL), ..ExitReport::default() })
                     }
                     TaskKind::Worker => Report::Failed(Failure::new(FailureKind::Other, "the file worker was killed")),
+                    TaskKind::Stream { .. } | TaskKind::Listener(_) => {
+                        Report::Failed(Failure::new(FailureKind::Other, "the process that opens the socket was killed"))
+                    }
                 });
             }
         }
@@ -389,7 +416,8 @@ impl Task {
                 self.stdin.discard();
             }
             TaskKind::Worker if self.status.is_some() => sys::kill(self.pid, libc::SIGKILL),
-            TaskKind::Worker => {}
+            // Sockets are closed when their host is lost.
+            TaskKind::Worker | TaskKind::Stream { .. } | TaskKind::Listener(_) => {}
         }
     }
 
@@ -455,8 +483,15 @@ impl Input {
                 self.discard();
             }
         }
-        if self.eof && self.waiting.is_empty() && !self.tty {
-            self.complete |= self.pipe.take().is_some();
+        if self.eof
+            && self.waiting.is_empty()
+            && !self.tty
+            && let Some(pipe) = self.pipe.take()
+        {
+            self.complete = true;
+            if self.socket {
+                let _ = rustix::net::shutdown(&pipe, rustix::net::Shutdown::Write);
+            }
         }
         std::mem::replace(&mut self.told, self.consumed) != self.consumed
     }
@@ -470,6 +505,17 @@ impl Input {
 
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Whether all input was passed on, including its end.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Whether the peer of a socket reads no more although there may be more input. Returns it only once.
+    pub(crate) fn is_refused(&mut self) -> bool {
+        let refused = self.socket && self.pipe.is_none() && !self.eof;
+        refused && !std::mem::replace(&mut self.refusal_told, true)
     }
 }
 

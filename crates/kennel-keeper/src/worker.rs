@@ -1,10 +1,10 @@
-//! A worker: a fork of the keeper that carries out one file request as the requesting user, and exits.
+//! A worker: a fork of the keeper that carries out one file request, or opens one socket, as the requesting user, and exits.
 //!
 //! So a slow disk or a huge directory blocks nobody else, and the kernel checks the user's own permissions.
 
 use crate::report::Report;
-use crate::{files, holes, launch, list, sys, users, watch};
-use kennel_proto::{Failure, FailureKind, KeeperConfig, Outcome, Request};
+use crate::{connect, files, holes, launch, list, listen, sys, users, watch};
+use kennel_proto::{Failure, FailureKind, KeeperConfig, Outcome, Place, Request, Target};
 use rustix::fd::{AsRawFd, OwnedFd};
 
 /// The worker's ends of its pipes.
@@ -28,12 +28,7 @@ pub(crate) fn run(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> ! 
 }
 
 fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outcome, Failure> {
-    if let Some(name) = request.user().or(config.user.as_deref()) {
-        let user = users::find(name).map_err(|message| Failure::new(FailureKind::Invalid, message))?;
-        launch::become_user(&user)?;
-        // This process has no system call filter, so processes of that user must not be able to take it over.
-        let _ = sys::not_dumpable();
-    }
+    act_as(config, request.user())?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let full = |path: &[u8]| absolute(config, path);
     match request {
@@ -54,12 +49,33 @@ fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outco
         Request::Symlink { path, target, replace, .. } => files::symlink(&full(path), target, *replace),
         Request::Chmod { path, mode, follow, .. } => files::chmod(&full(path), *mode, *follow),
         Request::Watch { path, recursive, .. } => watch::run(&full(path), *recursive, pipes),
+        Request::Connect { target: Target::Tcp { port }, .. } => {
+            connect::hand_over(&connect::to_port(*port)?, None, pipes)
+        }
+        Request::Connect { target: Target::Unix { path }, .. } => {
+            connect::hand_over(&connect::to_path(&full(path))?, None, pipes)
+        }
+        Request::Listen { place: Place::Unix { path, mode }, .. } => {
+            let (socket, inode) = listen::at_path(&full(path), *mode)?;
+            connect::hand_over(&socket, inode, pipes)
+        }
         _ => Err(Failure::new(FailureKind::Invalid, "this is not a file request")),
     }
 }
 
+/// Becomes the user of a request, in a fork. Without a user, it is the sandbox's own.
+pub(crate) fn act_as(config: &KeeperConfig, user: Option<&str>) -> Result<(), Failure> {
+    if let Some(name) = user.or(config.user.as_deref()) {
+        let user = users::find(name).map_err(|message| Failure::new(FailureKind::Invalid, message))?;
+        launch::become_user(&user)?;
+        // This process has no system call filter, so processes of that user must not be able to take it over.
+        let _ = sys::not_dumpable();
+    }
+    Ok(())
+}
+
 /// A relative path is below the sandbox's working directory.
-fn absolute(config: &KeeperConfig, path: &[u8]) -> Vec<u8> {
+pub(crate) fn absolute(config: &KeeperConfig, path: &[u8]) -> Vec<u8> {
     match (&config.cwd, path.starts_with(b"/")) {
         (Some(cwd), false) => [cwd, &b"/"[..], path].concat(),
         _ => path.to_vec(),

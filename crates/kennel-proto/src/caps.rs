@@ -25,6 +25,19 @@ pub const RINGS: usize = 4 * 1024 * 1024;
 pub const PATH: usize = 4096;
 /// The number of arguments of a command, and the number of its environment entries.
 pub const STRINGS: usize = 16 * 1024;
+/// Sockets on which one keeper listens for hosts.
+pub const LISTENERS: usize = 32;
+/// Connections to one listening socket that no host has accepted yet. Further connections are closed.
+pub const PENDING: usize = 64;
+/// The number of milliseconds after which a connection that no host has accepted is closed.
+pub const PENDING_MS: u64 = 30_000;
+/// Bytes of messages of one listening socket that the host has not consumed. Connections and datagrams beyond them are
+/// dropped.
+pub const LISTEN_QUEUE: usize = 256 * 1024;
+/// Bytes in a datagram. Longer ones are dropped.
+pub const DATAGRAM: usize = 4096;
+/// Peers of a listening UDP socket to which the host can reply. The oldest is forgotten first.
+pub const PEERS: usize = 256;
 /// Bytes in the tag of a command.
 pub const TAG: usize = 256;
 /// Bytes of a command's arguments that the list of commands returns, with three bytes more for each argument. It is

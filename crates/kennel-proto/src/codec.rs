@@ -239,6 +239,7 @@ fn exact<'b, T: Decode<'b, ()>>(payload: &'b [u8]) -> Option<T> {
 mod tests {
     use super::*;
     use crate::message::*;
+    use crate::{Place, Target};
     use proptest::prelude::*;
 
     fn round_trip(frame: &Frame) {
@@ -300,6 +301,19 @@ mod tests {
                 mode: 0o2755,
                 follow: false,
             })),
+            Body::Open(Box::new(Request::Connect { target: Target::Tcp { port: 65535 }, user: None })),
+            Body::Open(Box::new(Request::Connect {
+                target: Target::Unix { path: vec![b'/', 0xff].into() },
+                user: Some("7".into()),
+            })),
+            Body::Open(Box::new(Request::Listen { place: Place::Tcp { port: 0 }, user: None })),
+            Body::Open(Box::new(Request::Listen { place: Place::Udp { port: 53 }, user: None })),
+            Body::Open(Box::new(Request::Listen {
+                place: Place::Unix { path: b"/s".to_vec().into(), mode: 0o600 },
+                user: Some("7".into()),
+            })),
+            Body::Open(Box::new(Request::Accept { connection: u64::MAX })),
+            Body::Reply(Reply::Listening { port: 53, stdin_window: 3 }),
             Body::Open(Box::new(Request::Idle { reset: true })),
             Body::Open(Box::new(Request::Write {
                 path: b"/f".to_vec().into(),

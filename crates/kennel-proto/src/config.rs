@@ -84,6 +84,11 @@ pub struct KeeperConfig {
     /// this fails, the keeper exits.
     #[n(22)]
     pub firewall: Option<ByteVec>,
+    /// Whether the sandbox is in the host's network namespace. The keeper then neither connects to ports nor listens on
+    /// them, because they are the host's.
+    #[n(30)]
+    #[cbor(default)]
+    pub shares_network: bool,
 }
 
 /// Where the main process's output is stored.

@@ -33,6 +33,7 @@ pub mod dial;
 pub mod ending;
 pub mod log;
 mod message;
+mod socket;
 pub mod sparse;
 
 pub use codec::{DecodeError, Decoder, HEADER, encode, encode_data_header, try_encode};
@@ -42,6 +43,7 @@ pub use message::{
     Limit, Outcome, OutputOffsets, ProcessInfo, Reply, Request, Size, Spawn, SpawnCommand, Stat, StatsReport,
     WatchItem, WatchKind, Welcome,
 };
+pub use socket::{ListenItem, Place, Target};
 
 /// The protocol generation that this crate implements. A host supports keepers of its own and of older generations.
 ///

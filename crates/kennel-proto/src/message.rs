@@ -1,6 +1,6 @@
 //! The messages of the protocol. The field numbers are the wire format: never reuse one.
 
-use crate::caps;
+use crate::{Place, Target, caps};
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 
@@ -62,9 +62,9 @@ pub enum Body {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Channel {
-    /// Standard input of a command, or the content of a file to write.
+    /// Standard input of a command, the content of a file to write, or bytes for a connection inside.
     Stdin = 0,
-    /// Standard output of a command, the content of a file, or a list of entries.
+    /// Standard output of a command, the content of a file, a list of entries, or bytes from a connection inside.
     Stdout = 1,
     /// Standard error of a command.
     Stderr = 2,
@@ -115,6 +115,10 @@ impl Features {
     pub const SYMLINK: Self = Self(1);
     /// [`Request::Chmod`].
     pub const CHMOD: Self = Self(1 << 1);
+    /// [`Request::Connect`].
+    pub const CONNECT: Self = Self(1 << 2);
+    /// [`Request::Listen`] and [`Request::Accept`].
+    pub const LISTEN: Self = Self(1 << 3);
     /// [`Request::Idle`] and [`Request::EndIfIdle`].
     pub const IDLE: Self = Self(1 << 6);
     /// [`Spawn::tag`].
@@ -129,8 +133,11 @@ impl Features {
     pub const LIST_DEPTH: Self = Self(1 << 11);
     /// Starting a command with a tag, held output or a linger time.
     pub const COMMANDS: Self = Self(Self::TAG.0 | Self::HOLD.0 | Self::LINGER.0);
+    /// Sockets inside.
+    pub const SOCKETS: Self = Self(Self::CONNECT.0 | Self::LISTEN.0);
     /// All features that this crate knows.
-    pub const ALL: Self = Self(Self::FIRST.0 | Self::IDLE.0 | Self::COMMANDS.0 | Self::WRITE_AT.0 | Self::LIST_DEPTH.0);
+    pub const ALL: Self =
+        Self(Self::FIRST.0 | Self::SOCKETS.0 | Self::IDLE.0 | Self::COMMANDS.0 | Self::WRITE_AT.0 | Self::LIST_DEPTH.0);
     /// The features that keepers of generation 1 can have.
     pub const FIRST: Self = Self(Self::SYMLINK.0 | Self::CHMOD.0);
 
@@ -349,6 +356,39 @@ pub enum Request {
         #[n(3)]
         follow: bool,
     },
+    /// Connect to something that listens inside, and reply `Ready` when it is connected. Bytes for it are sent on `Stdin`,
+    /// and bytes from it on `Stdout`. `Eof` on a channel closes that direction; the keeper sends `Eof` on `Stdin` if the
+    /// peer reads no more. The stream is done when both directions are closed. `Close` aborts the connection. Needs
+    /// [`Features::CONNECT`].
+    #[n(16)]
+    Connect {
+        /// What to connect to.
+        #[n(0)]
+        target: Target,
+        /// The user to act as.
+        #[n(1)]
+        user: Option<String>,
+    },
+    /// Listen inside for the host, and reply `Listening`. Connections and datagrams are sent on `Stdout` as
+    /// [`ListenItem`](crate::ListenItem). When the stream is closed, the keeper stops listening. Needs
+    /// [`Features::LISTEN`].
+    #[n(17)]
+    Listen {
+        /// Where to listen.
+        #[n(0)]
+        place: Place,
+        /// The user who creates the socket, if it has a path.
+        #[n(1)]
+        user: Option<String>,
+    },
+    /// Accept a connection that has arrived at a listening socket. From then on, the stream is like that of `Connect`.
+    /// Needs [`Features::LISTEN`].
+    #[n(18)]
+    Accept {
+        /// The id of the connection.
+        #[n(0)]
+        connection: u64,
+    },
     /// Return for how long the sandbox has not been used, see [`IdleReport`]. This request is not use. Needs
     /// [`Features::IDLE`].
     #[n(20)]
@@ -383,6 +423,9 @@ impl Request {
             Self::Shutdown { .. } => "shutdown",
             Self::Symlink { .. } => "symlink",
             Self::Chmod { .. } => "chmod",
+            Self::Connect { .. } => "connect",
+            Self::Listen { .. } => "listen",
+            Self::Accept { .. } => "accept",
             Self::Idle { .. } => "idle",
             Self::EndIfIdle => "end if idle",
         }
@@ -401,7 +444,9 @@ impl Request {
             | Self::Remove { user, .. }
             | Self::Watch { user, .. }
             | Self::Symlink { user, .. }
-            | Self::Chmod { user, .. } => user.as_deref(),
+            | Self::Chmod { user, .. }
+            | Self::Connect { user, .. }
+            | Self::Listen { user, .. } => user.as_deref(),
             _ => None,
         }
     }
@@ -569,6 +614,16 @@ pub enum Reply {
     ReadySparse {
         /// How many bytes of `Stdin` the host may be ahead.
         #[n(0)]
+        stdin_window: u64,
+    },
+    /// The keeper listens.
+    #[n(10)]
+    Listening {
+        /// The port, or 0 for a Unix socket.
+        #[n(0)]
+        port: u16,
+        /// How many bytes of `Stdin` the host may be ahead. It is 0 if the host cannot send datagrams.
+        #[n(1)]
         stdin_window: u64,
     },
 }

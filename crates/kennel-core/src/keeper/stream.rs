@@ -1,10 +1,13 @@
 //! One request on a connection, and everything that follows from it.
 
+mod poll;
+
 use super::{ConnectionState, Link, failed, lock, lost, protocol};
 use crate::{Error, Result};
 use kennel_proto::{Body, Channel, ExitReport, Failure, Frame, Reply, caps, encode, encode_data_header};
 use kennel_types::ErrorCode;
 use std::sync::Arc;
+use std::task::Waker;
 use tokio::sync::Notify;
 
 /// What has been received on a stream.
@@ -16,6 +19,10 @@ pub(super) struct StreamState {
     /// `Stdout` and `Stderr`.
     incoming: [Incoming; 2],
     stdin_consumed: u64,
+    /// Whether the keeper passes on no more of `Stdin`.
+    stdin_refused: bool,
+    /// The tasks that poll this stream: a reader and a writer.
+    wakers: [Option<Waker>; 2],
     pub(super) end: Option<End>,
 }
 
@@ -40,6 +47,16 @@ pub(super) enum End {
 impl StreamState {
     pub(super) fn new(arrived: Arc<Notify>) -> Self {
         Self { arrived, ..Self::default() }
+    }
+
+    /// Wakes everyone who waits for this stream.
+    pub(super) fn notify(&mut self) {
+        self.arrived.notify_waiters();
+        for waker in &mut self.wakers {
+            if let Some(waker) = waker.take() {
+                waker.wake();
+            }
+        }
     }
 
     /// Whether the keeper has not replied yet.
@@ -89,12 +106,13 @@ impl StreamState {
             Body::Eof(channel @ (Channel::Stdout | Channel::Stderr)) => {
                 self.incoming[usize::from(channel == Channel::Stderr)].eof = true;
             }
+            Body::Eof(Channel::Stdin) => self.stdin_refused = true,
             Body::Consumed { channel: Channel::Stdin, offset } => {
                 self.stdin_consumed = self.stdin_consumed.max(offset);
             }
             _ => return Err("a frame that only a host sends"),
         }
-        self.arrived.notify_waiters();
+        self.notify();
         Ok(())
     }
 }

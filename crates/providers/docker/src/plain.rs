@@ -270,6 +270,8 @@ fn word(request: &Request) -> &'static str {
         Request::Stats => "resource usage",
         Request::Idle { .. } | Request::EndIfIdle => "the idle time",
         Request::Shutdown { .. } => "stopping all processes",
+        Request::Connect { .. } => "connecting to sockets",
+        Request::Listen { .. } | Request::Accept { .. } => "listening on sockets",
         _ => "listing, moving and removing files",
     }
 }

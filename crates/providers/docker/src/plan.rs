@@ -360,6 +360,7 @@ fn keeper_config(
         bounding: Some(COMMANDS),
         filter_commands: true,
         firewall: facts.filter.then(|| format!("{OURS}/run/{FILTER}").into_bytes().into()),
+        shares_network: facts.network == NetworkMode::Host,
         ..KeeperConfig::default()
     }
 }

@@ -111,6 +111,7 @@ impl Local {
             sweep: (spec.tied || spec.auto_remove)
                 .then(|| self.records.dir(&record.id).as_os_str().as_bytes().to_vec().into()),
             one_user: true,
+            shares_network: true,
             ..KeeperConfig::default()
         }
     }

@@ -190,6 +190,9 @@ async fn files(keeper: &Keeper, request: Request, link: &mut Link) -> Result<Opt
         Request::Remove { path, recursive, .. } => tree.remove(&path, recursive)?,
         Request::Chmod { path, mode, .. } => tree.chmod(&path, mode)?,
         Request::Symlink { .. } => return Err(fail(FailureKind::Unsupported, "the mock has no symlinks").into()),
+        Request::Connect { .. } | Request::Listen { .. } | Request::Accept { .. } => {
+            return Err(fail(FailureKind::Unsupported, "the mock has no sockets").into());
+        }
         Request::Watch { path, recursive, .. } => {
             let mut changes = tree.watch(&path, recursive)?;
             let mut outlet = Outlet::open(link).await;

@@ -290,6 +290,7 @@ fn keeper_config(record: &Record, maker: &Maker, below: &BTreeMap<String, String
         memory_limit: spec.limits.memory.map(|size| size.0),
         bounding: Some(capabilities(spec)),
         filter_commands: true,
+        shares_network: record.network == NetworkMode::Host,
         ..KeeperConfig::default()
     }
 }

@@ -22,6 +22,7 @@ pub mod owners;
 pub mod paths;
 pub mod processes;
 pub mod reattach;
+pub mod sockets;
 pub mod terminal;
 pub mod tied;
 pub mod volumes;
@@ -32,6 +33,7 @@ macro_rules! contract_suite {
     ($subject:expr) => {
         $crate::isolation_contract! { $subject }
         $crate::keeper_contract! { $subject }
+        $crate::sockets_contract! { $subject }
     };
 }
 
@@ -282,6 +284,31 @@ macro_rules! keeper_contract {
                 fifos_and_devices_are_refused,
                 magic_links_are_refused,
                 removal_follows_no_symlink,
+            }
+        }
+    };
+}
+
+/// Creates tests for the cases about sockets inside. They depend on how the keeper is reached and on its rights, so they are
+/// also for further modes of a provider.
+#[macro_export]
+macro_rules! sockets_contract {
+    ($subject:expr) => {
+        $crate::contract_cases! { $subject;
+            sockets {
+                http_server_inside_is_reached,
+                web_socket_to_the_inside_works,
+                either_side_closes_its_direction_first,
+                unix_socket_is_opened_as_the_user_inside,
+                connection_to_nothing_is_a_clear_error,
+                two_hundred_streams_at_once,
+                large_streams_take_little_memory,
+                host_serves_a_port_inside,
+                host_serves_a_unix_socket_inside,
+                unaccepted_connections_are_limited,
+                host_answers_datagrams_from_inside,
+                ports_of_the_host_are_refused,
+                sockets_need_a_keeper_that_knows_them,
             }
         }
     };

@@ -17,6 +17,11 @@ pub const CALLS: &str = include_str!("../programs/calls.rs");
 /// Makes system calls by their numbers.
 pub const SYSCALLS: &str = include_str!("../programs/syscalls.rs");
 
+/// Serves sockets inside, and connects to them.
+pub const SOCKETS: &str = include_str!("../programs/sockets.rs");
+
+const ALL: [&str; 6] = [KNOCK, REACH, ESCAPE, CALLS, SYSCALLS, SOCKETS];
+
 /// All compiled programs, for an ordinary user who may have no compiler and no access to the build directory.
 static PREPARED: OnceLock<Vec<(&str, Vec<u8>)>> = OnceLock::new();
 
@@ -30,12 +35,12 @@ pub fn compile(source: &str, to: &Path) {
 
 /// Compiles all programs, before this thread switches to an ordinary user.
 pub fn prepare() {
-    PREPARED.get_or_init(|| [KNOCK, REACH, ESCAPE, CALLS, SYSCALLS].map(|source| (source, read(source))).into());
+    PREPARED.get_or_init(|| ALL.map(|source| (source, read(source))).into());
 }
 
 /// Writes all compiled programs to a directory, which is used as build directory on a machine without a compiler.
 pub fn put_all(dir: &Path) {
-    for source in [KNOCK, REACH, ESCAPE, CALLS, SYSCALLS] {
+    for source in ALL {
         compile(source, &dir.join(name(source)));
     }
 }

@@ -7,3 +7,4 @@ use kennel_testkit::rootless;
 use subject::Containers;
 
 kennel_testkit::isolation_contract!(Containers::of_a_user(EngineKind::Docker, rootless::socket()));
+kennel_testkit::sockets_contract!(Containers::of_a_user(EngineKind::Docker, rootless::socket()));

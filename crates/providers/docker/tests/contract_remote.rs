@@ -28,3 +28,4 @@ fn containers() -> Containers {
 }
 
 kennel_testkit::isolation_contract!(containers());
+kennel_testkit::sockets_contract!(containers());

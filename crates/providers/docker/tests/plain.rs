@@ -1,6 +1,6 @@
 //! An engine on a machine where our programs do not run: it runs plain commands itself, says so, and refuses the rest.
 
-use kennel_core::{Provider, RemoveOptions, Sandbox, WriteOptions};
+use kennel_core::{ListenAt, Provider, RemoveOptions, Sandbox, Target, WriteOptions};
 use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix, TcpDialer, Tls};
 use kennel_testkit::docker::Private;
 use kennel_testkit::front::Front;
@@ -173,6 +173,10 @@ async fn refused(sandbox: &Sandbox) {
     assert_eq!(code(sandbox.processes()).await, none);
     assert_eq!(code(sandbox.kill(1, 15)).await, none);
     assert_eq!(code(sandbox.stats()).await, none);
+    assert_eq!(code(sandbox.connect(&Target::Tcp(80), None)).await, none);
+    assert_eq!(code(sandbox.connect(&Target::Unix(b"/tmp/socket".to_vec()), None)).await, none);
+    assert_eq!(code(sandbox.listen(&ListenAt::Tcp(80), None)).await, none);
+    assert_eq!(code(sandbox.listen_datagrams(53)).await, none);
     assert_eq!(code(sandbox.idle()).await, none);
     let mut exec = sandbox.exec(&ExecSpec::argv(["sleep", "1"])).await.unwrap();
     exec.signal(15);

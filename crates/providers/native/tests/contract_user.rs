@@ -31,3 +31,4 @@ impl Subject for Rootless {
 }
 
 kennel_testkit::isolation_contract!(Rootless::new());
+kennel_testkit::sockets_contract!(Rootless::new());

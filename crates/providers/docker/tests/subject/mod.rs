@@ -2,7 +2,7 @@
 
 use kennel_core::Provider;
 use kennel_docker::{Dialer, Docker, DockerOptions, EngineKind, NamePrefix, UnixDialer};
-use kennel_testkit::{Home, Subject, become_ordinary_user, docker, testers_ids};
+use kennel_testkit::{Home, Subject, become_ordinary_user, docker, programs, testers_ids};
 use kennel_types::{IdScheme, Mode, ModeKey, NetworkMode, SandboxSpec};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ impl Containers {
     #[allow(dead_code)] // each file of tests uses what it needs
     pub(crate) fn of_a_user(kind: EngineKind, socket: PathBuf) -> Self {
         let image = docker::image_on(&socket);
+        programs::prepare();
         become_ordinary_user(testers_ids());
         let home = Home::new();
         Self {

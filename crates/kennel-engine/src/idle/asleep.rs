@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,7 @@ impl Idle {
     pub(crate) fn add(&self, id: &SandboxId, entry: &Entry) -> Result<()> {
         let failed = |error: std::io::Error| Error::io(format!("note the idle times of sandbox {id}"), error);
         let text = serde_json::to_string(entry).map_err(|error| failed(error.into()))?;
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(failed)?;
+        crate::lock_file::create_dir(&self.dir).map_err(failed)?;
         let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(self.path(id));
         file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed)
     }

@@ -1,12 +1,10 @@
 //! The lock that makes a process the only resident process of a state directory.
 
+use crate::lock_file;
 use kennel_core::{Error, Result};
 use kennel_types::{ErrorCode, NextStep};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::io::Write as _;
 use std::path::Path;
 
 /// The lock. The kernel releases it when the process ends, in whatever way.
@@ -19,28 +17,20 @@ impl ResidentLock {
     pub(super) fn take(path: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io(format!("lock {}", path.display()), error);
         if let Some(dir) = path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+            lock_file::create_dir(dir).map_err(failed)?;
         }
-        let mut options = File::options();
-        let mut file =
-            options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(taken(&mut file)),
-            Err(error) => return Err(failed(error.into())),
+        let mut file = lock_file::open(path).map_err(failed)?;
+        if !lock_file::try_lock(&file).map_err(failed)? {
+            return Err(taken(path));
         }
         file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
         Ok(Self { _file: file })
     }
 }
 
-fn taken(file: &mut File) -> Error {
-    let mut holder = String::new();
-    let _ = file.take(20).read_to_string(&mut holder);
-    let who = match holder.trim().parse::<u32>() {
-        Ok(pid) => format!("process {pid}"),
-        Err(_) => "another process".to_owned(),
-    };
+fn taken(path: &Path) -> Error {
+    let holder = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    let who = holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
     Error::new(ErrorCode::Conflict, format!("{who} is the resident process of this state directory already"))
         .suggest(NextStep::advice("use that one, or end it first"))
 }

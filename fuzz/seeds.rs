@@ -40,6 +40,7 @@ fn main() {
             depth: Some(3),
         })))]),
         ("ask_idle", vec![frame(1, Body::Open(Box::new(Request::Idle { reset: true })))]),
+        ("end_if_idle", vec![frame(1, Body::Open(Box::new(Request::EndIfIdle)))]),
         ("chmod", vec![frame(1, Body::Open(Box::new(Request::Chmod {
             path: b"/x".to_vec().into(),
             user: None,

@@ -110,7 +110,10 @@ impl Steps {
     pub(crate) async fn stop_idle(&self, id: &SandboxId, keeper: Keeper, _lock: &Exclusive) -> Result<()> {
         let stop = async {
             self.provider.unpause(id).await?;
-            let is_ending = keeper.end_if_idle().await?;
+            // A hostile keeper may never reply, and nobody can use the sandbox meanwhile.
+            let ended = tokio::time::timeout(END_WITHIN, keeper.end_if_idle()).await;
+            let is_ending =
+                ended.map_err(|_| Error::new(ErrorCode::Timeout, "the keeper of the idle sandbox did not reply"))??;
             // The keeper exits when its last connection is closed.
             drop(keeper);
             if is_ending {

@@ -4,7 +4,7 @@ use super::Idle;
 use super::asleep::Shared;
 use async_trait::async_trait;
 use kennel_core::{Gate, Pass, Provider, Result};
-use kennel_types::SandboxId;
+use kennel_types::{ErrorCode, SandboxId};
 use std::sync::Arc;
 
 /// The gate of one sandbox.
@@ -30,10 +30,13 @@ impl Idle {
     /// `None` if the sandbox has no idle pause.
     pub(crate) async fn wake(&self, provider: &dyn Provider, id: &SandboxId) -> Result<Option<Shared>> {
         let Some(lock) = self.lock_shared(id).await? else { return Ok(None) };
-        if let Some(note) = self.lock_pause(id).await? {
-            provider.unpause(id).await?;
+        if let Some(_note) = self.lock_pause(id).await? {
+            match provider.unpause(id).await {
+                // The resident process was killed after it had stopped the sandbox, and before it could note that.
+                Err(error) if matches!(error.code(), ErrorCode::Stopped | ErrorCode::NotFound) => {}
+                resumed => resumed?,
+            }
             self.forget_pause(id)?;
-            drop(note);
         }
         Ok(Some(lock))
     }

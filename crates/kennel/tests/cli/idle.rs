@@ -23,6 +23,7 @@ where_pausing_works! {
     idle_sandbox_is_paused_then_stopped_and_used_again,
     commands_race_the_pause_and_the_stop,
     killed_resident_leaves_nobody_asleep,
+    notes_of_a_killed_resident_do_no_harm,
     users_own_pause_is_never_undone,
 }
 
@@ -147,6 +148,28 @@ fn killed_resident_leaves_nobody_asleep(kennel: &Kennel) {
     kennel.kennel(&["rm", "--force", &id]).ok();
     let noted = kennel.home.state().join("idle");
     assert_eq!(std::fs::read_dir(&noted).expect("something was noted").count(), 0, "nothing is left of it");
+}
+
+/// The resident process may be killed between any two effects. What it has noted may then be true no longer.
+fn notes_of_a_killed_resident_do_no_harm(kennel: &Kennel) {
+    let id = sandbox(kennel, "100ms", "1s");
+    let note = kennel.home.state().join("idle").join(format!("{id}.paused"));
+    // Killed before the pause.
+    std::fs::write(&note, "").expect("the directory exists");
+    assert_eq!(kennel.kennel(&["exec", &id, "--", "echo", "running"]).ok(), "running");
+    assert!(!note.exists());
+    // Killed after the stop.
+    until(kennel, &id, "stopped");
+    std::fs::write(&note, "").expect("the directory exists");
+    assert_eq!(kennel.kennel(&["exec", &id, "--", "echo", "started"]).ok(), "started");
+    assert!(!note.exists());
+    // The same, and then the next resident process starts.
+    until(kennel, &id, "stopped");
+    std::fs::write(&note, "").expect("the directory exists");
+    let resident = Resident::start(kennel);
+    assert!(!note.exists());
+    drop(resident);
+    assert_eq!(kennel.kennel(&["exec", &id, "--", "echo", "again"]).ok(), "again");
 }
 
 fn users_own_pause_is_never_undone(kennel: &Kennel) {

@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Engine {
-    /// Resumes the sandboxes that a resident process has paused before it was killed. Does nothing if there is a resident
-    /// process. Returns the sandboxes that were resumed.
-    pub async fn wake_sleeping(&self) -> Result<Vec<SandboxId>> {
+    /// Resumes the sandboxes that a resident process has paused before it was killed, or only returns them if `apply` is
+    /// false. If there is a resident process, there are none.
+    pub async fn wake_sleeping(&self, apply: bool) -> Result<Vec<SandboxId>> {
         let directories = self.directories()?;
         // Without this directory, nothing was ever paused.
         if !directories.idle().exists() {
@@ -34,6 +34,10 @@ impl Engine {
             Err(error) if error.code() == ErrorCode::Conflict => return Ok(Vec::new()),
             lock => lock?,
         };
+        if !apply {
+            let idle = Idle::new(directories.idle());
+            return Ok(idle.list()?.into_iter().filter(|id| idle.is_paused(id)).collect());
+        }
         let mut woken = Vec::new();
         for (kind, provider) in self.existing_providers() {
             match provider.wake_all().await {

@@ -5,6 +5,7 @@ use crate::report;
 use crate::sandboxes::report_silent;
 use kennel_core::{Result, Sweep, printable};
 use kennel_engine::{Action, Applied, Effect, Engine, FoundLeftover, OrphanedProfile, Plan, Unneeded};
+use kennel_types::SandboxId;
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
@@ -19,9 +20,10 @@ Examples:
 ///
 /// Removes and prints what is left of a sandbox whose creator was killed: directories and cgroups, and also helper
 /// programs of earlier versions. Compares sessions with the sandboxes that exist, and completes what was interrupted:
-/// sandboxes of removed sessions are removed (volumes stay), and lost sessions are marked. Other sandboxes are not removed,
-/// whether they run or not: see `kennel rm`. A provider that does not respond changes nothing. Sandboxes of profiles that
-/// no longer exist, and those of another database, are only reported.
+/// sandboxes of removed sessions are removed (volumes stay), and lost sessions are marked. Sandboxes that `kennel serve`
+/// paused before it was killed are resumed. Other sandboxes are not changed, whether they run or not: see `kennel rm`. A
+/// provider that does not respond changes nothing. Sandboxes of profiles that no longer exist, and those of another
+/// database, are only reported.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Gc {
@@ -41,9 +43,7 @@ impl Gc {
     async fn collect(&self, engine: &Engine) -> Result<u8> {
         // Sessions first: the sandboxes that they no longer need may leave something behind.
         let (plan, applied) = engine.reconcile(!self.dry_run).await?.unwrap_or_default();
-        if !self.dry_run {
-            engine.wake_sleeping().await?;
-        }
+        let resumed = engine.wake_sleeping(!self.dry_run).await?;
         let action = if self.dry_run { Sweep::Report } else { Sweep::Remove };
         let (found, silent) = engine.sweep(action).await?;
         report_silent(&silent);
@@ -69,9 +69,12 @@ impl Gc {
         }
         let failed = applied.iter().filter(|applied| applied.result.is_err()).count();
         let printed = if self.json {
-            print_json(&self.rows(&plan, &applied, &orphans, &found))
+            let mut rows = self.rows(&plan, &applied, &orphans, &found);
+            rows.extend(resumed.iter().map(|id| json!({ "action": "resume", "sandbox": id })));
+            print_json(&rows)
         } else {
             let mut lines = self.lines(&plan, &applied);
+            lines.extend(resumed.iter().map(|id| Deed::of_paused(id).line(self.dry_run)));
             lines.extend(found.iter().map(|leftover| Deed::of_leftover(leftover).line(self.dry_run)));
             if lines.is_empty() {
                 report::note(if self.dry_run { "there is nothing to do" } else { "there was nothing to do" });
@@ -141,6 +144,11 @@ struct Deed {
 impl Deed {
     fn new(infinitive: &'static str, past: &'static str, to: String) -> Self {
         Self { verb: [infinitive, past], to }
+    }
+
+    /// What is done about a sandbox that was paused because it was idle.
+    fn of_paused(sandbox: &SandboxId) -> Self {
+        Self::new("resume", "resumed", format!("sandbox {sandbox}: the process that paused it is gone"))
     }
 
     /// What is done about a session.

@@ -137,7 +137,11 @@ fn killed_resident_leaves_nobody_asleep(kennel: &Kennel) {
     let resident = Resident::start(kennel);
     until(kennel, &id, "paused");
     resident.kill();
-    kennel.kennel(&["gc"]).ok();
+    let planned = kennel.kennel(&["gc", "--dry-run"]).ok();
+    assert!(planned.starts_with("would resume sandbox"), "{planned}");
+    assert_eq!(status(kennel, &id), "paused");
+    let done = kennel.kennel(&["gc"]).ok();
+    assert!(done.starts_with("resumed sandbox"), "{done}");
     assert_eq!(status(kennel, &id), "running");
 
     let resident = Resident::start(kennel);

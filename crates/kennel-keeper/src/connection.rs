@@ -6,7 +6,11 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a frame is held back that the host does not wait for. The frame that usually follows arrives within this time,
+/// and then one write wakes the host once.
+const HOLD: Duration = Duration::from_millis(2);
 
 /// The number of bytes that may be queued for writing before streams must wait.
 const OUTGOING: usize = 256 * 1024;
@@ -17,6 +21,8 @@ pub(crate) struct Connection {
     outgoing: Vec<u8>,
     /// Everything before this position has been written.
     written: usize,
+    /// Since when the queued frames are held back. `None` if the host waits for one of them.
+    held_since: Option<Instant>,
     /// Whether a valid hello was received.
     pub(crate) greeted: bool,
     /// Whether a tied sandbox lives as long as this connection.
@@ -45,6 +51,7 @@ impl Connection {
             decoder: Decoder::new(),
             outgoing: Vec::new(),
             written: 0,
+            held_since: None,
             greeted: false,
             owner: false,
             streams: HashMap::new(),
@@ -89,11 +96,26 @@ impl Connection {
 
     /// Queues a frame.
     pub(crate) fn send(&mut self, stream: u32, body: Body) {
+        self.held_since = None;
         encode(&Frame { stream, body }, &mut self.outgoing);
+    }
+
+    /// Queues a frame that the host does not wait for. It may be held back for a moment.
+    pub(crate) fn send_soon(&mut self, stream: u32, body: Body) {
+        if !self.has_outgoing() {
+            self.held_since = Some(Instant::now());
+        }
+        encode(&Frame { stream, body }, &mut self.outgoing);
+    }
+
+    /// Until when the queued frames are held back. Without a stream, nothing would follow them.
+    pub(crate) fn held_until(&self) -> Option<Instant> {
+        self.held_since.filter(|_| !self.streams.is_empty()).map(|since| since + HOLD)
     }
 
     /// Queues bytes of a channel.
     pub(crate) fn send_data(&mut self, stream: u32, channel: Channel, offset: u64, bytes: &[u8]) {
+        self.held_since = None;
         self.outgoing.extend_from_slice(&encode_data_header(stream, channel, offset, bytes.len()));
         self.outgoing.extend_from_slice(bytes);
     }
@@ -110,6 +132,7 @@ impl Connection {
 
     /// Writes as much as the socket accepts.
     pub(crate) fn flush(&mut self) -> Result<(), Broken> {
+        self.held_since = None;
         while self.has_outgoing() {
             match rustix::io::write(&self.socket, &self.outgoing[self.written..]) {
                 Ok(count) => self.written += count,
@@ -126,5 +149,32 @@ impl Connection {
             self.written = 0;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_frames_that_nobody_waits_for_are_held_back() {
+        let (socket, _host) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut connection = Connection::new(socket.into());
+        connection.send_soon(0, Body::Pong);
+        assert_eq!(connection.held_until(), None, "without a stream, nothing follows");
+        connection.streams.insert(1, 1);
+        let until = connection.held_until().expect("a stream is open");
+        connection.send_soon(1, Body::Eof(Channel::Stdout));
+        assert_eq!(connection.held_until(), Some(until), "a second one is not held longer");
+        connection.send(1, Body::Pong);
+        assert_eq!(connection.held_until(), None, "the host waits for this one");
+        connection.send_soon(1, Body::Eof(Channel::Stderr));
+        assert_eq!(connection.held_until(), None, "and gets everything that is queued");
+        assert!(connection.flush().is_ok());
+        assert!(!connection.has_outgoing());
+        connection.send_soon(1, Body::Eof(Channel::Stderr));
+        assert!(connection.held_until().is_some());
+        connection.send_data(1, Channel::Stdout, 0, b"x");
+        assert_eq!(connection.held_until(), None);
     }
 }

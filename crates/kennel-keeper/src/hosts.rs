@@ -185,7 +185,7 @@ impl Keeper {
             main: self.main,
             features: Features::ALL,
         };
-        connection.send(0, Body::Welcome(welcome));
+        connection.send_soon(0, Body::Welcome(welcome));
         Ok(())
     }
 
@@ -206,8 +206,12 @@ impl Keeper {
     /// Writes what can be written, and continues streams that waited for room.
     pub(crate) fn flush_all(&mut self) {
         let ids: Vec<u64> = self.connections.keys().copied().collect();
+        let (now, is_ending) = (Instant::now(), self.exit.is_some());
         for id in ids {
             while let Some(connection) = self.connections.get_mut(&id) {
+                if !is_ending && connection.held_until().is_some_and(|until| now < until) {
+                    break;
+                }
                 if connection.flush().is_err() {
                     self.hang_up(id);
                     break;

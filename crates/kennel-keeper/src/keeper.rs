@@ -331,6 +331,9 @@ impl Keeper {
             }
             consider(task.lingers_until);
         }
+        for connection in self.connections.values() {
+            consider(connection.held_until());
+        }
         consider(self.stopping);
         consider(self.accept_at);
         consider(self.idle_deadline());

@@ -199,7 +199,12 @@ impl Keeper {
             output.sent += piece.len() as u64;
         }
         if output.eof && !std::mem::replace(&mut output.eof_sent, true) {
-            connection.send(stream, Body::Eof(CHANNELS[index]));
+            let eof = Body::Eof(CHANNELS[index]);
+            match task.kind {
+                // Its exit usually follows, and means the same.
+                TaskKind::Command { .. } => connection.send_soon(stream, eof),
+                _ => connection.send(stream, eof),
+            }
         }
     }
 

@@ -71,6 +71,7 @@ impl Engine {
             (docker::start(), true)
         };
         docker::image_on(&socket);
+        kennel_testkit::git_image::git_image_on(&socket);
         Ok(Some(Self { stock: Stock::list(&socket), socket, ours }))
     }
 

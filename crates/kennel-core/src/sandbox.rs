@@ -12,7 +12,8 @@ use kennel_types::{
 };
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 /// How long a keeper may take to complete the figures of its provider.
@@ -207,7 +208,7 @@ impl Sandbox {
                 reason = "a backoff: the last processes of the sandbox may still be ending"
             )]
             tokio::time::sleep(pause).await;
-            pause *= 2;
+            pause = (pause * 2).min(END_WITHIN);
         }
         false
     }

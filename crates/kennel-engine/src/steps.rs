@@ -15,7 +15,8 @@ use kennel_types::{
     Stats, Status, Support, VolumeInfo,
 };
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long a sandbox may take to end after its keeper has ended.
 const END_WITHIN: Duration = Duration::from_secs(5);

@@ -10,7 +10,8 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long a use waits until the resident process has paused the sandbox, or has decided not to.
 const PATIENCE: Duration = Duration::from_secs(30);

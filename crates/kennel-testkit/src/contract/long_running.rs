@@ -21,6 +21,8 @@ pub async fn list_describes_commands(stage: &Stage) {
     exec.stdin().write(b"four").await.unwrap();
     read_until(&mut exec, |seen| seen == b"four").await;
     exec.acknowledge(Position { stdout: 3, stderr: 0 }).unwrap();
+    let consumed = async || find(&sandbox, exec.process()).await.and_then(|info| info.stdout).map(|it| it.consumed);
+    eventually("the acknowledgement has arrived", async || consumed().await == Some(3)).await;
     let info = find(&sandbox, exec.process()).await.expect("it is listed");
     assert_eq!(info.argv, [b"cat".to_vec().into(), b"-".to_vec().into()], "{info:?}");
     assert!(!info.argv_is_cut && info.running && info.exit.is_none(), "{info:?}");

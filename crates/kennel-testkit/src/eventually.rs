@@ -30,14 +30,12 @@ pub async fn within(deadline: Duration, mut condition: impl AsyncFnMut() -> bool
 /// Waits until the condition holds, without a runtime, and returns whether it did within a time.
 pub fn within_blocking(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
-    let mut pause = Duration::from_millis(2);
     while !condition() {
         if start.elapsed() > deadline {
             return false;
         }
         #[expect(clippy::disallowed_methods, reason = "the backoff between two checks of the condition")]
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
     }
     true
 }

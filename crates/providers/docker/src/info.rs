@@ -6,7 +6,7 @@ use crate::engine_mode::has_own_ids;
 use crate::labels;
 use crate::mounts::{OURS, WORKSPACE};
 use crate::names::{self, NamePrefix};
-use crate::plan::{CAPABILITIES, FILTERS};
+use crate::plan::{CAPABILITIES, FIREWALL_CAPABILITY};
 use kennel_core::Result;
 use kennel_proto::ending::{IDLE, OWNER_GONE};
 use kennel_provider::permit;
@@ -211,7 +211,7 @@ impl Container {
                 limits: limits(&host),
             },
             id,
-            labels: labels::told(&labels),
+            labels: labels::visible(&labels),
         };
         Some(Self {
             engine_id,
@@ -353,7 +353,7 @@ fn layers(mode: &Mode, host: &HostConfig, own: Option<&Own>) -> Vec<IsolationLay
         IsolationLayer::NetNamespace => network(host) != NetworkMode::Host,
         // The keeper loads the rules, or the container exits.
         IsolationLayer::NetworkFilter => match network(host) {
-            NetworkMode::Bridge => capabilities(host, own).iter().any(|name| name == FILTERS),
+            NetworkMode::Bridge => capabilities(host, own).iter().any(|name| name == FIREWALL_CAPABILITY),
             NetworkMode::None => true,
             NetworkMode::Host => false,
         },
@@ -382,7 +382,7 @@ fn has_another_root(own: &Own) -> bool {
 
 fn has_few_capabilities(host: &HostConfig, own: Option<&Own>) -> bool {
     // The keeper drops the capability for its rules.
-    let few = || capabilities(host, own).iter().all(|name| CAPABILITIES.contains(&&**name) || name == FILTERS);
+    let few = || capabilities(host, own).iter().all(|name| CAPABILITIES.contains(&&**name) || name == FIREWALL_CAPABILITY);
     let dropped = || host.cap_drop.iter().flatten().any(|name| bare(name) == "ALL");
     own.map_or_else(dropped, |own| own.bounding_caps.is_some()) && few()
 }

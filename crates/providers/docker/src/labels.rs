@@ -11,9 +11,9 @@ pub(crate) const ID: &str = "kennel.id";
 pub(crate) const NAME: &str = "kennel.name";
 /// The prefix of its container's name.
 pub(crate) const PREFIX: &str = "kennel.name-prefix";
-/// The session that it belongs to.
+/// The installation that created it.
 pub(crate) const INSTALLATION: &str = "kennel.installation";
-/// When it was made, milliseconds since 1970.
+/// When it was created, in milliseconds since 1970.
 pub(crate) const CREATED: &str = "kennel.created-ms";
 /// The mode that it was created with.
 pub(crate) const MODE: &str = "kennel.mode";
@@ -31,24 +31,24 @@ pub(crate) const WORKDIR: &str = "kennel.workdir";
 pub(crate) const IMAGE_COMMAND: &str = "kennel.image-command";
 /// Whether it has a main process.
 pub(crate) const MAIN: &str = "kennel.main";
-
-/// Whether it is removed when it ends, though it is not tied to its maker.
+/// Whether it is removed when it ends. A tied sandbox is always removed, and does not need this label.
 pub(crate) const AUTO_REMOVE: &str = "kennel.auto-remove";
-/// How many milliseconds a start may take.
+/// The maximum duration of a start, in milliseconds.
 pub(crate) const STARTUP: &str = "kennel.startup-ms";
 
-/// Those that a container has only if they say something. They are written empty, so that an image's own do not count.
-const MAY_BE_EMPTY: [&str; 4] = [SESSION, STORE, PROJECT, PROFILE];
+/// Optional labels. A container gets them in any case, with an empty value, so that the image's labels of the same name
+/// do not apply.
+const OPTIONAL: [&str; 4] = [SESSION, STORE, PROJECT, PROFILE];
 
-/// The labels as they are told: without those that say nothing.
-pub(crate) fn told(labels: &HashMap<String, String>) -> BTreeMap<String, String> {
-    let says = |(key, value): &(&String, &String)| !(value.is_empty() && MAY_BE_EMPTY.contains(&key.as_str()));
-    labels.iter().filter(says).map(|(key, value)| (key.clone(), value.clone())).collect()
+/// Returns the labels that are shown to users: without optional labels that are empty.
+pub(crate) fn visible(labels: &HashMap<String, String>) -> BTreeMap<String, String> {
+    let has_value = |(key, value): &(&String, &String)| !(value.is_empty() && OPTIONAL.contains(&key.as_str()));
+    labels.iter().filter(has_value).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// What of these is written, empty, where a sandbox has none.
-pub(crate) fn empty() -> impl Iterator<Item = (String, String)> {
-    MAY_BE_EMPTY.into_iter().map(|key| (key.to_owned(), String::new()))
+/// Returns the optional labels with empty values.
+pub(crate) fn empty_optional() -> impl Iterator<Item = (String, String)> {
+    OPTIONAL.into_iter().map(|key| (key.to_owned(), String::new()))
 }
 
 /// Returns the id of the sandbox with these labels, if it belongs to that installation.
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_that_is_a_path_or_of_others_is_none() {
+    fn an_invalid_id_or_one_of_another_installation_is_ignored() {
         let labels = |id: &str, installation: &str| {
             HashMap::from([(ID.to_owned(), id.to_owned()), (INSTALLATION.to_owned(), installation.to_owned())])
         };

@@ -310,7 +310,7 @@ impl Docker {
         self.run_dirs.make(container.id())?;
         self.run_dirs.forget_stop(container.id());
         if container.filter {
-            self.run_dirs.put(container.id(), plan::FILTER, &unreachable(container)?.to_string())?;
+            self.run_dirs.put(container.id(), plan::FIREWALL_FILE, &unreachable(container)?.to_string())?;
         }
         if container.copied {
             self.put_keeper(container).await?;

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// Longer than any patience of the client's own.
+/// Longer than any timeout of the client.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
 fuzz_target!(|input: &[u8]| {

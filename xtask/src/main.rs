@@ -90,7 +90,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_options_do_not_contradict_each_other() {
+    fn the_command_line_definition_is_valid() {
         Chore::command().debug_assert();
     }
 

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn both_runners_are_understood() {
+    fn summaries_of_both_test_runners_are_read() {
         let nextest =
             "     Summary [  12.015s] 459 tests run: 450 passed (2 slow, 1 flaky), 7 failed, 2 timed out, 3 skipped";
         assert_eq!(heard(&[nextest]), (450, 9));

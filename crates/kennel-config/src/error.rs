@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_from_outside_reaches_the_terminal_raw() {
+    fn control_characters_are_escaped_in_messages() {
         assert_eq!(printable("a\x1b[31m\u{202e}b\n"), "a\\u{1b}[31m\\u{202e}b\\n");
         assert!(printable(&"x".repeat(5000)).chars().count() <= 301);
     }

@@ -72,13 +72,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn escaped_text_comes_back(text in ".*") {
+        fn escaped_text_is_unchanged_after_expansion(text in ".*") {
             let escaped = text.replace('$', "$$");
             prop_assert_eq!(expand(&escaped, &Environment::new()).unwrap(), text);
         }
 
         #[test]
-        fn a_value_comes_through_whole(before in "[^$]*", value in ".*", after in "[^$]*") {
+        fn values_are_inserted_unchanged(before in "[^$]*", value in ".*", after in "[^$]*") {
             let environment = Environment::from([("V".to_owned(), value.clone())]);
             let text = format!("{before}${{V}}{after}");
             prop_assert_eq!(expand(&text, &environment).unwrap(), format!("{before}{value}{after}"));

@@ -87,7 +87,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn paths_that_are_none() {
+    fn invalid_key_paths_are_refused() {
         for bad in ["", ".", "a.", ".a", "a..b", "\"a", "\"a\"b", "a\"b"] {
             assert!(bad.parse::<KeyPath>().is_err(), "{bad}");
         }
@@ -95,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_can_be_read(names in prop::collection::vec("[a-zA-Z0-9_.-]{0,6}", 1..5)) {
+        fn displayed_key_paths_can_be_parsed(names in prop::collection::vec("[a-zA-Z0-9_.-]{0,6}", 1..5)) {
             let path: KeyPath = names.into_iter().collect();
             prop_assert_eq!(path.to_string().parse::<KeyPath>(), Ok(path));
         }

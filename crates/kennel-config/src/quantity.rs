@@ -180,14 +180,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn times_come_back(millis in 1u64..300_000_000_000) {
+        fn displayed_times_can_be_parsed(millis in 1u64..300_000_000_000) {
             let time = Time(Duration::from_millis(millis));
             let read = parse_duration(&time.to_string()).unwrap();
             prop_assert!(read.abs_diff(time.0) < Duration::from_micros(100), "{time}");
         }
 
         #[test]
-        fn cpus_come_back(thousandths in 10u32..=1_024_000) {
+        fn serialized_cpus_can_be_parsed(thousandths in 10u32..=1_024_000) {
             let json = serde_json::to_value(Cpus(thousandths)).unwrap();
             prop_assert_eq!(serde_json::from_value::<Cpus>(json).unwrap(), Cpus(thousandths));
         }

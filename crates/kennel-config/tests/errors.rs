@@ -37,7 +37,7 @@ fn broken_text_in_each_format() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let text = "[sandbox]\nenabled = \"yes\"\nprovider = \"dokcer\"\ncpus = -1\npids = 0\nworkdir = \"src\"\n\
         network = \"wifi\"\nvolumes = [\"data:/x\", 7]\nports = [70000]\ntimeout = \"5 weeks\"\nnamePrefix = \"../x\"\n\
         env = { A = 1 }\nvm = 3\nworkspace = \"~/x\"\n[sanbox]\n";
@@ -67,7 +67,7 @@ fn everything_that_is_wrong_is_told_at_once() {
 }
 
 #[test]
-fn one_setting_under_two_names() {
+fn a_setting_given_twice_is_an_error() {
     let told = wrong("a.yaml", "sandbox:\n  timeout: 5m\n  timeoutMs: 3\n");
     assert_eq!(told, "a.yaml:3:3: sandbox.timeoutMs: given twice, first on line 2");
     let told = wrong("a.json", "{\"agent\": {\"env\": {\"A\": \"1\", \"A\": \"2\"}}}");
@@ -98,14 +98,14 @@ fn a_message_is_safe_on_a_terminal() {
 }
 
 #[test]
-fn a_hostile_file_has_an_end() {
+fn the_number_of_reported_errors_is_capped() {
     let lines: Vec<_> = (0..5000).map(|number| format!("k{number} = 1")).collect();
     let text = lines.join("\n");
     assert_eq!(tree("a.toml", &text).unwrap_err().problems().len(), 101);
 }
 
 #[test]
-fn a_foreign_file() {
+fn a_file_of_another_program() {
     let home = Home::new();
     // Around our section anything goes, even words of ours.
     home.write(
@@ -129,7 +129,7 @@ fn a_foreign_file() {
 }
 
 #[test]
-fn a_truncated_foreign_file_with_our_section() {
+fn a_truncated_file_of_another_program_with_our_section() {
     for (name, text) in [
         (".openagents/project.json", include_str!("fixtures/openagents-project.json")),
         ("opencode.json", include_str!("fixtures/opencode.json")),
@@ -176,7 +176,7 @@ fn sections_that_are_not_used_are_not_checked() {
 }
 
 #[test]
-fn a_file_that_merely_has_a_key_of_the_same_name() {
+fn a_file_with_an_unrelated_key_of_the_same_name() {
     let home = Home::new();
     for text in ["agent: buildkite\n", "agent:\n  host: localhost\n  port: 8126\n", "agent: [a, b]\n", "agent:\n"] {
         home.write("project/config.yaml", text);
@@ -193,7 +193,7 @@ fn a_file_that_merely_has_a_key_of_the_same_name() {
 }
 
 #[test]
-fn a_broken_file_of_ours() {
+fn a_broken_settings_file() {
     let home = Home::new();
     home.write("project/kennel.toml", "[sandbox\n");
     home.write("user/config.yaml", "sandbox: [\n");
@@ -202,7 +202,7 @@ fn a_broken_file_of_ours() {
 }
 
 #[test]
-fn two_files_that_would_both_be_ours() {
+fn two_settings_files_in_one_project_are_an_error() {
     let home = Home::new();
     home.write("project/kennel.toml", "");
     home.write("project/.kennel/config.json", "");
@@ -214,7 +214,7 @@ fn two_files_that_would_both_be_ours() {
 }
 
 #[test]
-fn a_file_that_was_named_by_mistake_is_not_shown() {
+fn errors_do_not_show_the_content_of_a_file() {
     for text in ["s3cret-token\n", "\"s3cret-token\"", "- s3cret-token\n", "s3cret: [token\n", "s3cret-token = token\n"]
     {
         for name in ["a.yaml", "a.json", "a.toml"] {
@@ -228,7 +228,7 @@ fn a_file_that_was_named_by_mistake_is_not_shown() {
 }
 
 #[test]
-fn a_file_that_is_none() {
+fn directories_and_binary_files_are_refused() {
     let home = Home::new();
     std::fs::create_dir(home.path("project/kennel.toml")).unwrap();
     let told = home.try_load().unwrap_err().to_string();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[test]
-fn a_project_that_asks_for_a_sandbox() {
+fn a_project_with_a_sandbox_section() {
     let home = common::Home::new();
     home.write("project/.openagents/project.json", include_str!("fixtures/openagents-project.json"));
     let sandbox = config(&home.load()).sandbox;
@@ -78,7 +78,7 @@ fn a_relay_with_an_agent() {
 }
 
 #[test]
-fn a_tool_with_its_own_names() {
+fn a_tool_with_its_own_name_prefix() {
     let sandbox = read("docker-tool.toml", include_str!("fixtures/docker-tool.toml")).sandbox;
     assert_eq!(sandbox.name_prefix, "coding-agent-");
     assert_eq!(sandbox.command_timeout.0, Duration::from_mins(1));

@@ -55,7 +55,7 @@ fn a_project_may_tighten_what_the_user_sets() {
 }
 
 #[test]
-fn what_the_user_has_chosen_is_not_changed() {
+fn a_project_cannot_change_the_users_choices_without_trust() {
     for (key, own, other) in [
         ("provider", "\"docker\"", "\"native\""),
         ("user", "\"1000\"", "\"0\""),
@@ -83,7 +83,7 @@ fn what_the_user_has_chosen_is_not_changed() {
 }
 
 #[test]
-fn what_is_inside_is_the_projects_own_business() {
+fn settings_that_only_affect_the_inside_need_no_trust() {
     let user =
         "image = \"a\"\ncommand = [\"a\"]\nworkdir = \"/a\"\nenv.A = \"a\"\nimageCommand = true\ncaches.a = \"/a\"\n";
     assert_eq!(grants(user, &user.replace("\"a\"", "\"b\"").replace("true", "false")), [""; 0]);
@@ -92,7 +92,7 @@ fn what_is_inside_is_the_projects_own_business() {
 
 #[test]
 #[cfg(unix)]
-fn a_path_is_a_grant_unless_it_is_a_plain_place_in_the_project() {
+fn a_path_needs_trust_unless_it_is_a_plain_directory_of_the_project() {
     use std::os::unix::fs::symlink;
     let home = Home::new();
     for dir in ["project/data/deep", "project/proj", "project/secrets", "outside"] {

@@ -38,7 +38,7 @@ fn all_layers() -> Home {
 }
 
 #[test]
-fn the_strongest_layer_counts() {
+fn the_strongest_layer_applies() {
     let home = all_layers();
     let config = config(&home.load());
     let sandbox = config.sandbox;
@@ -82,7 +82,7 @@ fn every_layer_is_explained() {
 }
 
 #[test]
-fn what_is_shown() {
+fn settings_are_shown_with_their_layer() {
     let home = all_layers();
     let layered = home.load().layered;
     let shown = layered.show();
@@ -187,7 +187,7 @@ fn the_project_is_found_from_below() {
 
 #[test]
 #[cfg(unix)]
-fn a_stranger_cannot_leave_settings_above() {
+fn settings_of_other_users_in_parent_directories_are_ignored() {
     use std::os::unix::fs::PermissionsExt;
     let home = Home::new();
     home.write("open/kennel.toml", "sandbox.image = \"stranger\"");

@@ -40,7 +40,7 @@ fn size() {
 }
 
 #[test]
-fn aliases_that_grow() {
+fn yaml_aliases_that_expand_too_far_are_refused() {
     let mut bomb = vec!["a0: &a0 [x, x, x, x, x, x, x, x, x]".to_owned()];
     for level in 1..12 {
         let below = vec![format!("*a{}", level - 1); 9].join(", ");
@@ -57,7 +57,7 @@ fn aliases_that_grow() {
 }
 
 #[test]
-fn aliases_that_do_not() {
+fn small_yaml_aliases_are_accepted() {
     let text = "container:\n  profiles:\n    a: &a {image: x, env: {K: v}}\n    b: *a\n";
     let profiles = read("a.yaml", text).container.profiles;
     assert_eq!(profiles["a"], profiles["b"]);
@@ -75,7 +75,7 @@ fn one_long_line_is_read_in_time() {
 
 #[test]
 #[cfg(unix)]
-fn a_pipe_is_not_waited_for() {
+fn a_fifo_does_not_block() {
     let home = Home::new();
     let made = std::process::Command::new("mkfifo").arg(home.path("project/kennel.toml")).status().unwrap();
     assert!(made.success());

@@ -29,7 +29,7 @@ fn described(schema: &Value, path: &str) {
 }
 
 #[test]
-fn it_has_every_key_of_the_examples() {
+fn the_schema_has_every_key_of_the_examples() {
     let schema = schema();
     let project: Value = serde_json::from_str(include_str!("fixtures/openagents-project.json")).unwrap();
     knows(&schema["properties"]["sandbox"], &project["sandbox"], "sandbox");
@@ -46,7 +46,7 @@ fn it_has_every_key_of_the_examples() {
 }
 
 #[test]
-fn every_key_is_described_and_no_mark_of_ours_is_left() {
+fn the_schema_describes_every_key_and_has_no_internal_marks() {
     let schema = schema();
     described(&schema, "");
     assert!(!schema.to_string().contains("\"x-"), "{schema}");

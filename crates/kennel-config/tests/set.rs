@@ -50,7 +50,7 @@ fn json_keeps_comments_and_order() {
 }
 
 #[test]
-fn a_unit_that_the_file_uses() {
+fn values_are_written_in_the_unit_of_the_file() {
     let before = "[sandbox]\ntimeoutMs = 1000\nidle_timeout_minutes = 5\nvm.memoryMb = 512\n";
     assert!(after("a.toml", before, "sandbox.timeout", "2s").contains("timeoutMs = 2000\n"));
     assert!(after("a.toml", before, "sandbox.timeout", "3").contains("timeoutMs = 3000\n"));
@@ -76,7 +76,7 @@ fn variables_stay_as_written() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn a_refused_value_changes_nothing() {
     let home = Home::new();
     let toml = home.write("a.toml", "sandbox.image = \"a\"\n");
     let yaml = home.write("a.yaml", "sandbox: {} # mine\n");

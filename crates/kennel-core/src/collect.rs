@@ -112,7 +112,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn says_how_much_was_cut() {
+    fn truncated_output_reports_how_much_was_cut() {
         let mut collector = Collector::new(4);
         collector.push(Channel::Stdout, b"abc");
         collector.push(Channel::Stdout, b"def");
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_is_cut_on_a_character_and_nothing_is_lost_from_the_count(
+        fn text_is_cut_at_a_character_boundary_and_counted_exactly(
             text in "\\PC{0,40}", cap in 0usize..60, step in 1usize..7
         ) {
             let mut collector = Collector::new(cap);

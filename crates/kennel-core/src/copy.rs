@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_joins() {
+    fn paths_are_joined_and_last_names_found() {
         assert_eq!(join(b"/workspace", b"a/b"), b"/workspace/a/b");
         assert_eq!(join(b"/", b"a"), b"/a");
         assert_eq!(join(b"/workspace", b"/etc"), b"/etc");

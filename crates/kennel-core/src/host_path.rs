@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_holds_whatever_way_leads_into_it() {
+    fn a_fence_holds_for_every_path_into_it() {
         let (_dir, root) = tree();
         let fences = [Fence::around(&root.join("ws")).unwrap()];
         for way in ["ws", "mine", "mine/sub/..", "victim/../ws"] {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_to_write_is_found_without_leaving_the_fence() {
+    fn the_parent_of_a_new_file_is_within_the_fence() {
         let (_dir, root) = tree();
         let fences = [Fence::around(&root.join("ws")).unwrap()];
         let place = |path: &str| HostPath::resolve(&root.join(path), &fences, LastLink::Keep)?.parent();
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_regular_file_is_refused_at_once() {
+    fn special_files_are_refused_without_blocking() {
         let (_dir, root) = tree();
         rustix::fs::mknodat(CWD, root.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         for path in ["fifo", "ws"] {
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn symlinks_that_point_at_each_other_end() {
+    fn symlink_loops_are_an_error_on_the_host() {
         let (_dir, root) = tree();
         symlink(root.join("b"), root.join("a")).unwrap();
         symlink(root.join("a"), root.join("b")).unwrap();

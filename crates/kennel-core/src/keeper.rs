@@ -128,26 +128,26 @@ impl From<Error> for Closed {
 
 /// How long to wait for the reply to the hello.
 #[derive(Clone, Copy)]
-enum Patience {
+enum HelloTimeout {
     /// The keeper is running.
     Running,
     /// The keeper is just starting; the wait is the time limit of the start.
     Starting(Duration),
 }
 
-impl Patience {
-    fn within(self) -> Duration {
+impl HelloTimeout {
+    fn duration(self) -> Duration {
         match self {
             Self::Running => HELLO_WITHIN,
             Self::Starting(within) => within,
         }
     }
 
-    /// The error when the time is over.
-    fn over(self) -> Error {
+    /// Returns the error for a reply that comes too late.
+    fn error(self) -> Error {
         match self {
             Self::Running => {
-                Error::new(ErrorCode::Timeout, format!("the keeper did not answer within {HELLO_WITHIN:?}"))
+                Error::new(ErrorCode::Timeout, format!("the keeper did not reply within {HELLO_WITHIN:?}"))
             }
             Self::Starting(within) => Error::too_slow("start the sandbox", within),
         }
@@ -170,26 +170,26 @@ fn lost(reason: impl std::fmt::Display) -> Error {
 impl Keeper {
     /// Starts the handshake on a dialled stream, and returns without waiting for the reply.
     pub fn greet(dialed: Dialed) -> Self {
-        Self::hello(dialed, Patience::Running, None)
+        Self::hello(dialed, HelloTimeout::Running, None)
     }
 
     /// Like [`Self::greet`]. The hello and all requests pass through the gate of the sandbox, if it has one.
     pub fn greet_through(gate: Option<Arc<dyn Gate>>, dialed: Dialed) -> Self {
-        Self::hello(dialed, Patience::Running, gate)
+        Self::hello(dialed, HelloTimeout::Running, gate)
     }
 
     /// Starts the handshake with a keeper that is just starting, and returns without waiting. The reply may take
     /// `within`.
     pub fn greet_starting(dialed: Dialed, within: Duration) -> Self {
-        Self::hello(dialed, Patience::Starting(within), None)
+        Self::hello(dialed, HelloTimeout::Starting(within), None)
     }
 
     /// Like [`Self::greet_starting`]. The hello and all requests pass through the gate of the sandbox, if it has one.
     pub fn greet_starting_through(gate: Option<Arc<dyn Gate>>, dialed: Dialed, within: Duration) -> Self {
-        Self::hello(dialed, Patience::Starting(within), gate)
+        Self::hello(dialed, HelloTimeout::Starting(within), gate)
     }
 
-    fn hello(dialed: Dialed, patience: Patience, gate: Option<Arc<dyn Gate>>) -> Self {
+    fn hello(dialed: Dialed, timeout: HelloTimeout, gate: Option<Arc<dyn Gate>>) -> Self {
         let hello = Hello { generation: GENERATION, token: dialed.token.map(Into::into), owner: dialed.owner };
         let mut state = ConnectionState::default();
         encode(&Frame { stream: 0, body: Body::Hello(hello) }, &mut state.outgoing);
@@ -197,7 +197,7 @@ impl Keeper {
             Arc::new(Shared { state: Mutex::new(state), outgoing: Notify::new(), turned: Notify::new(), gate });
         let (reader, writer) = tokio::io::split(dialed.stream);
         let tasks = [
-            tokio::spawn(read(reader, shared.clone(), patience)).abort_handle(),
+            tokio::spawn(read(reader, shared.clone(), timeout)).abort_handle(),
             tokio::spawn(write(writer, shared.clone())).abort_handle(),
         ];
         Self { link: Arc::new(Link { shared, tasks }) }
@@ -387,8 +387,8 @@ fn limit(limit: Option<Limit>, message: String) -> Error {
 /// Stores received frames for their streams, until the connection ends. Afterwards it keeps the socket open for a
 /// moment: a keeper that has closed the connection exits once the host has closed its side too, and by then the callers
 /// have their results.
-async fn read(mut reader: ReadHalf<Box<dyn ByteStream>>, shared: Arc<Shared>, patience: Patience) {
-    let reason = match serve(&mut reader, &shared, patience).await {
+async fn read(mut reader: ReadHalf<Box<dyn ByteStream>>, shared: Arc<Shared>, timeout: HelloTimeout) {
+    let reason = match serve(&mut reader, &shared, timeout).await {
         Err(reason) => reason,
         Ok(never) => match never {},
     };
@@ -400,13 +400,13 @@ async fn read(mut reader: ReadHalf<Box<dyn ByteStream>>, shared: Arc<Shared>, pa
 async fn serve(
     reader: &mut ReadHalf<Box<dyn ByteStream>>,
     shared: &Shared,
-    patience: Patience,
+    timeout: HelloTimeout,
 ) -> std::result::Result<std::convert::Infallible, Error> {
     let mut decoder = Decoder::new();
     let mut buffer = vec![0; READ];
-    let welcome = tokio::time::timeout(patience.within(), welcome(reader, &mut decoder, &mut buffer))
+    let welcome = tokio::time::timeout(timeout.duration(), welcome(reader, &mut decoder, &mut buffer))
         .await
-        .map_err(|_| patience.over())??;
+        .map_err(|_| timeout.error())??;
     lock(shared).welcome = Some(Arc::new(welcome));
     shared.turned.notify_waiters();
     loop {

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_and_nothing_is_left() {
+    fn a_claim_is_exclusive_and_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let claims = Claims::of(&dir.path().join("kennel.db"));
         let (one, two) = (SessionId::new("one").unwrap(), SessionId::new("two").unwrap());

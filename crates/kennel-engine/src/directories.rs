@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spoilt_id_is_an_error_and_not_a_new_installation() {
+    fn an_invalid_installation_id_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let directories = Directories::new(dir.path(), dir.path(), None);
         std::fs::write(dir.path().join("installation"), "half").unwrap();

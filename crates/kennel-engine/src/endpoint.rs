@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_variable_names() {
+    fn endpoints_are_parsed_from_variables() {
         let tcp = |host: &str, port, tls: bool| Endpoint::Tcp {
             host: host.into(),
             port,
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_leads_to_its_engine() {
+    fn a_docker_context_names_its_endpoint() {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
             let key = key(name);

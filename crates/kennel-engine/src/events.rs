@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_too_late_is_told_once() {
+    fn a_late_reader_is_told_once_that_it_missed_events() {
         let dir = tempfile::tempdir().unwrap();
         let events = Events::continue_from(dir.path().join("events")).unwrap();
         let mut reader = events.after(None);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_only_grow_over_restarts_and_the_gap_is_told() {
+    fn event_numbers_grow_over_restarts_and_gaps_are_announced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("events");
         let mut last = 0;

@@ -133,7 +133,7 @@ async fn a_caller_that_cancels_waits_until_the_sandbox_is_removed() {
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_leaves_no_sandbox() {
+async fn a_dropped_call_leaves_no_sandbox() {
     let mock = Mock::new();
     let provider = AfterCreation::new(&mock, 0, false);
     let hold = provider.hold.clone();

@@ -225,7 +225,7 @@ async fn give_up_everywhere() {
 }
 
 #[tokio::test]
-async fn a_task_ends_its_session_in_whatever_way() {
+async fn a_session_ends_with_its_task_however_that_ends() {
     let bench = Bench::new().await;
     let named = |name: &str| {
         let spec = SandboxSpec { auto_remove: true, ..SandboxSpec::default() };
@@ -333,7 +333,7 @@ async fn a_cancelled_clone_is_undone_before_the_caller_continues() {
 }
 
 #[tokio::test]
-async fn a_workspace_is_made_below_its_base_and_kept() {
+async fn a_workspace_is_created_below_its_base_and_kept() {
     let bench = Bench::new().await;
     let base = bench.dir.path().join("workspaces");
     let own = SessionWorkspace::Own { base: base.clone() };
@@ -355,7 +355,7 @@ impl kennel_engine::GitCredentials for Login {
 }
 
 #[tokio::test]
-async fn a_repository_is_cloned_in_a_sandbox_of_its_own() {
+async fn a_repository_is_cloned_in_a_separate_sandbox() {
     let bench = Bench::new().await;
     bench.mock.on(["git"], Answer::exit(0).stderr("Cloning into '.'...\nReceiving: 50%\rReceiving: 100%\n"));
     let base = bench.dir.path().join("workspaces");
@@ -414,7 +414,7 @@ async fn a_clone_that_fails_says_why_and_leaves_no_sandbox() {
 }
 
 #[tokio::test]
-async fn a_lost_reply_is_no_loss() {
+async fn a_lost_reply_does_not_change_the_result() {
     let bench = Bench::new().await;
     let id = bench.open(request()).await;
     bench.mock.fault(Fault::ReplyLost(Call::Stop));

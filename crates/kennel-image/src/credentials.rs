@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn logins_of_docker_and_podman() {
+    async fn docker_and_podman_logins_are_read() {
         let dir = tempfile::tempdir().unwrap();
         // ann:pass
         let credentials = written(
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn programs_that_keep_secrets() {
+    async fn credential_helpers_are_used() {
         let dir = tempfile::tempdir().unwrap();
         helper(dir.path(), "own", r#"read server; echo "{\"Username\": \"at-$server\", \"Secret\": \"pass\"}""#);
         helper(dir.path(), "tokens", r#"echo '{"Username": "<token>", "Secret": "pass"}'"#);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_of_something_else_is_an_error_without_its_text() {
+    async fn an_invalid_login_file_is_an_error_that_does_not_show_it() {
         let dir = tempfile::tempdir().unwrap();
         for text in ["{\"auths\": {\"debian\": \"pass\"}}", "pass"] {
             let credentials = written(dir.path(), text);

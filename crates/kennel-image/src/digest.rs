@@ -119,7 +119,7 @@ mod tests {
     const EMPTY: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     #[test]
-    fn digests_come_back() {
+    fn displayed_digests_can_be_parsed() {
         let digest = Digest::of(b"");
         assert_eq!(digest.to_string(), EMPTY);
         assert_eq!(EMPTY.parse::<Digest>().unwrap(), digest);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_digest_is_refused() {
+    fn invalid_digests_are_refused() {
         let short = &EMPTY[..70];
         let upper = EMPTY.to_uppercase().replace("SHA256", "sha256");
         for text in ["", "sha256:", "../../etc/passwd", "sha512:00", short, &upper, &format!("{EMPTY}0")] {

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_from_outside_reaches_a_terminal_raw() {
+    fn control_characters_are_escaped_in_image_errors() {
         assert_eq!(shown(b"a\x1b[31m\n\xff"), "a\\u{1b}[31m\\n\u{fffd}");
         assert!(shown(&[b'x'; 5000]).len() < 210);
     }

@@ -125,14 +125,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_layer_twice_the_upper_counts() {
+    fn a_repeated_layer_counts_at_its_highest_position() {
         let [a, b, c] = [b"a", b"b", b"c"].map(|bytes| Digest::of(bytes));
         assert_eq!(each_once(&[a, b, a, c, b]), [a, c, b]);
         assert_eq!(each_once(&[]), []);
     }
 
     #[test]
-    fn what_docker_writes_is_understood() {
+    fn image_configurations_of_docker_are_understood() {
         let diff = Digest::of(b"");
         let text = format!(
             r#"{{"architecture":"{}","os":"linux","created":"2026-01-02T03:04:05.678Z","docker_version":"20.10",
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn files_have_a_description_of_their_own() {
+    fn images_of_plain_files_have_a_stable_id() {
         let diff = Digest::of(b"x");
         assert_eq!(Described::of_files(diff).id, Described::of_files(diff).id);
         assert_ne!(Described::of_files(diff).id, Described::of_files(Digest::of(b"y")).id);

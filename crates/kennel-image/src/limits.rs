@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn caps_hold_over_all_layers() {
+    fn limits_apply_to_all_layers_together() {
         let tally = Tally::new(Limits { bytes: 10, entries: 2, ratio: 2, ratio_from: 8, ..Limits::default() });
         assert!(tally.bytes(6).is_ok() && tally.bytes(4).is_ok() && tally.bytes(1).is_err());
         assert!(tally.entry().is_ok() && tally.entry().is_ok() && tally.entry().is_err());

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everything_that_is_told_is_heard_before_the_end() {
+    async fn all_progress_is_delivered_before_the_end() {
         let heard = Mutex::new(Vec::new());
         let tell = |progress: Progress| heard.lock().unwrap().push(progress.part);
         let done = blocking(&tell, |teller| {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_nobody_waits_for_ends() {
+    async fn work_ends_when_its_caller_is_gone() {
         let (ended, end) = std::sync::mpsc::channel();
         let work = blocking(&|_| {}, move |teller| {
             teller.tell(step("begun"));

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_as_docker_reads_them() {
+    fn image_names_are_parsed_as_docker_parses_them() {
         for (text, whole) in [
             ("debian", "docker.io/library/debian:latest"),
             ("debian:12", "docker.io/library/debian:12"),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_image_names_are_refused() {
         for text in [
             "",
             "/",
@@ -257,7 +257,7 @@ mod tests {
         /// The parser accepts what the usual regular expression accepts, with the same result. Capitals are left out,
         /// because the expression differs from Docker there.
         #[test]
-        fn it_is_the_usual_expression(text in "[a-z0-9.:/@_-]{0,24}|([a-z0-9.]{1,6}:[0-9]{1,4}/)?[a-z0-9._/-]{1,12}(:[a-z0-9._-]{1,6})?") {
+        fn references_are_parsed_like_those_of_oci_spec(text in "[a-z0-9.:/@_-]{0,24}|([a-z0-9.]{1,6}:[0-9]{1,4}/)?[a-z0-9._/-]{1,12}(:[a-z0-9._-]{1,6})?") {
             let usual = text.parse::<oci_spec::distribution::Reference>();
             match text.parse::<Reference>() {
                 Ok(ours) => {

@@ -80,7 +80,7 @@ impl Graph {
 }
 
 #[test]
-fn other_packages_do_not_build_the_programs_again() {
+fn other_packages_do_not_rebuild_the_programs() {
     let watched = watched();
     assert!(!watched.is_empty(), "the build script watches something");
     for file in ["Cargo.lock", "Cargo.toml"].map(|name| root().join(name)) {
@@ -90,7 +90,7 @@ fn other_packages_do_not_build_the_programs_again() {
 }
 
 #[test]
-fn all_that_the_programs_are_made_of_builds_them_again() {
+fn every_input_rebuilds_the_programs() {
     let watched = watched();
     let graph = Graph::read(&parse(&root().join("Cargo.lock")));
     let tracked = graph.closure(&["kennel-keeper-bin"]);

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_frames_that_nobody_waits_for_are_held_back() {
+    fn only_frames_without_a_waiting_receiver_are_delayed() {
         let (socket, _host) = std::os::unix::net::UnixStream::pair().unwrap();
         let mut connection = Connection::new(socket.into());
         connection.send_soon(0, Body::Pong);

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_number_is_allowed_and_every_other_architecture_is_not() {
+    fn other_calls_are_allowed_and_other_architectures_refused() {
         let program = program(NOTIFY);
         for calls in &ARCHITECTURES {
             for number in (0..1000).filter(|number| calls.numbers.iter().all(|(known, _)| known != number)) {
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_listener_the_bits_are_refused() {
+    fn set_id_bits_are_refused_without_a_listener() {
         let program = program(REFUSE);
         let [calls, _] = &ARCHITECTURES;
         let number = number(calls, Fchmod).unwrap();

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_those_that_are_named() {
+    fn nameservers_are_read_from_resolv_conf() {
         let text =
             "# nameserver 9.9.9.9\nsearch lan\nnameserver 10.0.0.1\nnameserver fd00::1\nnameserver x\nnameserver\n";
         let found: Vec<String> = servers(text).iter().map(|server| server.address.to_string()).collect();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_file_there_is_no_sandbox() {
+    fn a_missing_firewall_file_is_an_error() {
         let refused = put_up(b"/no/such/file").unwrap_err();
         assert!(refused.message().contains("/no/such/file"), "{refused}");
     }

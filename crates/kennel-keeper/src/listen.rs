@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_go_to_their_peers_until_these_are_forgotten() {
+    fn replies_are_sent_to_peers_until_they_are_forgotten() {
         let (near, far) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
         far.set_nonblocking(true).unwrap();
         let mut listening = Listening { sockets: vec![Socket::Udp(near)], ..Listening::default() };

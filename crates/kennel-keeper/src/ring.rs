@@ -56,7 +56,7 @@ mod tests {
     use super::Ring;
 
     #[test]
-    fn bytes_keep_their_numbers() {
+    fn bytes_keep_their_offsets() {
         let mut ring = Ring::default();
         let mut whole = Vec::new();
         for round in 0..100u8 {

@@ -125,7 +125,7 @@ mod tests {
     const GROUP: &str = "root:x:0:\nstaff:x:50:ann,bob\nusers:x:100:\n";
 
     #[test]
-    fn users_are_found_by_name_and_number() {
+    fn users_are_found_by_name_and_id() {
         let ann = resolve("ann", PASSWD, GROUP).unwrap();
         assert_eq!((ann.uid, ann.gid, &*ann.groups), (1000, 100, &[100, 50][..]));
         assert_eq!(ann.home.as_deref(), Some("/home/ann"));

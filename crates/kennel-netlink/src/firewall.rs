@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_takes_the_rules_and_replaces_them_whole() {
+    fn the_kernel_accepts_the_rules_and_replaces_them_atomically() {
         let firewall = Firewall {
             blocked: "10.0.0.0 10.0.1.7\n224.0.0.0 255.255.255.255\nfe80:: fe80::ff\n".parse().unwrap(),
             names: "10.0.0.53 10.0.0.53\n".parse().unwrap(),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ranges_fit() {
+    fn four_thousand_ranges_can_be_loaded() {
         let ranges: Vec<String> =
             (0..4000u32).map(|at| format!("10.{0}.{1}.0 10.{0}.{1}.9", at / 256, at % 256)).collect();
         let ranges = ranges.join("\n");

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_other_networks_are_blocked_and_the_uplinks_is_not() {
+    fn addresses_and_networks_are_blocked_except_that_of_the_uplink() {
         let routes = [
             to("0.0.0.0/0", ETH0, true),
             to("192.168.1.0/24", ETH0, false),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_specific_route_counts() {
+    fn the_most_specific_route_applies() {
         let routes = [
             to("0.0.0.0/0", ETH0, true),
             to("10.0.0.0/8", TUN0, false),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_ways_out_the_cheapest_is_the_uplink() {
+    fn the_default_route_with_the_lowest_metric_is_the_uplink() {
         let mut wireless = to("0.0.0.0/0", TUN0, true);
         wireless.metric = 600;
         let routes =
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_route() {
+    fn malformed_routes_are_ignored() {
         for bytes in [&[][..], &[2; 8], &[2, 0, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0, 200, 0, 1, 0, 1][..11]] {
             assert!(route(bytes).is_none(), "{bytes:?}");
         }
@@ -306,7 +306,7 @@ mod tests {
 
     /// Reads the networks of this machine from the kernel.
     #[test]
-    fn the_loopback_is_this_machines_own() {
+    fn loopback_addresses_belong_to_this_machine() {
         let ranges = host_networks().unwrap();
         assert!(ranges.contains("127.0.0.1".parse().unwrap()), "{ranges}");
     }

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_count_what_is_in_them_and_everything_is_aligned() {
+    fn lengths_and_alignment_are_correct() {
         let message = Message::new(16, 0, &[0; 16]).nest(18, |info| info.put(1, b"veth").put(2, b"abcde")).finished(7);
         assert_eq!(message[..4], (message.len() as u32).to_ne_bytes());
         assert_eq!(message.len() % 4, 0);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_attribute_and_no_message() {
+    fn malformed_attributes_and_messages_are_ignored() {
         for bytes in [&[][..], &[1], &[4, 0, 1], &[0, 0, 0, 0], &[255, 255, 1, 0, 7], &[3, 0, 1, 0, 0, 0, 0, 0]] {
             assert_eq!(attributes(bytes).count(), 0, "{bytes:?}");
             assert_eq!(messages(bytes).count(), 0, "{bytes:?}");

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_or_touches_is_one_range() {
+    fn overlapping_and_adjacent_ranges_are_merged() {
         assert_eq!(ranges(&["10.0.1.0/24", "10.0.0.0/24", "10.0.0.7/32"], &[]), "10.0.0.0 10.0.1.255\n");
         assert_eq!(ranges(&["10.0.0.9/24", "10.0.2.0/24"], &[]), "10.0.0.0 10.0.0.255\n10.0.2.0 10.0.2.255\n");
         assert_eq!(ranges(&["0.0.0.0/0", "10.0.0.0/8"], &[]), "0.0.0.0 255.255.255.255\n");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_leaves_what_is_around_it() {
+    fn removing_a_range_keeps_its_surroundings() {
         assert_eq!(ranges(&["10.0.0.0/24"], &["10.0.0.128/26"]), "10.0.0.0 10.0.0.127\n10.0.0.192 10.0.0.255\n");
         assert_eq!(ranges(&["10.0.0.0/24"], &["10.0.0.0/8"]), "");
         assert_eq!(ranges(&["0.0.0.0/0"], &["255.255.255.255/32"]), "0.0.0.0 255.255.255.254\n");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_range() {
+    fn malformed_ranges_are_refused() {
         for text in ["10.0.0.1", "10.0.0.2 10.0.0.1", "10.0.0.1 ::1", "x y", "10.0.0.1 10.0.0.2 10.0.0.3"] {
             assert!(text.parse::<Ranges>().is_err(), "{text}");
         }

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_back_as_they_were() {
+    fn encoded_frames_decode_to_the_same() {
         let spawn = Spawn {
             command: SpawnCommand::Argv(vec![b"ls".to_vec().into(), vec![0xff, 0xfe].into()]),
             env: vec![(b"A".to_vec().into(), b"b=c".to_vec().into())],
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_of_the_first_hosts_is_understood() {
+    fn a_command_of_a_generation_1_host_is_understood() {
         /// The fields of the first hosts that have no default.
         #[derive(minicbor::Encode)]
         struct First {
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_length_takes_no_memory() {
+    fn a_claimed_length_allocates_no_memory() {
         for kind in 0..=255u8 {
             let mut decoder = Decoder::new();
             decoder.feed(&header(kind, 1, 0x00ff_ffff));
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_written_data_header_is_the_encoders() {
+    fn data_headers_match_the_encoder() {
         let bytes = vec![5; 100];
         let mut whole = Vec::new();
         encode(
@@ -461,7 +461,7 @@ mod tests {
         }
 
         #[test]
-        fn any_payload_of_a_real_kind_decodes_or_is_refused(kind in 1u8..28, payload in proptest::collection::vec(any::<u8>(), 0..512)) {
+        fn any_payload_of_a_known_kind_decodes_or_is_refused(kind in 1u8..28, payload in proptest::collection::vec(any::<u8>(), 0..512)) {
             let mut decoder = Decoder::new();
             decoder.feed(&header(kind, 1, payload.len()));
             decoder.feed(&payload);

@@ -58,7 +58,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_come_back(at_ms: u64, bytes in proptest::collection::vec(any::<u8>(), 0..300), rest in proptest::collection::vec(any::<u8>(), 0..30)) {
+        fn encoded_records_decode_to_the_same(at_ms: u64, bytes in proptest::collection::vec(any::<u8>(), 0..300), rest in proptest::collection::vec(any::<u8>(), 0..30)) {
             let mut out = Vec::new();
             encode(at_ms, Channel::Stderr, &bytes, &mut out);
             let length = out.len();

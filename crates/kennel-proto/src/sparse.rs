@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_refused() {
+    fn malformed_segments_are_refused() {
         let block = [7; ALIGN as usize];
         for bad in [
             stream(&[(1, b"x")], 2),                            // not aligned
@@ -162,7 +162,7 @@ mod tests {
     proptest! {
         /// Whatever comes, in whatever cuts: data never exceeds what was sent, and places only go up.
         #[test]
-        fn anything_at_all(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 1usize..50) {
+        fn arbitrary_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 1usize..50) {
             let mut decoder = Decoder::default();
             let (mut data, mut at) = (0, 0u64);
             for part in bytes.chunks(cut) {

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_directory_stays_missing_where_nothing_can_be_made() {
+    async fn a_directory_missing_below_a_read_only_mount_is_not_created() {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().canonicalize().unwrap();
         let missing = home.join(".config/kennel");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn kennels_own_are_refused_by_whatever_path() {
+    fn kennels_own_directories_are_refused_by_every_path() {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().canonicalize().unwrap();
         fs::create_dir_all(home.join("real/kennel/trusted")).unwrap();

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_else_writes_our_labels() {
+    fn labels_of_users_cannot_begin_with_kennel() {
         for bad in ["", "kennel", "kennel.id", "kennel.anything"] {
             assert!(check_labels(&BTreeMap::from([(bad.into(), String::new())])).is_err(), "{bad:?}");
         }

@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_runs_as_long_as_the_lock_is_held() {
+    async fn a_sandbox_runs_as_long_as_its_lock_is_held() {
         let root = tempfile::tempdir().unwrap();
         let records = records(root.path());
         let record = create(&records, None).unwrap();

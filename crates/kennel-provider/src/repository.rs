@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_always_and_settings_when_asked() {
+    fn hooks_are_protected_and_settings_on_request() {
         let dir = repository();
         let at = dir.path();
         assert_eq!(shape(at, GitProtection::None), []);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_belongs_to_the_owner_of_the_repository() {
+    fn created_files_belong_to_the_owner_of_the_repository() {
         let dir = repository();
         let git = dir.path().join(".git");
         fs::remove_file(git.join("config")).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_of_repositories() {
+    fn bare_repositories_and_worktrees_are_protected() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(shape(dir.path(), GitProtection::Config), []);
         assert_eq!(shape(&dir.path().join("missing"), GitProtection::Config), []);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn another_mount_comes_first() {
+    fn a_mount_over_a_protected_path_replaces_the_protection() {
         let dir = repository();
         let with = |target: &str| {
             let mount = Mount { host: "/".into(), target: target.into(), read_only: false };
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn symlinks_and_other_places_are_refused() {
+    fn symlinks_and_git_directories_elsewhere_are_refused() {
         let elsewhere = repository();
         let dir = tempfile::tempdir().unwrap();
         symlink(elsewhere.path().join(".git"), dir.path().join(".git")).unwrap();

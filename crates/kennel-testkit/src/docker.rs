@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_outlives_us_gets_no_descriptor_of_ours() {
+    fn programs_that_outlive_the_tests_inherit_no_descriptor() {
         let file = tempfile::NamedTempFile::new().unwrap();
         // Descriptors that are not close-on-exec are inherited, unlike those that Rust opens.
         let _inherited = rustix::io::dup(&file).unwrap();

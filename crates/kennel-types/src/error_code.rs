@@ -182,7 +182,7 @@ mod tests {
     use super::{ErrorCode, LimitReason};
 
     #[test]
-    fn the_table_is_in_the_order_of_the_enum_and_of_the_wire() {
+    fn the_table_of_codes_matches_the_enum_and_the_wire_names() {
         for (index, code) in ErrorCode::all().enumerate() {
             assert_eq!(code as usize, index);
             assert_eq!(serde_json::to_value(code).unwrap(), code.name());

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_as_people_write_them() {
+    fn ports_are_parsed_in_all_notations() {
         let port = |host, inside, protocol| Ok(Port { host, inside, protocol });
         for (text, read) in [
             ("80", port(None, 80, Protocol::Tcp)),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_comes_back() {
+    fn displayed_published_ports_can_be_parsed() {
         let text = "127.0.0.1:49153->80/udp";
         let read: Published = text.parse().unwrap();
         assert_eq!((read.address.port(), read.inside, read.protocol), (49153, 80, Protocol::Udp));

@@ -108,7 +108,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_size_is_written_in_its_largest_whole_unit() {
+    fn sizes_are_displayed_in_the_largest_whole_unit() {
         for (bytes, text) in [(0, "0"), (1000, "1000"), (1024, "1KiB"), (512 << 20, "512MiB"), (3 << 29, "1536MiB")] {
             assert_eq!(ByteSize(bytes).to_string(), text);
         }
@@ -146,7 +146,7 @@ mod tests {
         }
 
         #[test]
-        fn whole_bytes_come_back(bytes in 1u64..(1 << 50)) {
+        fn displayed_sizes_can_be_parsed(bytes in 1u64..(1 << 50)) {
             prop_assert_eq!(bytes.to_string().parse::<ByteSize>(), Ok(ByteSize(bytes)));
         }
     }

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_the_shortest() {
+    fn the_shortest_sequence_of_events_is_returned() {
         let between = |before, after| steps(before, after);
         assert_eq!(between(None, Some(Status::Paused)), [Created, Started, Paused]);
         assert_eq!(between(None, Some(Status::Stopped)), [Created, Started, Stopped]);

@@ -65,7 +65,7 @@ mod tests {
         "\u{7f}\u{80}\u{85}\u{9b}\u{9f}\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}";
 
     #[test]
-    fn no_escape_survives() {
+    fn escape_sequences_are_made_printable() {
         assert_eq!(printable("a\x1b[31mb\n\u{202e}c é"), "a\\u{1b}[31mb\\n\\u{202e}c é");
         assert!(printable(UNSAFE).is_ascii() && printable_layout(UNSAFE).is_ascii());
         assert!(printable(&"x".repeat(5000)).len() < 1100);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn json_means_the_same_afterwards() {
+    fn printable_json_keeps_its_meaning() {
         let value = serde_json::json!({ UNSAFE: [UNSAFE, "\\", "é \u{1f600}", "a\x1b\n\"", 1.5, null] });
         for json in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
             let safe = printable_json(&json);

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_volumes_are_no_paths() {
+    fn volume_names_cannot_be_paths() {
         for kind in VolumeKind::ALL {
             assert_eq!(VolumeKind::split(&kind.volume("box-1")), Some((kind, "box-1")));
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());

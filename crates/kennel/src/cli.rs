@@ -239,12 +239,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_options_do_not_contradict_each_other() {
+    fn the_command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn a_command_by_itself_is_understood_as_among_all() {
+    fn parsing_one_command_equals_parsing_with_all_commands() {
         let told = |line: &str| {
             let arguments: Vec<OsString> = line.split(' ').map(Into::into).collect();
             let (quick, whole) = (Cli::read(&arguments), parse(&arguments));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_within_a_command_is_suggested_as_it_is_typed() {
+    fn suggestions_name_the_whole_subcommand() {
         let said = |line: &str| {
             let arguments: Vec<OsString> = line.split(' ').map(Into::into).collect();
             Cli::read(&arguments).err().map(|error| error.to_string()).unwrap_or_default()
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_has_its_trouble_shot() {
+    fn every_error_code_is_in_the_troubleshooting_guide() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/troubleshooting.md");
         let text = std::fs::read_to_string(path).unwrap();
         for code in kennel_types::ErrorCode::all() {

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tied_command_is_not_asked_for_again() {
+    async fn a_tied_command_is_not_attached_again() {
         let mock = Mock::new();
         mock.on(["talk"], Answer::exit(0).stdout("one").hold(&Gate::new()));
         mock.fault(Fault::HangUpAfter(3));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_keeper_that_keeps_no_time_is_given_up_on() {
+    async fn a_keeper_that_ignores_the_timeout_is_given_up() {
         let mock = Mock::new();
         mock.on(["hang"], Answer::exit(0).hold(&Gate::new()));
         let sandbox = sandbox(&mock).await;

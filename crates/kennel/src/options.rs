@@ -12,4 +12,4 @@ pub(crate) use host_path::existing;
 pub(crate) use lasting::LastingOptions;
 pub(crate) use program::ProgramOptions;
 pub(crate) use sandbox::SandboxOptions;
-pub(crate) use value::{EnvironmentOptions, Patience, label};
+pub(crate) use value::{EnvironmentOptions, TimeLimit, label};

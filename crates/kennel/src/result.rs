@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_a_failed_cleanup_the_session_can_go_on() {
+    fn a_failed_cleanup_is_recoverable() {
         let error = Error::new(ErrorCode::NotAvailable, "remove sandbox x: the engine is gone");
         let told = JsonError::from_cleanup(&error);
         assert_eq!((told.code, told.retryable, told.recoverable), (ErrorCode::NotAvailable, true, true));

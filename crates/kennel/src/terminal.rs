@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the test runs itself a second time")]
-    fn a_panic_gives_the_terminal_back() {
+    fn a_panic_restores_the_terminal() {
         if std::env::var_os(INSIDE).is_some() {
             // A release build aborts on panic, so nothing is dropped.
             std::mem::forget(Raw::enter().unwrap());
@@ -92,7 +92,7 @@ mod tests {
         }
         let me = std::env::current_exe().unwrap();
         let mut shell = std::process::Command::new("sh");
-        let test = "terminal::tests::a_panic_gives_the_terminal_back";
+        let test = "terminal::tests::a_panic_restores_the_terminal";
         shell.arg("-c").arg(format!("stty -g; {INSIDE}=1 {} --exact {test}; echo status-$?; stty -g", me.display()));
         let mut session = expectrl::Session::spawn(shell).unwrap();
         session.set_expect_timeout(Some(std::time::Duration::from_secs(20)));

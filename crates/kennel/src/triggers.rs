@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_the_list_is_told_and_nothing_else() {
+    fn changes_to_listed_files_are_reported_and_others_are_not() {
         let write = |path: &'static str| after(|dir| fs::write(dir.join(path), "after!").unwrap());
         for path in ["package.json", ".git/config", ".vscode/tasks.json", "Makefile", ".git/commondir"] {
             assert_eq!(write(path), [path]);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_any_kind_counts() {
+    fn every_kind_of_change_is_reported() {
         assert_eq!(after(|dir| fs::remove_file(dir.join("package.json")).unwrap()), ["package.json"]);
         let runs = fs::Permissions::from_mode(0o755);
         assert_eq!(after(|dir| fs::set_permissions(dir.join("package.json"), runs).unwrap()), ["package.json"]);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn symlinks_count_as_themselves() {
+    fn symlinks_are_not_followed_in_triggers() {
         let elsewhere = project();
         let linked = |name: &'static str| {
             after(|dir| {
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_that_is_new_is_told_once() {
+    fn a_new_repository_is_reported_once() {
         let dir = tempfile::tempdir().unwrap();
         let before = Triggers::look(dir.path(), false).unwrap();
         fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_that_are_protected_are_not_looked_at() {
+    fn protected_hooks_are_not_checked() {
         let dir = project();
         let before = Triggers::look(dir.path(), false).unwrap();
         fs::write(dir.path().join(".git/hooks/pre-commit"), "").unwrap();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn kennels_own_settings_are_on_the_list() {
+    fn kennels_settings_files_are_triggers() {
         let here = Path::new("/project");
         let names: Vec<String> = look(CWD, true).iter().map(|(name, _)| name.to_string()).collect();
         for search_path in kennel_config::paths(here, None, &[0]) {

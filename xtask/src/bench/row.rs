@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn promises_are_kept_or_not() {
+    fn promises_are_compared_with_results() {
         assert!(!Row::size("x", 5).is_broken());
         assert!(!Row::size("x", 5).at_most_bytes(5).is_broken());
         assert!(Row::size("x", 6).at_most_bytes(5).is_broken());

@@ -98,14 +98,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_where_they_should_be() {
+    fn quantiles_are_correct() {
         let samples = Samples::from_times(&[5, 1, 4, 2, 3].map(Duration::from_millis));
         assert_eq!((samples.p50(), samples.mean(), samples.count()), (3.0, 3.0, 5));
         assert!((samples.p95() - 4.8).abs() < 1e-9);
     }
 
     #[test]
-    fn turns_are_taken() {
+    fn samples_are_taken_in_turns() {
         let order = std::cell::RefCell::new(Vec::new());
         let push = |name| {
             let order = &order;

@@ -174,7 +174,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn nothing_is_written_through_a_link() {
+    fn nothing_is_written_through_a_symlink() {
         let dir = tempfile::tempdir().unwrap();
         let outside = dir.path().join("outside");
         std::fs::create_dir(&outside).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finished_leaves_nothing_and_odd_names_work() {
+    fn unfinished_files_are_removed_and_unusual_names_work() {
         let dir = tempfile::tempdir().unwrap();
         let host = HostDir::open(dir.path(), &[]).unwrap();
         drop(host.new_file(b"gone", 0o644).unwrap());

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_is_read_again() {
+    fn idle_entries_are_written_and_read() {
         let dir = tempfile::tempdir().unwrap();
         let (idle, id) = idle(dir.path());
         let entry = idle.entry(&id).unwrap();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn use_excludes_a_pause_and_other_use_does_not() {
+    async fn shared_use_excludes_a_pause() {
         let dir = tempfile::tempdir().unwrap();
         let (idle, id) = idle(dir.path());
         let one = idle.lock_shared(&id).await.unwrap().expect("it has an idle pause");

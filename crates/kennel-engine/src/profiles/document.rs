@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_lock_of_a_profile_goes_with_it() {
+    async fn the_lock_file_is_removed_with_its_profile() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(path(dir.path(), "dev"), "{}").unwrap();
         drop(lock(dir.path(), "dev").await.unwrap());
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_shares_a_lock_that_comes_and_goes() {
+    fn a_lock_file_that_is_removed_and_recreated_stays_exclusive() {
         let dir = tempfile::tempdir().unwrap();
         let holders = std::sync::atomic::AtomicUsize::new(0);
         std::thread::scope(|scope| {

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_only_one() {
+    fn only_one_process_is_resident() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state/resident");
         let first = ResidentLock::take(&path).unwrap();

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn every_session_can_be_removed_and_only_then_is_gone() {
+    fn every_session_can_be_removed_and_disappears_only_then() {
         for state in SessionState::ALL {
             let removable = SessionState::may_become(Some(state), Some(SessionState::Removing));
             assert_eq!(removable, state != SessionState::Removing, "{state}");

@@ -101,7 +101,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_outside_is_touched(entries in proptest::collection::vec(made(), 1..14)) {
+    fn unpacking_changes_nothing_outside(entries in proptest::collection::vec(made(), 1..14)) {
         let home = tempfile::tempdir().unwrap();
         let outside = home.path().join("outside");
         std::fs::create_dir(&outside).unwrap();
@@ -145,7 +145,7 @@ fn unpacked_to(entries: &[Made]) -> (tempfile::TempDir, Result<Digest>) {
 }
 
 #[test]
-fn an_entry_through_a_link_stays_inside() {
+fn an_entry_through_a_symlink_stays_inside() {
     let (home, done) =
         unpacked_to(&[plain(b'2', "link", "/etc"), plain(b'5', "etc", ""), plain(b'0', "link/kennel-test", "")]);
     done.unwrap();
@@ -157,7 +157,7 @@ fn an_entry_through_a_link_stays_inside() {
 }
 
 #[test]
-fn what_comes_later_takes_the_place_of_what_came_before() {
+fn later_entries_replace_earlier_ones() {
     let (home, done) = unpacked_to(&[
         plain(b'5', "d", ""),
         plain(b'0', "d/f", ""),
@@ -169,7 +169,7 @@ fn what_comes_later_takes_the_place_of_what_came_before() {
 }
 
 #[test]
-fn depth_through_links_is_limited_too() {
+fn depth_through_symlinks_is_limited() {
     let home = tempfile::tempdir().unwrap();
     let limits = Limits { depth: 8, ..Limits::default() };
     let mut entries = vec![plain(b'5', "a/a/a/a/a/a", ""), plain(b'2', "l", "a/a/a/a/a/a")];
@@ -186,7 +186,7 @@ fn depth_through_links_is_limited_too() {
 }
 
 #[test]
-fn names_that_fill_memory_are_refused() {
+fn too_long_names_are_refused() {
     // A long name of zeros, which is small when compressed.
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::GNULongName);
@@ -199,7 +199,7 @@ fn names_that_fill_memory_are_refused() {
 }
 
 #[test]
-fn a_sparse_file_counts_as_what_it_is() {
+fn a_sparse_file_counts_with_its_full_size() {
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::GNUSparse);
     header.set_path("big").unwrap();
@@ -219,7 +219,7 @@ fn a_sparse_file_counts_as_what_it_is() {
 }
 
 #[test]
-fn times_have_fractions() {
+fn modification_times_keep_their_fractions() {
     assert_eq!(time("12.5").map(|time| (time.tv_sec, time.tv_nsec)), Some((12, 500_000_000)));
     assert_eq!(time("-3").map(|time| time.tv_sec), Some(-3));
     for bad in ["", "x", "1.-5", "1.2.3"] {

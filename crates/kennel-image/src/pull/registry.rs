@@ -397,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_on_this_machine() {
+    fn loopback_registries_are_recognised() {
         for host in ["localhost", "localhost:5000", "127.0.0.1:5000", "127.1.2.3", "[::1]:5000"] {
             assert!(is_loopback(host), "{host}");
         }
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn mirrors_come_first() {
+    fn mirrors_are_tried_first() {
         let image: Reference = "debian".parse().unwrap();
         let mirrors =
             [("docker.io".to_owned(), vec!["https://a.example/hub/".to_owned(), "http://b.example:80".to_owned()])];

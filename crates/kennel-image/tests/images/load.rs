@@ -35,7 +35,7 @@ fn opaque() -> &'static str {
 }
 
 #[test]
-fn a_saved_image_is_all_there() {
+fn a_saved_image_is_loaded_completely() {
     let shelf = Shelf::new();
     let lower = Layer::new().dir("etc", 0o755).file("etc/a", b"one").file("etc/b", b"two").tar();
     let upper = Layer::new()
@@ -102,7 +102,7 @@ fn a_saved_image_is_all_there() {
 }
 
 #[test]
-fn marks_and_files_of_one_layer_go_together() {
+fn whiteouts_and_files_of_one_layer_are_combined() {
     let shelf = Shelf::new();
     let layer = Layer::new()
         .file(".wh.gone", b"")
@@ -148,7 +148,7 @@ fn seen(image: &Image) -> String {
 }
 
 #[test]
-fn the_kernel_understands_the_marks() {
+fn the_kernel_understands_the_whiteouts() {
     let shelf = Shelf::new();
     let lower = Layer::new()
         .file("a/gone", b"")
@@ -208,7 +208,7 @@ fn layouts_in_every_form() {
 }
 
 #[test]
-fn plain_files_get_a_name() {
+fn plain_files_are_loaded_under_a_name() {
     let shelf = Shelf::new();
     let files = shelf.dir.path().join("rootfs");
     spread(&files, &[("bin/program".into(), b"x".to_vec()), (".wh.literal".into(), b"y".to_vec())]);
@@ -230,7 +230,7 @@ fn plain_files_get_a_name() {
 }
 
 #[test]
-fn what_cannot_be_read_is_no_image() {
+fn unreadable_archives_are_refused() {
     let shelf = Shelf::new();
     shelf.refuses(b"", "it is empty");
     shelf.refuses(&[7; 5000], "not a readable tar archive");
@@ -273,7 +273,7 @@ fn corrupt_layers_and_wrong_digests_leave_nothing() {
 }
 
 #[test]
-fn a_layout_is_what_its_digests_say() {
+fn a_layout_with_wrong_digests_is_refused() {
     let plain = Layer::new().file("file", b"content").tar();
     let packed = gzip(&plain);
     let good = layout("app:1", &[(&plain, &packed)]);
@@ -301,7 +301,7 @@ fn a_layout_is_what_its_digests_say() {
 }
 
 #[test]
-fn another_machine_is_named() {
+fn an_image_for_another_architecture_is_refused() {
     let shelf = Shelf::new();
     let plain = Layer::new().file("file", b"x").tar();
     let files: Vec<(String, Vec<u8>)> = layout("app:1", &[(&plain, &plain)])
@@ -321,7 +321,7 @@ fn another_machine_is_named() {
 }
 
 #[test]
-fn nothing_gets_out_of_a_layer() {
+fn layers_cannot_write_outside() {
     let outside = tempfile::tempdir().unwrap();
     let target = outside.path().join("target");
     std::fs::write(&target, "mine").unwrap();
@@ -408,7 +408,7 @@ fn bombs_are_refused_while_they_stream() {
 }
 
 #[test]
-fn descriptions_of_any_kind_are_only_read() {
+fn malformed_manifests_are_refused() {
     for text in
         ["", "[]", "{}", "[{}]", "null", r#"[{"Config":"../../../../etc/passwd","RepoTags":["a"],"Layers":[]}]"#]
     {
@@ -433,7 +433,7 @@ fn an_unnamed_image_needs_a_name() {
 }
 
 #[test]
-fn many_at_once_make_one_layer() {
+fn concurrent_loads_create_one_layer() {
     let shelf = Shelf::new();
     let layer = Layer::new().file("f", b"x").tar();
     let path = shelf.file("a.tar", &saved("a", &[&layer]));

@@ -92,7 +92,7 @@ fn noise(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn an_image_of_a_real_registry() {
+fn an_image_is_pulled_from_a_real_registry() {
     let registry = Registry::start();
     let pusher = public(&registry);
     let lower = Layer::new().file("etc/name", b"lower").tar();
@@ -124,7 +124,7 @@ fn an_image_of_a_real_registry() {
 }
 
 #[test]
-fn an_image_of_the_engine_pushed_and_saved() {
+fn an_image_pushed_or_saved_by_docker_is_the_same() {
     let socket = docker::socket();
     let image = docker::image_on(&socket);
     let registry = Registry::start();
@@ -146,7 +146,7 @@ fn an_image_of_the_engine_pushed_and_saved() {
 }
 
 #[test]
-fn one_of_several_for_this_machine() {
+fn the_image_for_this_architecture_is_pulled() {
     let registry = Registry::start();
     let pusher = public(&registry);
     let layer = Layer::new().file("f", b"x").tar();
@@ -167,7 +167,7 @@ fn one_of_several_for_this_machine() {
 }
 
 #[test]
-fn what_is_not_there_is_said() {
+fn a_missing_image_or_registry_is_reported() {
     let registry = Registry::start();
     let _ = rustls::crypto::ring::default_provider().install_default();
     let shelf = Shelf::new();
@@ -182,7 +182,7 @@ fn what_is_not_there_is_said() {
 }
 
 #[test]
-fn a_private_registry_wants_a_login() {
+fn a_private_registry_requires_a_login() {
     let registry = Registry::start_private();
     let pusher = Pusher { login: true, ..public(&registry) };
     let layer = Layer::new().file("f", b"x").tar();
@@ -219,7 +219,7 @@ read server; echo "$server" > "$0.asked"; echo '{"Username": "ann", "Secret": "s
 }
 
 #[test]
-fn spoilt_blobs_are_refused_and_leave_nothing() {
+fn corrupt_blobs_are_refused_and_leave_nothing() {
     let layer = Layer::new().file("data", &noise(50_000)).tar();
     let other = Layer::new().file("other", b"x").tar();
     let packed = gzip(&layer);
@@ -328,7 +328,7 @@ impl Cutter {
 }
 
 #[test]
-fn what_breaks_off_is_continued() {
+fn an_interrupted_download_is_continued() {
     let registry = Registry::start();
     let layer = Layer::new().file("data", &noise(400_000)).tar();
     let (_, digest) = public(&registry).image("app", &config(&[&layer]), &[&gzip(&layer)]);
@@ -364,7 +364,7 @@ fn what_breaks_off_is_continued() {
 }
 
 #[test]
-fn a_spoilt_half_is_fetched_anew() {
+fn a_corrupt_partial_download_is_started_again() {
     let registry = Registry::start();
     let layer = Layer::new().file("data", &noise(40_000)).tar();
     let packed = gzip(&layer);
@@ -381,7 +381,7 @@ fn a_spoilt_half_is_fetched_anew() {
 }
 
 #[test]
-fn two_at_once_fetch_it_once() {
+fn concurrent_pulls_download_once() {
     let registry = Registry::start();
     let layer = Layer::new().file("data", &noise(300_000)).tar();
     public(&registry).image("app", &config(&[&layer]), &[&gzip(&layer)]);
@@ -398,7 +398,7 @@ fn two_at_once_fetch_it_once() {
 }
 
 #[test]
-fn nobody_waits_for_who_waits_for_them() {
+fn concurrent_pulls_of_shared_layers_do_not_deadlock() {
     let registry = Registry::start();
     let pusher = public(&registry);
     let layers: Vec<Vec<u8>> =
@@ -462,7 +462,7 @@ fn http(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_registry_that_lies_is_refused() {
+fn malformed_registry_responses_are_refused() {
     let digest = Digest::of(b"x");
     type Answer = Box<dyn Fn(&str) -> Vec<u8> + Send + Sync>;
     let endless = |_: &str| http("200 OK", "", &vec![b' '; 5 << 20]);
@@ -536,7 +536,7 @@ fn a_registry_that_lies_is_refused() {
 }
 
 #[test]
-fn a_token_is_had_for_a_login() {
+fn a_login_is_exchanged_for_a_token() {
     let registry = Registry::start();
     let layer = Layer::new().file("f", b"x").tar();
     public(&registry).image("app", &config(&[&layer]), &[&gzip(&layer)]);
@@ -572,7 +572,7 @@ fn a_token_is_had_for_a_login() {
 }
 
 #[test]
-fn mirrors_are_asked_first_and_passed_over_if_they_have_nothing() {
+fn mirrors_without_the_image_are_skipped() {
     let (empty, full) = (Registry::start(), Registry::start());
     let layer = Layer::new().file("f", b"x").tar();
     let pusher = public(&full);
@@ -587,7 +587,7 @@ fn mirrors_are_asked_first_and_passed_over_if_they_have_nothing() {
 }
 
 #[test]
-fn proxies_are_used_where_they_are_given() {
+fn configured_proxies_are_used() {
     let registry = Registry::start();
     let layer = Layer::new().file("f", b"x").tar();
     let (name, _) = public(&registry).image("app", &config(&[&layer]), &[&gzip(&layer)]);

@@ -20,7 +20,7 @@ fn layers(shelf: &Shelf) -> HashSet<String> {
 }
 
 #[test]
-fn what_two_share_goes_with_the_second() {
+fn shared_layers_are_removed_with_the_last_image() {
     let (shelf, base, one, two) = two();
     let removed = shelf.store.remove(&["one"], &nobody).unwrap();
     assert_eq!((removed.images, removed.layers, removed.freed), (vec![reference("one")], 1, 100));
@@ -32,7 +32,7 @@ fn what_two_share_goes_with_the_second() {
 }
 
 #[test]
-fn one_that_is_missing_keeps_all() {
+fn a_missing_image_prevents_all_removals() {
     let (shelf, ..) = two();
     let error = shelf.store.remove(&["one", "three"], &nobody).unwrap_err();
     assert_eq!(error.code(), ErrorCode::ImageNotFound);
@@ -45,7 +45,7 @@ fn one_that_is_missing_keeps_all() {
 }
 
 #[test]
-fn layers_of_a_sandbox_stay() {
+fn layers_used_by_a_sandbox_are_kept() {
     let (shelf, base, one, two) = two();
     let sandboxes = shelf.dir.path().join("sandboxes");
     let sandbox = sandboxes.join("abc");
@@ -67,7 +67,7 @@ fn layers_of_a_sandbox_stay() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_unused() {
+fn nothing_is_pruned_if_usage_is_unknown() {
     let (shelf, base, ..) = two();
     let unknown = || Err("sha256:x".parse::<Digest>().unwrap_err());
     assert!(shelf.store.prune(true, &unknown).is_err());
@@ -86,7 +86,7 @@ fn what_cannot_be_read_is_not_unused() {
 }
 
 #[test]
-fn nothing_is_removed_while_an_image_is_taken() {
+fn nothing_is_removed_while_an_image_is_held() {
     let (shelf, ..) = two();
     let held = shelf.store.hold(&reference("one")).unwrap().unwrap();
     let (begun, begin) = std::sync::mpsc::channel();
@@ -104,7 +104,7 @@ fn nothing_is_removed_while_an_image_is_taken() {
 }
 
 #[test]
-fn what_a_crash_left_is_cleared_away() {
+fn leftovers_of_a_crash_are_removed() {
     let (shelf, ..) = two();
     let tmp = shelf.dir.path().join("images/tmp/0123456789abcdef/0/fs");
     std::fs::create_dir_all(&tmp).unwrap();
@@ -116,7 +116,7 @@ fn what_a_crash_left_is_cleared_away() {
 }
 
 #[test]
-fn work_of_a_living_process_is_left_alone() {
+fn work_of_a_running_process_is_kept() {
     let (shelf, ..) = two();
     let theirs = shelf.dir.path().join("images/tmp/0123456789abcdef");
     std::fs::create_dir_all(&theirs).unwrap();
@@ -132,7 +132,7 @@ fn work_of_a_living_process_is_left_alone() {
 }
 
 #[test]
-fn an_image_that_is_not_whole_is_not_there() {
+fn an_incomplete_image_is_not_listed() {
     let (shelf, base, ..) = two();
     std::fs::remove_dir_all(shelf.dir.path().join("images/layers").join(base.hex())).unwrap();
     assert!(shelf.store.get(&reference("one")).unwrap().is_none());
@@ -140,7 +140,7 @@ fn an_image_that_is_not_whole_is_not_there() {
 }
 
 #[test]
-fn a_store_that_is_not_there_is_empty() {
+fn a_missing_store_is_empty() {
     let shelf = Shelf::new();
     assert!(shelf.store.get(&reference("one")).unwrap().is_none());
     assert!(shelf.store.hold(&reference("one")).unwrap().is_none());
@@ -150,7 +150,7 @@ fn a_store_that_is_not_there_is_empty() {
 }
 
 #[test]
-fn a_store_is_its_owners() {
+fn a_store_of_another_user_is_refused() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -164,7 +164,7 @@ fn a_store_is_its_owners() {
 
 /// Everything again as an ordinary user: this program, called by `nobody`.
 #[test]
-fn an_ordinary_user_has_a_store_too() {
+fn an_ordinary_user_can_have_a_store() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     const NOBODY: u32 = 65534;

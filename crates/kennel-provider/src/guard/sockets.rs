@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn engines_are_told_from_others() {
+    async fn sockets_of_engines_are_recognised() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         std::fs::create_dir_all(top.join("run/podman")).unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_bound_by_way_of_a_symlink_is_found() {
+    async fn a_socket_bound_through_a_symlink_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         std::fs::create_dir(top.join("real")).unwrap();

@@ -58,7 +58,7 @@ mod tests {
     use kennel_types::SandboxSpec;
 
     #[test]
-    fn the_cause_of_an_end_is_told_from_what_was_noted() {
+    fn the_end_cause_is_derived_from_exit_code_and_note() {
         let root = tempfile::tempdir().unwrap();
         let records = records(root.path());
         let with_main = SandboxSpec { command: Some(vec!["true".into()]), ..SandboxSpec::default() };

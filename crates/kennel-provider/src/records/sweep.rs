@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_is_due_now_and_then() {
+    fn a_sweep_is_due_after_an_interval() {
         let dir = tempfile::tempdir().unwrap();
         assert!(is_sweep_due(dir.path()));
         assert!(!is_sweep_due(dir.path()));

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_restart_between_two_looks_is_noticed() {
+    async fn a_restart_between_two_checks_is_noticed() {
         let root = tempfile::tempdir().unwrap();
         let (records, mut events) = watch(root.path());
         let id = create(&records, None).unwrap().id;
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lock_that_is_not_taken_yet_is_no_end() {
+    async fn a_lock_file_that_was_never_locked_is_no_end() {
         let root = tempfile::tempdir().unwrap();
         let (records, mut events) = watch(root.path());
         let id = create(&records, None).unwrap().id;
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_there_before_is_not_reported_but_its_changes_are() {
+    async fn earlier_sandboxes_are_reported_only_when_they_change() {
         let root = tempfile::tempdir().unwrap();
         let first = create(&records(root.path()), None).unwrap();
         let (records, mut events) = watch(root.path());

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layer_is_typed_as_it_is_written() {
+    fn layers_have_the_same_name_in_json() {
         for layer in IsolationLayer::ALL {
             assert_eq!(serde_json::to_value(layer).unwrap(), layer.name());
         }

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_for_people() {
+    fn ages_are_displayed_in_words() {
         assert_eq!(ago(Duration::from_secs(1)), "1 second ago");
         assert_eq!(ago(Duration::from_secs(119)), "1 minute ago");
         assert_eq!(ago(Duration::from_hours(2)), "2 hours ago");

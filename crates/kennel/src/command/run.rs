@@ -5,7 +5,7 @@ use crate::completion;
 use crate::interact::{Ending, KEEPER_GRACE, interact};
 use crate::lifecycle::{Deadline, create, say_ports};
 use crate::next_step::Hint;
-use crate::options::{Patience, ProgramOptions, SandboxOptions};
+use crate::options::{TimeLimit, ProgramOptions, SandboxOptions};
 use crate::progress::{pull, while_waiting};
 use crate::report;
 use crate::result::{CommandReport, Phase};
@@ -44,7 +44,7 @@ pub(crate) struct Run {
     program: ProgramOptions,
     /// Time limit for the whole run, for example 30s or 2h, or `none` [default: 5m; `none` on a terminal]
     #[arg(long, value_name = "TIME")]
-    timeout: Option<Patience>,
+    timeout: Option<TimeLimit>,
     /// Remove the sandbox afterwards (the default)
     #[arg(long, conflicts_with = "keep")]
     rm: bool,
@@ -208,7 +208,7 @@ impl Run {
     fn limit(&self, settings: &Settings) -> Option<Duration> {
         let set = settings.sandbox.timeout.0;
         match self.timeout {
-            Some(Patience(limit)) => limit,
+            Some(TimeLimit(limit)) => limit,
             // On a terminal, there is no limit by default, because the user can end the command.
             None if self.program.wants_tty() => settings.said("sandbox.timeout", set),
             None => Some(set),

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_keys_leave_and_everything_else_goes_through() {
+    fn detach_keys_are_recognised_and_other_input_passed_on() {
         let mut keys = Keys::default();
         assert_eq!(keys.filter(b"ab\x10c"), (b"ab\x10c".to_vec(), false));
         assert_eq!(keys.filter(b"x\x10"), (b"x".to_vec(), false));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_taken_is_said_again() {
+    fn input_that_was_not_received_is_sent_again() {
         let mut said = Said { first: 100, bytes: Vec::new() };
         said.push(b"hello ");
         said.push(b"world");

@@ -6,7 +6,7 @@ use kennel_types::{Feature, ProviderKind};
 use std::path::{Path, PathBuf};
 
 #[test]
-fn every_step_has_its_words() {
+fn every_next_step_has_a_text() {
     let name = || "box".to_owned();
     let leave_out = |field| NextStep::LeaveOut { field };
     let steps = [

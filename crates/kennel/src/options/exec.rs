@@ -1,6 +1,6 @@
 //! The options of a command in a sandbox that exists.
 
-use super::{EnvironmentOptions, Patience};
+use super::{EnvironmentOptions, TimeLimit};
 use kennel_core::Result;
 use kennel_types::{Command, ExecSpec};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) struct ExecOptions {
     user: Option<String>,
     /// Time limit for the command, for example 30s or 2h, or `none` [default: sandbox.commandTimeout, if set]
     #[arg(long, value_name = "TIME")]
-    pub(crate) timeout: Option<Patience>,
+    pub(crate) timeout: Option<TimeLimit>,
     /// Collect the output and print one JSON object
     #[arg(long, conflicts_with = "tty")]
     pub(crate) json: bool,
@@ -36,6 +36,6 @@ impl ExecOptions {
 
     /// Returns the time limit, or the one that applies if the user gave none.
     pub(crate) fn limit(&self, usual: impl FnOnce() -> Result<Option<Duration>>) -> Result<Option<Duration>> {
-        self.timeout.map_or_else(usual, |Patience(limit)| Ok(limit))
+        self.timeout.map_or_else(usual, |TimeLimit(limit)| Ok(limit))
     }
 }

@@ -1,6 +1,6 @@
 //! The options of a sandbox that stays.
 
-use super::{Patience, SandboxOptions};
+use super::{TimeLimit, SandboxOptions};
 use kennel_core::{Error, Result};
 use kennel_types::{ErrorCode, Field, NextStep, SandboxSpec};
 
@@ -9,11 +9,11 @@ use kennel_types::{ErrorCode, Field, NextStep, SandboxSpec};
 pub(crate) struct LastingOptions {
     /// Stop the sandbox after this time without a command, for example 30m, or `none` [default: none]
     #[arg(long, value_name = "TIME")]
-    idle_timeout: Option<Patience>,
+    idle_timeout: Option<TimeLimit>,
     /// Pause the sandbox after this time without a command, while `kennel serve` runs, for example 1m, or `none`
     /// [default: none]
     #[arg(long, value_name = "TIME")]
-    idle_pause: Option<Patience>,
+    idle_pause: Option<TimeLimit>,
     /// Without CMD, run the image's command as the main process
     #[arg(long, conflicts_with = "command")]
     image_command: bool,
@@ -37,10 +37,10 @@ impl LastingOptions {
         }
         let by_default = image_command && spec.image.is_some();
         spec.image_main |= spec.command.is_none() && (self.image_command || by_default);
-        if let Some(Patience(limit)) = self.idle_timeout {
+        if let Some(TimeLimit(limit)) = self.idle_timeout {
             spec.idle_seconds = limit.map(|limit| limit.as_secs().max(1));
         }
-        if let Some(Patience(limit)) = self.idle_pause {
+        if let Some(TimeLimit(limit)) = self.idle_pause {
             spec.idle_pause_ms = limit.map(|limit| limit.as_millis().try_into().unwrap_or(u64::MAX));
         }
         Ok(())

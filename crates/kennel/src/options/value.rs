@@ -12,9 +12,9 @@ use std::time::Duration;
 
 /// A time limit, for example `30s` or `5m`, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Patience(pub(crate) Option<Duration>);
+pub(crate) struct TimeLimit(pub(crate) Option<Duration>);
 
-impl std::str::FromStr for Patience {
+impl std::str::FromStr for TimeLimit {
     type Err = kennel_types::InvalidQuantity;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -144,11 +144,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience() {
-        assert_eq!("none".parse(), Ok(Patience(None)));
-        assert_eq!("0".parse(), Ok(Patience(None)));
-        assert_eq!("2m".parse(), Ok(Patience(Some(Duration::from_mins(2)))));
-        assert!("soon".parse::<Patience>().is_err());
+    fn time_limits() {
+        assert_eq!("none".parse(), Ok(TimeLimit(None)));
+        assert_eq!("0".parse(), Ok(TimeLimit(None)));
+        assert_eq!("2m".parse(), Ok(TimeLimit(Some(Duration::from_mins(2)))));
+        assert!("soon".parse::<TimeLimit>().is_err());
     }
 
     #[test]

@@ -99,7 +99,7 @@ test("does not hold", () => expect(parse("1s")).toBe(1));
 "#;
 
 #[test]
-fn bun_test_in_a_profile_is_as_outside() {
+fn bun_test_in_a_profile_prints_the_same_as_outside() {
     let package = bun::directory();
     assert!(bun::is_installed(), "npm's bun is not in {}: cargo xtask test installs it", package.display());
     let kennel = Kennel::on("native");

@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_count_as_docker_has_them() {
+    fn ignore_patterns_work_as_in_docker() {
         let text = "# a comment\n*.log\n**/*.tmp\n/target\nnode_modules/\n!keep.log\ndocs/*.md\n!docs/README.md\n";
         let ignored = Ignored::parse(text).unwrap();
         for named in ["a.log", "deep/x.tmp", "x.tmp", "target/debug/x", "node_modules/a/b", "docs/a.md"] {
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ignored_is_not_sent() {
+    fn ignored_files_are_not_sent() {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str| {
             let path = dir.path().join(name);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_names_its_step() {
+    fn a_failed_build_names_its_step() {
         let mut step = None;
         let lines = [r#"{"stream":"Step 2/3 : RUN false\n"}"#, r#"{"stream":" ---> Running\n"}"#, "noise"];
         for line in lines {

@@ -435,7 +435,7 @@ mod tests {
     use kennel_types::ByteSize;
 
     #[test]
-    fn a_limit_the_engine_left_out_is_noticed() {
+    fn a_limit_ignored_by_the_engine_is_noticed() {
         let asked = Limits { memory: Some(ByteSize(8)), millicpus: Some(500), pids: Some(3), disk: None };
         assert!(missing_limits(&asked, &asked).is_empty());
         assert!(missing_limits(&Limits::default(), &asked).is_empty());
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_without_ids_to_give_is_told_from_others() {
+    fn a_shortage_of_ids_is_recognised() {
         let said = |text: &str, mode: &str| {
             let error = no_ids(Mode::named(mode).unwrap(), Error::new(ErrorCode::Internal, text));
             (error.code(), format!("{:?}", error.next_step()))
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_a_name_and_not_a_path() {
+    fn image_paths_are_refused() {
         let check = |image: &str| {
             let spec = SandboxSpec { image: Some(image.into()), ..SandboxSpec::default() };
             image_reference(&spec).is_ok()

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_as_people_know_them() {
+    fn addresses_are_displayed_in_the_usual_form() {
         assert_eq!(UnixDialer::new("/run/docker.sock").address(), "/run/docker.sock");
         assert_eq!(TcpDialer::new("build.example", 2375).address(), "tcp://build.example:2375");
         assert_eq!(TcpDialer::new("::1", 2375).address(), "tcp://[::1]:2375");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_believed_without_a_voucher() {
+    fn tls_without_a_certificate_authority_is_refused() {
         let refused = |authorities: &[u8]| {
             let error = TcpDialer::with_tls("h", 1, Tls { authorities, identity: None }).err().expect("refused");
             assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");

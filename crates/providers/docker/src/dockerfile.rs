@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_images_are_found() {
+    fn image_names_are_found() {
         let text = "\u{feff}# syntax=docker/dockerfile:1\n\
                     ARG HOST=quay.io TAG\n\
                     arg QUOTED=\"ghcr.io/team/app\" MADE=${HOST}/made\n\
@@ -148,20 +148,20 @@ mod tests {
     }
 
     #[test]
-    fn stages_are_no_images() {
+    fn build_stages_are_not_images() {
         let text = "FROM quay.io/a AS Build\nFROM scratch\nCOPY --from=build /x /\nCOPY --from=0 /x /\nFROM build as b2\nFROM b2\n";
         assert_eq!(found(text), ["quay.io/a"]);
     }
 
     #[test]
-    fn a_line_goes_on_where_the_file_says_so() {
+    fn continued_lines_are_joined() {
         assert_eq!(found("FROM a\nRUN x=`date`\nFROM b\n"), ["a", "b"]);
         assert_eq!(found("# escape=`\nFROM a\nRUN x `\nFROM b\n"), ["a"]);
         assert_eq!(found("FROM a\nRUN echo \\\\\nFROM b\n"), ["a", "b"], "of two, one stands for itself");
     }
 
     #[test]
-    fn documents_are_not_read() {
+    fn here_documents_are_skipped() {
         let text =
             "FROM a\nRUN <<ONE cat && <<-'TWO' cat\nFROM b\nONE\nFROM c\nTWO\nFROM d\nRUN echo 1 <<< x\nFROM e\n";
         assert_eq!(found(text), ["a", "d", "e"]);
@@ -169,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_file_is_read(pieces in proptest::collection::vec(prop_oneof![
+        fn any_dockerfile_is_parsed(pieces in proptest::collection::vec(prop_oneof![
             Just("FROM "), Just("ARG A="), Just("ARG A\n"), Just("COPY --from="), Just("RUN <<E\n"), Just("E\n"), Just("$"), Just("${"),
             Just("A"), Just("}"), Just(":-"), Just("\\\n"), Just("\n"), Just("é"), Just("\""), Just(" "), Just("--"), Just("quay.io/x"),
         ], 0..40)) {

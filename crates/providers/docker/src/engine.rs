@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_request_is_enough_and_the_agreed_version_is_spoken() {
+    async fn the_version_is_agreed_with_one_request() {
         let fake = Fake::new(DOCKER, VERSION);
         let engine = fake.engine();
         engine.ask::<SystemVersion>("/first").await.unwrap();
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_answers_is_who_it_is() {
+    async fn the_kind_of_engine_is_recognised() {
         let podman = r#"{"ApiVersion": "1.41", "Components": [{"Name": "Podman Engine", "Version": "4.3.1"}]}"#;
         let docker = r#"{"ApiVersion": "1.41", "Components": [{"Name": "Engine", "Version": "20.10.24"}]}"#;
         let cases = [
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_engine_says_is_made_safe_to_show() {
+    async fn messages_of_the_engine_are_made_printable() {
         let fake = Fake { status: "500 Oops", ..Fake::new("", "{\"message\": \"no \\u001b[31mspace\\n\"}") };
         let error = fake.engine().api().await.err().unwrap();
         assert_eq!(error.code(), ErrorCode::Internal);
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_connect_learns_what_to_do() {
+    fn a_refused_connection_suggests_a_next_step() {
         let engine = Engine::new(Arc::new(UnixDialer::new("/run/docker.sock")), EngineKind::Docker);
         let told = |kind: std::io::ErrorKind| engine.error("x", EngineError::IOError { err: kind.into() });
         let refused = told(std::io::ErrorKind::PermissionDenied);

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_without_a_wall_is_refused() {
+    fn an_engine_without_seccomp_is_refused() {
         let check = |options: &[&str]| {
             EngineMode::from_info(&info(options), EngineKind::Docker, true).check().map_err(|error| error.code())
         };
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_row_is_what_the_engine_is() {
+    fn the_mode_is_derived_from_the_engines_info() {
         let of = |options: &[&str], version: &str, kind, here| {
             let version = version.to_owned();
             let info = Info { cgroup_version: version, ..info(options) };
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_namespace_is_one_that_the_engine_makes() {
+    fn user_namespaces_need_an_engine_that_creates_them() {
         let with = |options: &[&str], version: &str, kind, here, userns| {
             let info = Info { cgroup_version: version.to_owned(), ..info(options) };
             let mode = EngineMode::from_info(&info, kind, here).with_userns(Some(userns));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keeper_for_another_machine_is_not_tried() {
+    fn an_engine_of_another_architecture_gets_no_keeper() {
         let on = |architecture: &str, here| {
             let info = Info { architecture: Some(architecture.into()), ..info(&["name=seccomp"]) };
             EngineMode::from_info(&info, EngineKind::Docker, here).mode.name()

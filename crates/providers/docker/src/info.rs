@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_container_is_read_whole() {
+    fn a_running_container_is_read_completely() {
         let found = read(&serde_json::json!({"Status": "running", "Pid": 42, "ExitCode": 0}), &hardened());
         assert_eq!((found.pid, found.tied, found.main, found.engine_id.as_str()), (Some(42), true, true, "0123"));
         assert_eq!((found.startup, found.prefix), (Duration::from_millis(1500), NamePrefix::default()));
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn status_and_exit_code_are_the_engines() {
+    fn status_and_exit_code_are_those_of_the_engine() {
         let of = |state: serde_json::Value| {
             let info = read(&state, &hardened()).info;
             (info.status, info.exit_code)
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_that_is_not_there_is_not_reported() {
+    fn missing_isolation_layers_are_not_reported() {
         let cases = [
             (
                 "NetworkMode",
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_let_out_of_the_range_is_not_in_it() {
+    fn a_container_in_the_hosts_user_namespace_is_reported_as_such() {
         let with = |userns: &str| {
             let mut host = hardened();
             host["UsernsMode"] = userns.into();
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn podmans_capabilities_are_those_there_are() {
+    fn podmans_actual_capabilities_are_reported() {
         let state = serde_json::json!({"Status": "created"});
         let with = |caps: serde_json::Value| {
             let mut seen = seen(&state, &serde_json::json!({"CapDrop": ["ALL"]}));
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_namespace_is_what_the_engine_has_mapped() {
+    fn a_user_namespace_is_reported_if_ids_are_mapped() {
         let with = |mappings: serde_json::Value| {
             let mut seen = seen(&serde_json::json!({"Status": "running"}), &hardened());
             let labels = seen.inspected.config.labels.as_mut().unwrap();
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_of_another_installation_is_no_sandbox() {
+    fn containers_of_other_installations_are_ignored() {
         let state = serde_json::json!({"Status": "running"});
         assert!(Container::read(seen(&state, &hardened()), "there").is_none());
     }

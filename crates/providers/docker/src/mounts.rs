@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_engines_socket_is_refused_or_masked() {
+    async fn sockets_of_engines_are_refused_or_masked() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         std::fs::create_dir(root.join("run")).unwrap();

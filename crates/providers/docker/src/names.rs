@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_is_what_a_name_can_begin_with() {
+    fn invalid_name_prefixes_are_refused() {
         for good in ["kennel-", "a", "0", "Coding_Agent.", &"x".repeat(100)] {
             assert!(NamePrefix::new(good).is_ok(), "{good:?}");
         }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_the_containers_without_its_own_prefix() {
+    fn the_sandbox_name_is_the_container_name_without_its_prefix() {
         let labels = |prefix: Option<&str>| {
             let mut labels = HashMap::from([(labels::NAME.to_owned(), "made".to_owned())]);
             labels.extend(prefix.map(|prefix| (labels::PREFIX.to_owned(), prefix.to_owned())));

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_told_from_a_port() {
+    fn tags_and_ports_are_distinguished() {
         for (image, parts) in [
             ("debian", ("debian", "latest")),
             ("debian:12", ("debian", "12")),

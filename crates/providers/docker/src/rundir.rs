@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_follows_no_link() {
+    fn removing_a_run_directory_follows_no_symlink() {
         let dir = tempfile::tempdir().unwrap();
         let precious = dir.path().join("precious");
         std::fs::create_dir(&precious).unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_there_follows_no_link() {
+    fn writing_to_a_run_directory_follows_no_symlink() {
         let dir = tempfile::tempdir().unwrap();
         let precious = dir.path().join("precious");
         std::fs::write(&precious, "x").unwrap();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn only_old_directories_of_nobody_are_swept() {
+    fn only_old_directories_without_a_container_are_swept() {
         let dir = tempfile::tempdir().unwrap();
         let dirs = RunDirs::new(dir.path().join("run"));
         let [alive, dead, young, ended] = ["alive", "dead", "young", "ended"].map(|name| SandboxId::new(name).unwrap());

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_numbers_but_some_are_tested_for() {
+    fn exclusion_masks_match_all_other_numbers() {
         let tests = all_but(&[38, 40]);
         let holds = |number: u32| tests.iter().any(|test| number & test.mask == test.bits);
         for number in (0..100_000).chain([u32::MAX, (1 << 31) + 38, (1 << 16) + 40]) {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profile_says_what_the_list_says() {
+    fn the_profile_allows_what_the_list_allows() {
         let profile = profile();
         let rules = profile["syscalls"].as_array().unwrap();
         let names = rules[0]["names"].as_array().unwrap();

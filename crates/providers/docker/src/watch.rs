@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_our_containers_are_read_and_others_left() {
+    fn events_of_other_containers_are_ignored() {
         let read = |action: &str, installation: &str| {
             Report::read(message(action, installation, &[]), "here").map(|report| report.change)
         };
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_after_the_memory_ran_out_is_told_as_such() {
+    fn an_end_by_oom_kill_is_reported() {
         let mut known = Known::default();
         let killed = Report { exit_code: Some(KILLED), cause: Some(EndCause::Exited), ..report("a", Stopped) };
         let oom = Report { change: Change::OutOfMemory, ..report("a", Started) };
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_twice() {
+    fn no_event_is_reported_twice() {
         let mut known = Known::default();
         for kind in [Created, Created, Started, Started, Stopped, Stopped, Started, Removed, Removed, Stopped] {
             known.take(report("a", kind));
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_and_new_names_are_told() {
+    fn pauses_and_renames_are_reported() {
         let mut known = Known::default();
         for kind in [Started, Paused, Paused, Resumed, Resumed] {
             known.take(report("a", kind));
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_is_made_up_for() {
+    fn missed_events_are_derived_from_a_listing() {
         let mut known = Known::default();
         for name in ["gone", "ended", "same", "renamed"] {
             known.take(report(name, Created));

@@ -156,7 +156,7 @@ async fn a_silent_keeper_is_a_timeout() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_launch_ends_at_the_startup_timeout() {
     let mock = Mock::new();
-    // Shorter and longer than any other patience.
+    // Shorter and longer than any other timeout.
     for seconds in [1, 50] {
         let spec = SandboxSpec { startup_ms: Some(seconds * 1000), ..SandboxSpec::default() };
         let sandbox = Sandbox::create(Arc::new(mock.clone()), &spec).await.unwrap();
@@ -205,7 +205,7 @@ async fn stands(garbage: Vec<u8>) {
     let keeper = in_time(sandbox.keeper()).await.unwrap();
     let spec = ExecSpec { stdin: true, ..ExecSpec::argv(["cat"]) };
     let ask = async {
-        // Garbage may be no frame yet: then nothing comes any more, and the caller's own patience ends it.
+        // Garbage may be no frame yet: then nothing comes any more, and the caller's own timeout ends it.
         let limit = Duration::from_secs(5);
         let _ = tokio::time::timeout(limit, sandbox.run(&spec, Some(&vec![0; 200_000]), 1000)).await;
         let files = sandbox.files(None).await;

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_old_programs_of_ours_go() {
+    fn only_old_programs_of_kennel_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let make = |name: &str, age: u64| {
             let path = dir.path().join(name);

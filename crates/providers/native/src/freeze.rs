@@ -201,7 +201,7 @@ mod tests {
 
     /// A directory that stands in for cgroupfs.
     #[test]
-    fn both_versions_are_found() {
+    fn freezers_of_both_cgroup_versions_are_found() {
         let id = SandboxId::new("box").unwrap();
         let mount = tempfile::tempdir().unwrap();
         assert!(Freezer::for_sandbox(mount.path(), &id).is_none());
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_is_found() {
+    fn child_processes_are_found() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(below(own).contains(&i32::try_from(child.id()).unwrap()));

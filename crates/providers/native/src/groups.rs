@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_that_has_something_to_give_is_taken() {
+    fn the_highest_delegated_cgroup_is_used() {
         let mount = tempfile::tempdir().unwrap();
         fs::create_dir(mount.path().join("user.slice")).unwrap();
         group(mount.path(), "user.slice/me", "memory pids", "");
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn one_with_processes_or_without_memory_is_not() {
+    fn cgroups_with_processes_or_without_memory_are_not_used() {
         let mount = tempfile::tempdir().unwrap();
         group(mount.path(), "busy", "memory pids", "1\n");
         group(mount.path(), "poor", "cpu pids", "");

@@ -338,13 +338,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_hash_is_left() {
+    fn password_hashes_are_removed() {
         let text = "root:$y$j9T$abc:19000:0:99999:7:::\nann:!:1::::::\n";
         assert_eq!(without_passwords(text), "root:*:19000:0:99999:7:::\nann:*:1::::::\n");
     }
 
     #[test]
-    fn a_user_gets_the_system_and_no_homes() {
+    fn a_user_sees_the_system_and_no_home_directories() {
         let dirs = host_dirs(&["/usr/share".into()]);
         let kind = |path: &str| dirs.iter().find(|dir| dir.path == path).map(|dir| &dir.kind);
         assert!(matches!(kind("usr"), Some(HostDirKind::Host(_))));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_told_by_names_alone() {
+    fn paths_are_normalized_without_dot_dot() {
         let named = |path: &str| below_root(Path::new(path));
         assert_eq!(named("/./srv//ann/.").as_deref(), Some("srv/ann"));
         assert_eq!(named("/").as_deref(), Some(""));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn filesystems_of_the_system_are_shown() {
+    fn filesystems_of_the_system_are_visible() {
         let mounts = "\
             22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
             23 22 8:2 / /usr rw,relatime shared:1 - ext4 /dev/sda2 rw\n\
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_made_where_it_is_empty() {
+    fn mount_points_are_created_in_empty_masks() {
         let empty = MaskEntry { path: "root".into(), kind: MaskEntryKind::Empty(0o700) };
         let mut masks = vec![empty, MaskEntry { path: "etc/shadow".into(), kind: MaskEntryKind::Nothing }];
         add_places(&mut masks, ["/root/.cargo/bin", "/root//.cargo/./registry/", "/opt/x", "/rooted/x"].into_iter());
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_come_first_and_nothing_is_covered_twice() {
+    fn parents_are_masked_first_and_nothing_twice() {
         let Base::Host { masks, .. } = host(&["/root/.local/state/kennel".into(), "/opt/kennel/state".into()]) else {
             panic!("root is shown the host's root as a whole");
         };

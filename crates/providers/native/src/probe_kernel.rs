@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn probe_is_really_tried() {
+    fn the_kernel_is_probed() {
         let dir = tempfile::tempdir().unwrap();
         let native = Native::new(dir.path().join("state"), dir.path().join("programs"));
         let before = std::fs::read_link("/proc/self/ns/user").unwrap();

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_one_sandboxs_until_that_is_gone() {
+    fn a_range_belongs_to_one_sandbox_until_it_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let claims = Claims::new(dir.path().join("ids"));
         let sandboxes: Vec<PathBuf> = (0..40).map(|number| dir.path().join(format!("box{number}"))).collect();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_made_is_nobody_elses() {
+    fn claims_are_exclusive_between_threads() {
         let dir = tempfile::tempdir().unwrap();
         let claims = Claims::new(dir.path());
         let taking = || claims.take().unwrap();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_users_and_given_ranges_are_left_alone() {
+    fn ids_of_users_and_subordinate_ranges_are_not_used() {
         let taken = Taken::parse(
             ["ann:100000:65536\nbroken\nbob:2000224256:1\n"].into_iter(),
             ["root:x:0:0:root:/root:/bin/sh\neve:x:2000300000:100::/:/bin/sh\n"].into_iter(),

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_shown_and_what_gives_access_is_not() {
+    fn programs_are_visible_and_credentials_are_not() {
         let home = home();
         let shown = find(&asked(home.path()), &[], &[]).unwrap();
         let targets: Vec<_> = shown.binds.iter().map(|bind| String::from_utf8_lossy(&bind.target)).collect();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_versions_the_callers_is_found() {
+    fn the_callers_version_is_found() {
         let home = home();
         let node = home.path().join(".nvm/versions/node/v20/bin");
         let search =
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn more_can_be_named_but_not_the_home_nor_kennels_own() {
+    fn extra_toolchains_cannot_be_the_home_or_kennels_directories() {
         let home = home();
         std::os::unix::fs::symlink("..", home.path().join("tools/up")).unwrap();
         let more = ["tools/bin", "tools/up", ".", "..", "/", "missing", "kept"].map(PathBuf::from).to_vec();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_symlink_of_a_writable_mount_leads_to_is_not_shown() {
+    fn symlinks_of_a_writable_mount_are_not_followed() {
         let (home, outside) = (home(), tempfile::tempdir().unwrap());
         let real = home.path().canonicalize().unwrap();
         let link = |name: &str, target: &Path| std::os::unix::fs::symlink(target, real.join(name)).unwrap();

@@ -255,7 +255,7 @@ async fn dns_works_for_users_with_a_resolver_on_the_hosts_loopback() {
 
 /// Rules in the sandbox's own network hold an ordinary user's: by `pasta` it would reach whatever the user reaches.
 #[tokio::test]
-async fn an_ordinary_users_reaches_the_internet_and_not_the_host() {
+async fn an_ordinary_users_sandbox_reaches_the_internet_and_not_the_host() {
     programs::prepare();
     let net = Net::for_users();
     for address in [Net::NEAR, Net::FAR, Net::BESIDE, "169.254.169.254"] {

@@ -79,17 +79,17 @@ async fn attacked_as(spec: SandboxSpec, made_by: Maker) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn no_attack_gets_out() {
+async fn no_escape_succeeds() {
     none_gets_out(&attacked(NetworkMode::None, Maker::Root).await);
 }
 
 #[tokio::test]
-async fn no_attack_gets_out_over_a_bridge() {
+async fn no_escape_over_a_bridge_succeeds() {
     none_gets_out(&attacked(NetworkMode::Bridge, Maker::Root).await);
 }
 
 #[tokio::test]
-async fn no_attack_gets_out_of_an_ordinary_users() {
+async fn no_escape_of_an_ordinary_user_succeeds() {
     none_gets_out(&attacked(NetworkMode::None, Maker::User).await);
 }
 
@@ -122,12 +122,12 @@ async fn only_namespaces_are_made(made_by: Maker) {
 /// The host's network was asked for: sockets that have no file are of the network, and so in reach, unless Landlock knows
 /// of them. Nothing else is.
 #[tokio::test]
-async fn on_the_hosts_network_no_other_attack_gets_out() {
+async fn on_the_hosts_network_no_other_escape_succeeds() {
     at_most_sockets_are_reached(&attacked(NetworkMode::Host, Maker::Root).await);
 }
 
 #[tokio::test]
-async fn on_the_hosts_network_no_other_attack_gets_out_of_an_ordinary_users() {
+async fn on_the_hosts_network_no_other_escape_of_an_ordinary_user_succeeds() {
     at_most_sockets_are_reached(&attacked(NetworkMode::Host, Maker::User).await);
 }
 
@@ -143,7 +143,7 @@ fn at_most_sockets_are_reached(told: &[String]) {
 
 /// Into the terminal of who started it, as if that person had typed it.
 #[tokio::test]
-async fn nothing_is_typed_into_the_callers_terminal() {
+async fn nothing_is_typed_into_the_terminal_of_the_caller() {
     let (home, _net) = (Home::new(), Net::alone());
     programs::compile(programs::ESCAPE, &home.workspace().join("escape"));
     let native: Arc<dyn Provider> = Arc::new(Native::new(home.state(), home.programs()));

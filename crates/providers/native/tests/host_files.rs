@@ -162,7 +162,7 @@ async fn readable(sandbox: &Sandbox, files: &[PathBuf]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_only_root_may_read_is_not_read_inside() {
+async fn files_of_root_cannot_be_read_inside() {
     let (home, _net) = (Home::new(), Net::alone());
     let mut placed = Placed::default();
     let mark = format!("kennel-test-{}", std::process::id());
@@ -218,7 +218,7 @@ fn private_files() -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn files_of_this_machine_that_others_may_not_read_are_not_read_inside() {
+async fn unreadable_host_files_cannot_be_read_inside() {
     let (home, _net) = (Home::new(), Net::alone());
     let mut placed = Placed::default();
     let mut all = private_files();
@@ -237,7 +237,7 @@ async fn files_of_this_machine_that_others_may_not_read_are_not_read_inside() {
 }
 
 #[tokio::test]
-async fn directories_with_data_are_not_shown() {
+async fn directories_with_data_are_not_visible() {
     let (home, _net) = (Home::new(), Net::alone());
     let mut placed = Placed::default();
     let mark = format!("kennel-test-{}", std::process::id());
@@ -259,7 +259,7 @@ async fn directories_with_data_are_not_shown() {
 }
 
 #[tokio::test]
-async fn only_filesystems_of_the_system_are_shown() {
+async fn only_filesystems_of_the_system_are_visible() {
     // In a mount namespace of its own.
     let (home, _net) = (Home::new(), Net::alone());
     let mut placed = Placed::default();

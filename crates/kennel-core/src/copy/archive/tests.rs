@@ -62,7 +62,7 @@ fn sample() -> (Vec<u8>, Vec<Told>) {
 }
 
 #[test]
-fn what_is_packed_is_read() {
+fn packed_archives_can_be_read() {
     let (archive, expected) = sample();
     let found = read(&archive).unwrap();
     assert!(found.iter().all(|(entry, _)| entry.mode == 0o751), "no set-user-id");
@@ -74,7 +74,7 @@ fn what_is_packed_is_read() {
 }
 
 #[test]
-fn every_cut_is_noticed() {
+fn truncated_archives_are_an_error() {
     let (archive, _) = sample();
     let whole = archive.len() - BLOCK;
     for cut in 0..whole {
@@ -110,7 +110,7 @@ fn any_header_is_read_or_refused() {
 }
 
 #[test]
-fn extended_headers_of_posix() {
+fn posix_extended_headers_are_understood() {
     let with = |text: &[u8]| {
         ended(&[
             entry(b"g", EntryType::XGlobalHeader, b"12 comment=x\n", b""),
@@ -151,7 +151,7 @@ fn extended_headers_of_posix() {
 }
 
 #[test]
-fn no_memory_for_what_is_only_claimed() {
+fn a_claimed_size_allocates_no_memory() {
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::GNULongName);
     for size in [EXTENDED + 1, 1 << 40, i64::MAX as u64, u64::MAX] {
@@ -162,7 +162,7 @@ fn no_memory_for_what_is_only_claimed() {
 }
 
 #[test]
-fn what_is_compressed_is_told() {
+fn compressed_archives_are_named_in_the_error() {
     for (start, program) in [(&b"\x1f\x8b\x08"[..], "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh9", "bzip2")] {
         let error = read(start).unwrap_err();
         assert_eq!(error.to_string(), format!("it is compressed with {program}"));

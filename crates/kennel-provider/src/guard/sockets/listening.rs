@@ -116,7 +116,7 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
 
     #[test]
-    fn both_lists_have_those_that_listen_and_no_others() {
+    fn both_sources_list_listening_sockets_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a b.sock");
         let _listener = UnixListener::bind(&path).unwrap();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_no_list() {
+    fn truncated_lists_are_refused() {
         for bytes in [&[1_u8, 0, 0][..], &[200, 0, 0, 0, 20, 0], &[0; 16], &[16, 0, 0, 0, 2, 0, 0, 0]] {
             assert_eq!(read_messages(bytes, &mut Vec::new()), None, "{bytes:?}");
         }

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_told_apart() {
+    fn copy_endpoints_are_parsed() {
         let inside = |id: &str, path: &str| CopyEndpoint::Inside { id: id.into(), path: path.into() };
         let host = |path: &str| CopyEndpoint::Host(path.into());
         for (typed, endpoint) in [

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_nobody_answers() {
+    fn reasons_for_an_unreachable_engine_are_found() {
         let (gone, forbidden) = (Err(Errno::NOENT), Err(Errno::ACCESS));
         let program = Problem::Program(Program::Docker);
         assert_eq!(why(false, gone, false, None), [program.clone(), Problem::DockerService]);

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_installed_at_once_and_first() {
+    fn packages_are_installed_first_and_with_one_command() {
         let problems = [
             Problem::OverlayModule,
             Problem::Program(Program::Pasta),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn docker_is_installed_and_started_where_something_starts_services() {
+    fn docker_is_started_if_there_is_a_service_manager() {
         let problems = [Problem::Program(Program::Docker), Problem::DockerService];
         let started = ["sudo apt-get install -y docker.io", "sudo systemctl start docker"];
         assert_eq!(told(&problems, &DEBIAN), started);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_should_not_do_by_itself_is_only_shown() {
+    fn risky_fixes_are_only_shown() {
         let user = || "ann".to_owned();
         let shown = [
             Problem::DockerGroup { user: user() },
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_can_be_pasted() {
+    fn commands_are_quoted_for_a_shell() {
         let odd = Problem::SubordinateIds { user: "ann; rm -rf 'x'".into(), first: 200_000 };
         assert!(told(&[odd], &DEBIAN)[0].ends_with(r" 'ann; rm -rf '\''x'\'''"));
         assert!(

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_distribution_is_known_by_its_name_or_by_what_it_is_made_of() {
+    fn distributions_are_recognised_by_id_or_id_like() {
         let apt = Some(Manager::Apt { lists: true });
         for (text, manager) in [
             ("PRETTY_NAME=\"Debian GNU/Linux 12\"\nVERSION_ID=\"12\"\nID=debian\n", apt),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_image_has_no_lists() {
+    fn missing_package_lists_are_noticed() {
         let dir = tempfile::tempdir().unwrap();
         assert!(!has_lists(&dir.path().join("missing")));
         std::fs::create_dir(dir.path().join("partial")).unwrap();

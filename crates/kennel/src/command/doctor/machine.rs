@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_refuses_namespaces_is_found_among_the_settings() {
+    fn the_kernel_setting_that_refuses_namespaces_is_found() {
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(refusal(dir.path()), Problem::Other(_)));
         for part in ["kernel", "user"] {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn control_groups_of_both_versions() {
+    fn cgroups_of_both_versions_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let seen = || {
             let check = control_groups(dir.path(), &host(true));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_given_the_ids_of_another() {
+    fn suggested_id_ranges_do_not_overlap() {
         let free = |users: &str, groups: &str| first_free(&[users.to_owned(), groups.to_owned()]);
         assert_eq!(free("", ""), Some(200_000));
         assert_eq!(free("ann:100000:65536\n", ""), Some(200_000));

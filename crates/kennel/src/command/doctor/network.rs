@@ -58,7 +58,7 @@ mod tests {
     use crate::next_step::Hint;
 
     #[test]
-    fn what_is_in_its_way_is_told() {
+    fn obstacles_for_the_bridge_are_reported() {
         let nothing = Bridge {
             nft: None,
             range: None,

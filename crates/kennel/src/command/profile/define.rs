@@ -3,7 +3,7 @@
 use super::profiles;
 use crate::completion;
 use crate::next_step::Hint;
-use crate::options::{Patience, SandboxOptions};
+use crate::options::{TimeLimit, SandboxOptions};
 use crate::output::print;
 use crate::{environment, report, terminal};
 use kennel_config::{SandboxOverrides, Time};
@@ -42,13 +42,13 @@ struct ProfileOptions {
     keep_alive: Option<bool>,
     /// Stop the sandbox after this time without a command, for example 30m
     #[arg(long, value_name = "TIME")]
-    idle_timeout: Option<Patience>,
+    idle_timeout: Option<TimeLimit>,
     /// Pause the sandbox after this time without a command, while `kennel serve` runs, for example 1m
     #[arg(long, value_name = "TIME")]
-    idle_pause: Option<Patience>,
+    idle_pause: Option<TimeLimit>,
     /// Time limit of one command, for example 10m
     #[arg(long, value_name = "TIME")]
-    command_timeout: Option<Patience>,
+    command_timeout: Option<TimeLimit>,
     /// Use the image's own command as the main process
     #[arg(long, conflicts_with = "command")]
     image_command: bool,
@@ -66,10 +66,10 @@ impl ProfileOptions {
             return Err(Error::new(ErrorCode::InvalidConfig, "--name: a profile's sandbox is named after the profile")
                 .hint("leave out --name"));
         }
-        let time = |patience: Option<Patience>, flag: &str| match patience {
+        let time = |limit: Option<TimeLimit>, flag: &str| match limit {
             None => Ok(None),
-            Some(Patience(Some(time))) => Ok(Some(Time(time))),
-            Some(Patience(None)) => Err(Error::new(ErrorCode::InvalidConfig, format!("{flag}: expected a time"))
+            Some(TimeLimit(Some(time))) => Ok(Some(Time(time))),
+            Some(TimeLimit(None)) => Err(Error::new(ErrorCode::InvalidConfig, format!("{flag}: expected a time"))
                 .hint(format!("leave out {flag}"))),
         };
         let provider = engine.named().map(|named| match named {

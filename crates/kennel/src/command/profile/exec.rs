@@ -6,7 +6,7 @@ use crate::command::exec::InSandbox;
 use crate::completion;
 use crate::interact::Ending;
 use crate::lifecycle::Deadline;
-use crate::options::{ExecOptions, Patience, ProgramOptions};
+use crate::options::{ExecOptions, TimeLimit, ProgramOptions};
 use crate::result::{CommandReport, Phase};
 use kennel_core::{Result, Sandbox};
 use kennel_engine::Engine;
@@ -65,7 +65,7 @@ pub(crate) struct InProfile<'a> {
     pub(crate) program: &'a ProgramOptions,
     /// The specification without the program and the time limit.
     pub(crate) spec: ExecSpec,
-    pub(crate) timeout: Option<Patience>,
+    pub(crate) timeout: Option<TimeLimit>,
     pub(crate) json: bool,
     /// How this command was called, for hints.
     pub(crate) how: &'a str,
@@ -102,7 +102,7 @@ impl InProfile<'_> {
             spec.cwd = profiles.directory_inside(&profile, &sandbox)?;
         }
         spec.timeout = match self.timeout {
-            Some(Patience(limit)) => limit,
+            Some(TimeLimit(limit)) => limit,
             None => command_limit(&profile.overrides).or_else(|| {
                 let settings = profiles.settings();
                 settings.said("sandbox.commandTimeout", settings.sandbox.command_timeout.0)

@@ -6,7 +6,7 @@ use crate::command::exec::InSandbox;
 use crate::interact::Ending;
 use crate::lifecycle::Deadline;
 use crate::next_step::Hint;
-use crate::options::{ExecOptions, Patience, ProgramOptions};
+use crate::options::{ExecOptions, TimeLimit, ProgramOptions};
 use crate::output::{print, print_json};
 use crate::progress::while_waiting;
 use crate::report;
@@ -116,7 +116,7 @@ pub(super) struct Stop {
     id: String,
     /// Grace period before processes are killed [default: 10s]
     #[arg(short, long, value_name = "TIME")]
-    timeout: Option<Patience>,
+    timeout: Option<TimeLimit>,
     /// Print the session as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -124,7 +124,7 @@ pub(super) struct Stop {
 
 impl Stop {
     pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
-        let grace = self.timeout.map_or(STOP_GRACE, |Patience(limit)| limit.unwrap_or_default());
+        let grace = self.timeout.map_or(STOP_GRACE, |TimeLimit(limit)| limit.unwrap_or_default());
         let sessions = sessions(engine).await?;
         let session = while_waiting("stopping the session", sessions.stop(&self.id, grace)).await?;
         Ok(print_session(&session, self.json))

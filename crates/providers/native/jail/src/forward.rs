@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_arrive_whole_in_both_directions_and_ends_are_passed_on() {
+    fn bytes_and_ends_are_passed_on_in_both_directions() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         // Nobody listens at the first address, so it refuses connections.
         let refusing = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -431,14 +431,14 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_listens_the_connection_ends() {
+    fn a_connection_to_a_closed_port_is_closed() {
         let refusing = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut client = TcpStream::connect(exchange(false, &[refusing])).unwrap();
         assert!(!matches!(client.read(&mut [0]), Ok(1..)));
     }
 
     #[test]
-    fn more_connections_than_there_is_room_for_wait_their_turn() {
+    fn connections_above_the_limit_wait() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let place = exchange(false, &[server.local_addr().unwrap()]);
         std::thread::spawn(move || {
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_come_back_to_whoever_sent_them() {
+    fn datagram_replies_return_to_their_sender() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let place = exchange(true, &[server.local_addr().unwrap()]);
         let clients = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());

@@ -151,7 +151,7 @@ mod tests {
     /// Runs as an ordinary user, in a private network namespace. This process stays that user, so each test needs its
     /// own process.
     #[test]
-    fn it_gives_a_way_out_and_goes() {
+    fn pasta_connects_the_namespace_and_ends_with_it() {
         assert!(rustix::process::geteuid().is_root(), "only root can become another user");
         sys::move_into(libc::CLONE_NEWNET | libc::CLONE_NEWNS).unwrap();
         must("mount --make-rprivate /");

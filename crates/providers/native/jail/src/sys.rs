@@ -306,7 +306,7 @@ mod tests {
     const HERE: u32 = 0xc000_00b7;
 
     #[test]
-    fn the_filter_says_what_the_list_says() {
+    fn the_filter_allows_what_the_list_allows() {
         let allowed: HashSet<i64> = calls(ALLOWED).map(|call| call.number).collect();
         let conditional: HashSet<i64> = allowed_if().iter().map(|rule| rule.call.number).collect();
         for number in 0..2000 {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_count() {
+    fn calls_are_filtered_by_their_arguments() {
         let ask = |number: i64, argument: usize, value: u64| {
             let mut arguments = [0; 6];
             arguments[argument] = value as u32;

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rules_are_about_our_interfaces_and_chains() {
+    fn the_rules_name_only_our_interfaces_and_chains() {
         assert!(RULES.contains(&format!("-I {USERS} 1 -j {OURS}\n")) && RULES.contains(&format!(":{OURS} ")));
         assert_eq!(RULES.matches(&format!("{}+", kennel_jail::PREFIX)).count(), 4);
     }

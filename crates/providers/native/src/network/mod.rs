@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_found_just_now_is_not_looked_up_again() {
+    async fn recent_results_are_reused() {
         let range = Ipv4Addr::new(10, 0, 0, 0);
         let found = |when| BridgeProbe(Mutex::new(Some((when, range))));
         let fresh = found(Instant::now());

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_in_reach_are_asked_directly() {
+    fn reachable_nameservers_are_used_directly() {
         let text = "# made by hand\nnameserver 10.0.0.1\nnameserver fd00::1\nnameserver 127.0.0.1\nsearch example.net\noptions edns0\n";
         let (lines, forwarded) = lines_and_forwarded(text, "");
         assert_eq!(lines, ["nameserver 10.0.0.1", "search example.net", "options edns0"]);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn of_systemd_resolved_those_are_asked_whom_it_asks() {
+    fn upstreams_of_systemd_resolved_are_used() {
         let (lines, forwarded) = lines_and_forwarded(
             "nameserver 127.0.0.53\noptions edns0\nsearch lan\n",
             "nameserver 10.0.0.1\nnameserver 10.0.0.2\n",
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_that_only_the_host_can_ask_are_passed_on() {
+    fn queries_for_the_hosts_nameservers_are_forwarded() {
         for (text, servers) in [
             ("nameserver 127.0.0.1\n", &["127.0.0.1:53"][..]),
             ("", &["127.0.0.1:53"]),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_three_are_never_asked() {
+    fn at_most_three_nameservers_are_used() {
         let text: String = ["nameserver 127.0.1.1"; 9].join("\n");
         assert_eq!(lines_and_forwarded(&text, "").1.len(), 3);
     }

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn garbage_is_no_attribute_and_no_message() {
+    fn malformed_attributes_and_messages_are_ignored() {
         for bytes in [&[][..], &[1], &[4, 0, 1, 0], &[0, 0, 0, 0], &[255, 255, 1, 0, 7], &[3, 0, 1, 0, 0, 0, 0, 0]] {
             let found = Attributes(bytes.to_vec());
             assert!(found.attribute(9).is_none());

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_that_leads_elsewhere_is_taken() {
+    fn a_routed_range_is_not_used() {
         let table = |lines: &str| format!("Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\n{lines}");
         let range = Ipv4Addr::new(10, 207, 0, 0);
         let line = |dev: &str, to: &str, mask: &str| {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_comment_says_which_rules_these_are() {
+    fn the_comment_identifies_the_rules() {
         let text = text(RANGES[1], true);
         let comment = text.lines().find_map(|line| line.trim().strip_prefix("comment ")).unwrap();
         assert_eq!(read(comment), Some(Rules { range: RANGES[1] }));

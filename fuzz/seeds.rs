@@ -3,7 +3,7 @@
 
 use kennel_proto::{
     Body, Channel, Entry, ExitReport, Failure, FailureKind, Features, FileKind, Frame, Hello, IdleReport,
-    ListenItem, Outcome, OutputOffsets, Place, ProcessInfo, Reply, Request, Size, Spawn, Stat, StatsReport, Target,
+    ListenItem, Outcome, OutputOffsets, ListenAddress, ProcessInfo, Reply, Request, Size, Spawn, Stat, StatsReport, Target,
     Welcome, encode, sparse,
 };
 use std::path::Path;
@@ -55,12 +55,12 @@ fn main() {
             }))),
         ]),
         ("listen", vec![
-            frame(1, Body::Open(Box::new(Request::Listen { place: Place::Tcp { port: 80 }, user: None }))),
+            frame(1, Body::Open(Box::new(Request::Listen { address: ListenAddress::Tcp { port: 80 }, user: None }))),
             frame(2, Body::Open(Box::new(Request::Listen {
-                place: Place::Unix { path: b"/s".to_vec().into(), mode: 0o600 },
+                address: ListenAddress::Unix { path: b"/s".to_vec().into(), mode: 0o600 },
                 user: None,
             }))),
-            frame(3, Body::Open(Box::new(Request::Listen { place: Place::Udp { port: 53 }, user: None }))),
+            frame(3, Body::Open(Box::new(Request::Listen { address: ListenAddress::Udp { port: 53 }, user: None }))),
             frame(3, Body::Data { channel: Channel::Stdin, offset: 0, bytes: datagram() }),
             frame(4, Body::Open(Box::new(Request::Accept { connection: 5 }))),
         ]),

@@ -32,7 +32,7 @@ const GROUPS: &[Group] = &[
     Group { name: "cold run", measure: cold::light },
     Group { name: "cold run with bridge", measure: cold::bridge },
     Group { name: "cold run as a user", measure: cold::user },
-    Group { name: "cold run beside engines", measure: cold::heavy },
+    Group { name: "cold run compared with engines", measure: cold::heavy },
     Group { name: "help", measure: cold::help },
     Group { name: "settings", measure: cold::settings },
     Group { name: "native exec", measure: exec::native },

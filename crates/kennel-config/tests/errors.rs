@@ -183,7 +183,7 @@ fn a_file_with_an_unrelated_key_of_the_same_name() {
         let loaded = home.try_load().unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!((loaded.warnings, loaded.unused), (Vec::new(), Vec::new()), "{text}");
     }
-    // With a key of ours beside others it is ours for whoever uses the section, and for nobody else.
+    // With one of our keys among others, it is an error for commands that use the section, and for no others.
     home.write("project/config.yaml", "agent:\n  command: run\n  port: 8126\n");
     home.try_load().unwrap_err();
     let loaded = home.try_load_without(&["agent"], "project").unwrap();

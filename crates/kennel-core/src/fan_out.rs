@@ -161,7 +161,7 @@ struct State {
     start: [u64; 2],
     /// The offset after the last stored byte, per channel.
     end: [u64; 2],
-    subscribers: BTreeMap<u64, Place>,
+    subscribers: BTreeMap<u64, Cursor>,
     last_subscriber: u64,
     /// How the command ended, or why its output cannot be read any more. Each subscriber gets its own error.
     result: Option<std::result::Result<ExitStatus, Closed>>,
@@ -173,8 +173,8 @@ struct Stored {
     bytes: Arc<[u8]>,
 }
 
-/// Where a subscriber is.
-struct Place {
+/// The position of a subscriber.
+struct Cursor {
     next: u64,
     lag: Lag,
 }
@@ -230,7 +230,7 @@ impl FanOut {
         }
         state.last_subscriber += 1;
         let (number, next) = (state.last_subscriber, state.first);
-        state.subscribers.insert(number, Place { next, lag });
+        state.subscribers.insert(number, Cursor { next, lag });
         drop(state);
         // It may have waited for the first subscriber.
         self.reader.shared.read.notify_one();
@@ -316,7 +316,7 @@ impl State {
     /// Removes the oldest pieces until there is room. Returns false if someone still needs them.
     fn make_room(&mut self, bytes: usize) -> bool {
         while self.size + bytes > self.options.history {
-            let needed = |place: &Place| place.lag == Lag::Wait && place.next <= self.first;
+            let needed = |cursor: &Cursor| cursor.lag == Lag::Wait && cursor.next <= self.first;
             let held = self.options.hold && self.subscribers.is_empty();
             if held || self.subscribers.values().any(needed) {
                 return false;
@@ -373,8 +373,8 @@ impl Subscriber {
                 break;
             }
         }
-        if let Some(place) = state.subscribers.get_mut(&self.number) {
-            place.next = self.next;
+        if let Some(cursor) = state.subscribers.get_mut(&self.number) {
+            cursor.next = self.next;
         }
         found.or_else(|| {
             state.result.as_ref().map(|result| match result {

@@ -277,7 +277,7 @@ mod tests {
     use std::io::Read;
     use std::os::unix::fs::symlink;
 
-    /// A workspace with symlinks out of it and within it, beside a directory that is not to be reached.
+    /// Creates a workspace with symlinks within it and out of it, and a directory that must not be reached.
     fn tree() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();

@@ -3,7 +3,7 @@
 use crate::files::{Items, ready};
 use crate::keeper::{Keeper, KeeperStream};
 use crate::{Error, Result, SandboxStream, printable};
-use kennel_proto::{Channel, Features, ListenItem, Place, Reply, Request, caps};
+use kennel_proto::{Channel, Features, ListenAddress, ListenItem, Reply, Request, caps};
 use kennel_types::{ErrorCode, IsolationLayer, LimitReason};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -79,25 +79,25 @@ impl Keeper {
     /// Listens inside. The caller checks that this is not the host itself; [`Sandbox::listen`](crate::Sandbox::listen)
     /// does.
     pub async fn listen_inside(&self, at: &ListenAt, user: Option<&str>) -> Result<Listener> {
-        let place = match at {
-            ListenAt::Tcp(port) => Place::Tcp { port: *port },
-            ListenAt::Unix { path, mode } => Place::Unix { path: path.clone().into(), mode: *mode },
+        let address = match at {
+            ListenAt::Tcp(port) => ListenAddress::Tcp { port: *port },
+            ListenAt::Unix { path, mode } => ListenAddress::Unix { path: path.clone().into(), mode: *mode },
         };
-        let (stream, port, _) = self.listen(place, user, &at.to_string()).await?;
+        let (stream, port, _) = self.listen(address, user, &at.to_string()).await?;
         Ok(Listener { keeper: self.clone(), items: Items::new(stream), port, accepting: None })
     }
 
     /// Receives the datagrams that arrive at a UDP port on loopback inside. The caller checks that this is not the host
     /// itself; [`Sandbox::listen_datagrams`](crate::Sandbox::listen_datagrams) does.
     pub async fn listen_datagrams(&self, port: u16) -> Result<Datagrams> {
-        let (stream, port, window) = self.listen(Place::Udp { port }, None, &format!("UDP port {port}")).await?;
+        let (stream, port, window) = self.listen(ListenAddress::Udp { port }, None, &format!("UDP port {port}")).await?;
         let replies = Replies { stream: Arc::new(stream.sender()), window, sent: Arc::default() };
         Ok(Datagrams { items: Items::new(stream), port, replies })
     }
 
-    async fn listen(&self, place: Place, user: Option<&str>, what: &str) -> Result<(KeeperStream, u16, u64)> {
+    async fn listen(&self, address: ListenAddress, user: Option<&str>, what: &str) -> Result<(KeeperStream, u16, u64)> {
         self.require(Features::LISTEN, &format!("listen on {what} inside")).await?;
-        let stream = self.open(Request::Listen { place, user: user.map(Into::into) })?;
+        let stream = self.open(Request::Listen { address, user: user.map(Into::into) })?;
         match stream.reply().await? {
             Reply::Listening { port, stdin_window } => Ok((stream, port, stdin_window.min(caps::WINDOW))),
             _ => Err(broken("it does not say that it listens")),

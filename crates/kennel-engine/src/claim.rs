@@ -28,8 +28,8 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// The claims of the store in this file.
-    pub(crate) fn of(store: &Path) -> Self {
+    /// Returns the claims of the store in this file.
+    pub(crate) fn for_store(store: &Path) -> Self {
         let mut dir = store.as_os_str().to_owned();
         dir.push(".claims");
         Self { dir: dir.into() }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_claim_is_exclusive_and_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
-        let claims = Claims::of(&dir.path().join("kennel.db"));
+        let claims = Claims::for_store(&dir.path().join("kennel.db"));
         let (one, two) = (SessionId::new("one").unwrap(), SessionId::new("two").unwrap());
         let claim = claims.try_take(&one).unwrap().expect("it is free");
         assert!(claims.try_take(&one).unwrap().is_none(), "it is taken");
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn many_threads_never_hold_it_at_once() {
         let dir = tempfile::tempdir().unwrap();
-        let claims = Claims::of(&dir.path().join("kennel.db"));
+        let claims = Claims::for_store(&dir.path().join("kennel.db"));
         let id = SessionId::new("one").unwrap();
         let holders = std::sync::atomic::AtomicUsize::new(0);
         std::thread::scope(|scope| {

@@ -229,14 +229,14 @@ impl Engine {
                     name_prefix,
                 };
                 let docker = Docker::new(options, self.endpoint(kind)?.dialer()?).with_logins(self.caller.logins());
-                Arc::new(docker.hiding(directories.all()).beside_engines(endpoint::sockets(&self.caller)))
+                Arc::new(docker.hiding(directories.all()).hiding_sockets(endpoint::sockets(&self.caller)))
             }
         })
     }
 
     fn make_native(&self, directories: &Directories, pull: PullOptions) -> kennel_native::Native {
         let native = kennel_native::Native::new(directories.provider_state("native"), directories.programs());
-        let native = native.hiding(directories.all()).beside_engines(endpoint::sockets(&self.caller));
+        let native = native.hiding(directories.all()).hiding_sockets(endpoint::sockets(&self.caller));
         match kennel_image::Store::open(directories.images()) {
             Ok(store) => native.with_images(store, pull),
             // The store may belong to another user. That is an error only if an image is requested.

@@ -1,9 +1,8 @@
 //! The resident process: what must go on while no command runs.
 //!
 //! There is at most one resident process for each state directory. It pauses and stops idle sandboxes, and numbers the
-//! events of all providers. Any number of other
-//! processes use the engine beside it, and plain commands need none. It wakes up only when something happens: an event of a
-//! provider, or the end of an idle time.
+//! events of all providers. It wakes up only when something happens: an event of a provider, or the end of an idle
+//! time. Any number of other processes can use the engine at the same time. Plain commands need no resident process.
 
 mod idle;
 mod lock;

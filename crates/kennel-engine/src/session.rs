@@ -25,7 +25,8 @@ impl SessionId {
         SandboxId::new(text).map(Self).map_err(|_| no_session(text))
     }
 
-    pub(crate) fn of(id: SandboxId) -> Self {
+    /// Wraps an id that was already checked.
+    pub(crate) fn from_valid(id: SandboxId) -> Self {
         Self(id)
     }
 

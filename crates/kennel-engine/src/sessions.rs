@@ -56,7 +56,7 @@ impl Sessions {
         failpoints: &Failpoints,
     ) -> Self {
         Self {
-            claims: Claims::of(store.path()),
+            claims: Claims::for_store(store.path()),
             store: store.with_failpoints(failpoints.clone()),
             providers: providers.into_iter().map(|provider| provider as Arc<dyn Provider>).collect(),
         }

@@ -83,7 +83,7 @@ impl Steps {
 
     /// Notes the idle times of a sandbox that will be created, if it is to be paused.
     fn note_idle_times(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<()> {
-        let (Some(idle), Some(times)) = (&self.idle, IdleTimes::of(spec)) else { return Ok(()) };
+        let (Some(idle), Some(times)) = (&self.idle, IdleTimes::from_spec(spec)) else { return Ok(()) };
         if self.provider.mode().pause != Support::Given {
             return Err(Error::unsupported(self.name(), "pausing idle sandboxes")
                 .suggest(NextStep::ExplainFeature { feature: Feature::Pause }));

@@ -43,7 +43,7 @@ struct Shared {
 impl Store {
     /// Opens the store in a file, and creates it if it does not exist. The file is readable by its owner only.
     ///
-    /// A store of an older version is migrated. Three errors are special, and [`StoreProblem::of`] tells them apart:
+    /// A store of an older version is migrated. Three errors are special, and [`StoreProblem::from_error`] tells them apart:
     /// a store of a newer version is refused; a damaged one is moved aside, and the next call creates a new one; one
     /// that stays locked is a timeout.
     pub async fn open(path: impl Into<PathBuf>) -> Result<Self> {
@@ -119,7 +119,7 @@ impl Store {
     }
 
     fn notice(&self, error: &Error) {
-        if StoreProblem::of(error) == Some(&StoreProblem::Damaged) {
+        if StoreProblem::from_error(error) == Some(&StoreProblem::Damaged) {
             open::mark_damaged(&self.shared.path);
         }
     }

@@ -57,10 +57,10 @@ impl Operation {
     }
 }
 
-/// What the killed process is told.
+/// The instructions for the process that is killed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Told {
-    place: Place,
+struct Instructions {
+    paths: Paths,
     operation: Operation,
     /// The step at which it is killed.
     kill_at: Option<usize>,
@@ -68,13 +68,13 @@ struct Told {
 
 /// Where sandboxes and store are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Place {
+struct Paths {
     sandboxes: Sandboxes,
     store: PathBuf,
     workspaces: PathBuf,
 }
 
-impl Place {
+impl Paths {
     fn new(home: &Home, engine: Option<kill::ContainerEngine>) -> Self {
         Self {
             sandboxes: Sandboxes::new(home, engine),
@@ -120,20 +120,20 @@ impl Place {
 #[test]
 #[ignore = "the tests of this file start it, and kill it"]
 fn killed() {
-    let told: Told = kill::told();
+    let instructions: Instructions = kill::instructions();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let failpoints = Failpoints::kill_at(told.kill_at);
-        let sessions = told.place.sessions(&failpoints).await;
-        match told.operation {
+        let failpoints = Failpoints::kill_at(instructions.kill_at);
+        let sessions = instructions.paths.sessions(&failpoints).await;
+        match instructions.operation {
             Operation::Open | Operation::OpenWithWorkspace => {
-                sessions.open(told.place.request(told.operation)).await.map(drop).unwrap();
+                sessions.open(instructions.paths.request(instructions.operation)).await.map(drop).unwrap();
             }
-            Operation::Start => drop(sessions.start(&told.place.name()).await.unwrap()),
+            Operation::Start => drop(sessions.start(&instructions.paths.name()).await.unwrap()),
             Operation::Stop | Operation::StopAndRemoveSandbox => {
-                drop(sessions.stop(&told.place.name(), STOP_GRACE).await.unwrap());
+                drop(sessions.stop(&instructions.paths.name(), STOP_GRACE).await.unwrap());
             }
-            Operation::Remove => sessions.remove(&told.place.name(), FORCE).await.unwrap(),
+            Operation::Remove => sessions.remove(&instructions.paths.name(), FORCE).await.unwrap(),
             Operation::ReconcileOpen | Operation::ReconcileRemove => {
                 let plan = sessions.plan().await.unwrap();
                 assert_eq!(plan.actions.len(), 1, "{plan:?}");
@@ -142,49 +142,49 @@ fn killed() {
                 }
             }
         }
-        told.place.sandboxes.write_steps(&failpoints);
+        instructions.paths.sandboxes.write_steps(&failpoints);
     });
 }
 
 /// Runs an operation in a process of its own. Returns whether it was killed.
-fn run(place: &Place, operation: Operation, kill_at: Option<usize>) -> bool {
-    kill::run(&Told { place: place.clone(), operation, kill_at })
+fn run(paths: &Paths, operation: Operation, kill_at: Option<usize>) -> bool {
+    kill::run(&Instructions { paths: paths.clone(), operation, kill_at })
 }
 
 /// The steps of an operation, from a run that is not killed.
-fn steps(place: &Place, operation: Operation) -> Vec<String> {
-    assert!(!run(place, operation, None));
-    place.sandboxes.read_steps()
+fn steps(paths: &Paths, operation: Operation) -> Vec<String> {
+    assert!(!run(paths, operation, None));
+    paths.sandboxes.read_steps()
 }
 
-/// Brings a new place to the state in which the operation starts. Nothing here is killed but what is to be reconciled.
-async fn prepare(place: &Place, operation: Operation) -> Option<SessionSummary> {
-    let sessions = place.sessions(&Failpoints::default()).await;
+/// Brings new directories to the state in which the operation starts. A process is killed here only to leave something for reconciliation.
+async fn prepare(paths: &Paths, operation: Operation) -> Option<SessionSummary> {
+    let sessions = paths.sessions(&Failpoints::default()).await;
     match operation {
         Operation::Open | Operation::OpenWithWorkspace => return None,
         Operation::Start => {
-            sessions.open(place.request(operation)).await.unwrap();
-            sessions.stop(&place.name(), STOP_GRACE).await.unwrap();
+            sessions.open(paths.request(operation)).await.unwrap();
+            sessions.stop(&paths.name(), STOP_GRACE).await.unwrap();
         }
         Operation::Stop | Operation::StopAndRemoveSandbox | Operation::Remove => {
-            sessions.open(place.request(operation)).await.unwrap();
+            sessions.open(paths.request(operation)).await.unwrap();
         }
         // The steps of an opening are: two of the store, two of `create`, and so on.
         Operation::ReconcileOpen => {
-            let pull = if place.sandboxes.image().is_some() { 2 } else { 0 };
-            assert!(run(place, Operation::Open, Some(3 + pull)), "killed after `create`");
+            let pull = if paths.sandboxes.image().is_some() { 2 } else { 0 };
+            assert!(run(paths, Operation::Open, Some(3 + pull)), "killed after `create`");
         }
         Operation::ReconcileRemove => {
-            sessions.open(place.request(operation)).await.unwrap();
-            assert!(run(place, Operation::Remove, Some(2)), "killed before `remove`");
+            sessions.open(paths.request(operation)).await.unwrap();
+            assert!(run(paths, Operation::Remove, Some(2)), "killed before `remove`");
         }
     }
-    Some(sessions.show(&place.name()).await.unwrap().summary)
+    Some(sessions.show(&paths.name()).await.unwrap().summary)
 }
 
 /// Reconciles as a later process would, and checks that one pass is enough.
-async fn reconcile(place: &Place) -> Sessions {
-    let sessions = place.sessions(&Failpoints::default()).await;
+async fn reconcile(paths: &Paths) -> Sessions {
+    let sessions = paths.sessions(&Failpoints::default()).await;
     let plan = sessions.plan().await.unwrap();
     assert_eq!((&plan.foreign[..], &plan.unlisted[..]), (&[][..], &[][..]));
     for applied in sessions.apply(&plan).await.unwrap() {
@@ -195,9 +195,9 @@ async fn reconcile(place: &Place) -> Sessions {
 }
 
 /// Compares the provider with the store.
-async fn compare(place: &Place, sessions: &Sessions, operation: Operation, before: Option<&SessionSummary>) {
+async fn compare(paths: &Paths, sessions: &Sessions, operation: Operation, before: Option<&SessionSummary>) {
     check_history(sessions).await;
-    let sandboxes = place.provider().list().await.unwrap();
+    let sandboxes = paths.provider().list().await.unwrap();
     let all = sessions.list(&SessionFilter::default()).await.unwrap();
     assert!(all.len() <= 1 && sandboxes.len() <= 1, "no duplicate: {all:?} {sandboxes:?}");
     let session = all.first();
@@ -228,32 +228,32 @@ async fn compare(place: &Place, sessions: &Sessions, operation: Operation, befor
         assert!(session.state != SessionState::Failed || session.cause == Cause::Interrupted, "{session:?}");
     }
     if operation == Operation::OpenWithWorkspace {
-        let workspaces = std::fs::read_dir(&place.workspaces).map_or(0, Iterator::count);
+        let workspaces = std::fs::read_dir(&paths.workspaces).map_or(0, Iterator::count);
         assert_eq!(workspaces, sandboxes.len(), "no empty directory is left");
     }
-    let claims = place.store.with_extension("db.claims");
+    let claims = paths.store.with_extension("db.claims");
     assert_eq!(std::fs::read_dir(claims).map_or(0, Iterator::count), 0, "no claim is left");
 }
 
 async fn crash_everywhere(engine: Option<kill::ContainerEngine>, operation: Operation) {
     let names = {
         let home = Home::new();
-        let place = Place::new(&home, engine.clone());
-        prepare(&place, operation).await;
-        let names = steps(&place, operation);
-        place.sandboxes.clean_up().await;
+        let paths = Paths::new(&home, engine.clone());
+        prepare(&paths, operation).await;
+        let names = steps(&paths, operation);
+        paths.sandboxes.clean_up().await;
         names
     };
     assert_eq!(names.len(), operation.steps(engine.is_some()), "{names:?}");
     for (index, name) in names.iter().enumerate() {
         let home = Home::new();
-        let place = Place::new(&home, engine.clone());
-        let before = prepare(&place, operation).await;
-        assert!(run(&place, operation, Some(index)), "{operation:?} reaches {name:?}");
-        let sessions = reconcile(&place).await;
-        compare(&place, &sessions, operation, before.as_ref()).await;
+        let paths = Paths::new(&home, engine.clone());
+        let before = prepare(&paths, operation).await;
+        assert!(run(&paths, operation, Some(index)), "{operation:?} reaches {name:?}");
+        let sessions = reconcile(&paths).await;
+        compare(&paths, &sessions, operation, before.as_ref()).await;
         drop(sessions);
-        place.sandboxes.clean_up().await;
+        paths.sandboxes.clean_up().await;
     }
 }
 

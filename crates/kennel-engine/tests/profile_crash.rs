@@ -43,10 +43,10 @@ impl Operation {
     }
 }
 
-/// What the killed process is told.
+/// The instructions for the process that is killed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Told {
-    place: Place,
+struct Instructions {
+    paths: Paths,
     operation: Operation,
     /// The step at which it is killed.
     kill_at: Option<usize>,
@@ -54,13 +54,13 @@ struct Told {
 
 /// Where sandboxes and profiles are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Place {
+struct Paths {
     sandboxes: Sandboxes,
     home: PathBuf,
     workspace: PathBuf,
 }
 
-impl Place {
+impl Paths {
     fn new(home: &Home, engine: Option<kill::ContainerEngine>) -> Self {
         Self { sandboxes: Sandboxes::new(home, engine), home: home.path().to_owned(), workspace: home.workspace() }
     }
@@ -131,25 +131,25 @@ async fn carry_out(engine: &Engine, name: &str, operation: Operation) -> Result<
 #[test]
 #[ignore = "the tests of this file start it, and kill it"]
 fn killed() {
-    let Told { place, operation, kill_at } = kill::told();
+    let Instructions { paths, operation, kill_at } = kill::instructions();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let failpoints = Failpoints::kill_at(kill_at);
-        let engine = place.engine().with_failpoints(failpoints.clone());
-        carry_out(&engine, place.name(), operation).await.unwrap();
-        place.sandboxes.write_steps(&failpoints);
+        let engine = paths.engine().with_failpoints(failpoints.clone());
+        carry_out(&engine, paths.name(), operation).await.unwrap();
+        paths.sandboxes.write_steps(&failpoints);
     });
 }
 
-fn run(place: &Place, operation: Operation, kill_at: Option<usize>) -> bool {
-    kill::run(&Told { place: place.clone(), operation, kill_at })
+fn run(paths: &Paths, operation: Operation, kill_at: Option<usize>) -> bool {
+    kill::run(&Instructions { paths: paths.clone(), operation, kill_at })
 }
 
-/// Brings a new place to the state in which the operation starts. Returns the sandbox, if there is one then.
-async fn prepare(place: &Place, operation: Operation) -> Option<SandboxInfo> {
-    let (engine, name) = (place.engine(), place.name());
+/// Brings new directories to the state in which the operation starts. Returns the sandbox, if there is one then.
+async fn prepare(paths: &Paths, operation: Operation) -> Option<SandboxInfo> {
+    let (engine, name) = (paths.engine(), paths.name());
     let profiles = engine.profiles().unwrap();
-    profiles.create(name, place.overrides()).await.unwrap();
+    profiles.create(name, paths.overrides()).await.unwrap();
     if operation != Operation::FirstStart {
         profiles.start(name, None, &|_| ()).await.unwrap();
     }
@@ -160,16 +160,16 @@ async fn prepare(place: &Place, operation: Operation) -> Option<SandboxInfo> {
         let labels = [(VERSION.to_owned(), "two".to_owned())].into();
         profiles.edit(name, SandboxOverrides { labels, ..SandboxOverrides::default() }).await.unwrap();
     }
-    place.sandbox().await
+    paths.sandbox().await
 }
 
 /// Checks what a kill left, before anything completes it.
-async fn check_interrupted(place: &Place, operation: Operation, before: Option<&SandboxInfo>) {
-    let sandbox = place.sandbox().await;
+async fn check_interrupted(paths: &Paths, operation: Operation, before: Option<&SandboxInfo>) {
+    let sandbox = paths.sandbox().await;
     if operation.keeps_sandbox() {
         assert_eq!(sandbox.as_ref().map(|it| &it.id), before.map(|it| &it.id), "no loss");
     }
-    match place.engine().profiles().unwrap().status(place.name()).await {
+    match paths.engine().profiles().unwrap().status(paths.name()).await {
         Ok(found) => {
             assert_eq!(found.sandbox.as_ref().map(|it| &it.id), sandbox.as_ref().map(|it| &it.id));
             let up = sandbox.is_some_and(|it| it.status.is_up());
@@ -183,20 +183,20 @@ async fn check_interrupted(place: &Place, operation: Operation, before: Option<&
 }
 
 /// Carries out the interrupted operation again, as a user would, and checks its result.
-async fn again(place: &Place, operation: Operation, before: Option<&SandboxInfo>) {
-    let engine = place.engine();
-    match carry_out(&engine, place.name(), operation).await {
+async fn again(paths: &Paths, operation: Operation, before: Option<&SandboxInfo>) {
+    let engine = paths.engine();
+    match carry_out(&engine, paths.name(), operation).await {
         Err(error) if operation == Operation::Delete && error.code() == ErrorCode::NotFound => {}
         done => done.unwrap(),
     }
-    let sandbox = place.sandbox().await;
+    let sandbox = paths.sandbox().await;
     if operation == Operation::Delete {
-        assert_eq!((sandbox, place.files()), (None, Vec::new()));
+        assert_eq!((sandbox, paths.files()), (None, Vec::new()));
         return;
     }
     let sandbox = sandbox.expect("no loss");
-    let file = format!("{}.json", place.name());
-    assert_eq!(place.files(), [file]);
+    let file = format!("{}.json", paths.name());
+    assert_eq!(paths.files(), [file]);
     assert_eq!(sandbox.status.is_up(), operation != Operation::Stop, "{sandbox:?}");
     let version = if operation == Operation::RestartChanged { "two" } else { "one" };
     assert_eq!(sandbox.labels.get(VERSION).map(String::as_str), Some(version));
@@ -204,7 +204,7 @@ async fn again(place: &Place, operation: Operation, before: Option<&SandboxInfo>
         assert_eq!(Some(&sandbox.id), before.map(|it| &it.id));
     }
     // The next use finds this sandbox, and not another one.
-    let started = engine.profiles().unwrap().start(place.name(), None, &|_| ()).await.unwrap();
+    let started = engine.profiles().unwrap().start(paths.name(), None, &|_| ()).await.unwrap();
     assert_eq!((started.created, started.profile_changed), (false, false));
     assert_eq!(started.sandbox.info().id, sandbox.id);
 }
@@ -212,23 +212,23 @@ async fn again(place: &Place, operation: Operation, before: Option<&SandboxInfo>
 async fn crash_everywhere(engine: Option<kill::ContainerEngine>, operation: Operation) {
     let names = {
         let home = Home::new();
-        let place = Place::new(&home, engine.clone());
-        prepare(&place, operation).await;
-        assert!(!run(&place, operation, None));
-        place.sandboxes.clean_up().await;
-        place.sandboxes.read_steps()
+        let paths = Paths::new(&home, engine.clone());
+        prepare(&paths, operation).await;
+        assert!(!run(&paths, operation, None));
+        paths.sandboxes.clean_up().await;
+        paths.sandboxes.read_steps()
     };
     assert!(names.len() >= 4, "{names:?}");
     for (index, name) in names.iter().enumerate() {
         // After the kill, the user tries again, or gives the profile up.
         for next in [operation, Operation::Delete] {
             let home = Home::new();
-            let place = Place::new(&home, engine.clone());
-            let before = prepare(&place, operation).await;
-            assert!(run(&place, operation, Some(index)), "{operation:?} reaches {name:?}");
-            check_interrupted(&place, operation, before.as_ref()).await;
-            again(&place, next, before.as_ref()).await;
-            place.sandboxes.clean_up().await;
+            let paths = Paths::new(&home, engine.clone());
+            let before = prepare(&paths, operation).await;
+            assert!(run(&paths, operation, Some(index)), "{operation:?} reaches {name:?}");
+            check_interrupted(&paths, operation, before.as_ref()).await;
+            again(&paths, next, before.as_ref()).await;
+            paths.sandboxes.clean_up().await;
             if operation == Operation::Delete {
                 break;
             }

@@ -20,7 +20,7 @@ fn raw(path: &Path) -> rusqlite::Connection {
 
 async fn problem(path: &Path) -> (kennel_core::Error, StoreProblem) {
     let error = Store::open(path).await.err().expect("it is refused");
-    let problem = StoreProblem::of(&error).expect("it is about the store").clone();
+    let problem = StoreProblem::from_error(&error).expect("it is about the store").clone();
     (error, problem)
 }
 
@@ -123,7 +123,7 @@ async fn damage_to_a_large_store_is_found_and_nothing_is_removed_because_of_it()
 
     let sessions = Sessions::new(Store::open(&path).await.unwrap(), vec![Arc::new(mock.clone()) as Arc<dyn Provider>]);
     let error = sessions.plan().await.unwrap_err();
-    assert_eq!(StoreProblem::of(&error), Some(&StoreProblem::Damaged), "{error}");
+    assert_eq!(StoreProblem::from_error(&error), Some(&StoreProblem::Damaged), "{error}");
     drop(sessions);
     assert_eq!(mock.list().await.unwrap().len(), 1);
     let (error, found) = problem(&path).await;
@@ -152,7 +152,7 @@ async fn a_full_disk_loses_nothing() {
         assert!(opened.len() < 10_000, "the disk never fills");
     };
     assert_eq!((error.code(), error.reason()), (ErrorCode::LimitExceeded, Some(LimitReason::OutOfDisk)), "{error}");
-    assert_eq!(StoreProblem::of(&error), Some(&StoreProblem::Full), "{error}");
+    assert_eq!(StoreProblem::from_error(&error), Some(&StoreProblem::Full), "{error}");
     assert!(opened.len() > 10, "{}", opened.len());
     for id in &opened {
         assert_eq!(sessions.show(id.as_str()).await.unwrap().summary.state, SessionState::Running);
@@ -197,10 +197,10 @@ async fn a_locked_store_is_a_timeout_that_loses_nothing() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let before = bench.mock.list().await.unwrap();
     let error = sessions.open(request()).await.unwrap_err();
-    assert_eq!((error.code(), StoreProblem::of(&error)), (ErrorCode::Timeout, Some(&StoreProblem::Locked)), "{error}");
+    assert_eq!((error.code(), StoreProblem::from_error(&error)), (ErrorCode::Timeout, Some(&StoreProblem::Locked)), "{error}");
     assert!(error.retryable());
     let error = sessions.stop(id.as_str(), Duration::ZERO).await.unwrap_err();
-    assert_eq!(StoreProblem::of(&error), Some(&StoreProblem::Locked), "{error}");
+    assert_eq!(StoreProblem::from_error(&error), Some(&StoreProblem::Locked), "{error}");
     assert_eq!(bench.mock.list().await.unwrap(), before, "nothing was made or stopped without a record");
     assert_eq!(sessions.show(id.as_str()).await.unwrap().summary.state, SessionState::Running, "it can be read");
     other.execute_batch("ROLLBACK").unwrap();

@@ -15,7 +15,7 @@ pub struct Digest([u8; 32]);
 
 impl Digest {
     /// Computes the digest of these bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn compute(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn displayed_digests_can_be_parsed() {
-        let digest = Digest::of(b"");
+        let digest = Digest::compute(b"");
         assert_eq!(digest.to_string(), EMPTY);
         assert_eq!(EMPTY.parse::<Digest>().unwrap(), digest);
         assert_eq!(digest.short(), "e3b0c44298fc");

@@ -178,7 +178,7 @@ async fn find(registry: &Registry, reference: &Reference) -> Result<(Digest, Ima
             return Err(unsound("the index refers to another index: expected a manifest"));
         }
     }
-    Ok((Digest::of(&text), parse("the manifest", &text)?))
+    Ok((Digest::compute(&text), parse("the manifest", &text)?))
 }
 
 /// Layers by the digest of their download, with their diff id and download size.

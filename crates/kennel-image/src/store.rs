@@ -286,7 +286,7 @@ impl Store {
     }
 
     fn name_file(&self, reference: &Reference) -> PathBuf {
-        self.names().join(format!("{}.json", Digest::of(reference.to_string().as_bytes()).hex()))
+        self.names().join(format!("{}.json", Digest::compute(reference.to_string().as_bytes()).hex()))
     }
 
     pub(crate) fn forget(&self, reference: &Reference) -> Result<()> {

@@ -33,7 +33,7 @@ impl Keeper {
                 }
                 self.start_socket_worker(id, stream, request, TaskKind::Stream { failed: None })
             }
-            Request::Listen { place, .. } => self.start_listening(id, stream, request, place),
+            Request::Listen { address, .. } => self.start_listening(id, stream, request, address),
             Request::Accept { connection } => self.accept_pending(id, stream, *connection),
             _ => Err(invalid("this is not a request about sockets")),
         }

@@ -3,9 +3,9 @@
 //! The host is told about each connection and accepts it as a stream. A connection that is not accepted in time is
 //! closed, and so is one that arrives while too many are waiting. Datagrams are sent on the listen stream itself.
 
-mod place;
+mod bind;
 
-pub(crate) use place::at_path;
+pub(crate) use bind::at_path;
 
 use crate::files::put_item;
 use crate::keeper::{Keeper, Token};
@@ -13,8 +13,8 @@ use crate::report::Inode;
 use crate::requests::{check_path, invalid};
 use crate::task::{Task, TaskKind};
 use crate::{sys, worker};
-use kennel_proto::{Body, Failure, FailureKind, Limit, ListenItem, Place, Reply, Request, caps};
-use place::{SocketPath, on_loopback};
+use bind::{SocketPath, on_loopback};
+use kennel_proto::{Body, Failure, FailureKind, Limit, ListenAddress, ListenItem, Reply, Request, caps};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -156,14 +156,14 @@ impl Keeper {
         id: u64,
         stream: u32,
         request: &Request,
-        place: &Place,
+        address: &ListenAddress,
     ) -> Result<(), Failure> {
         let listening = |task: &&Task| matches!(task.kind, TaskKind::Listener(_));
         if self.tasks.values().filter(listening).count() >= caps::LISTENERS {
             return Err(Failure::limit(Limit::Number, "the keeper listens on too many sockets"));
         }
-        let (sockets, port) = match place {
-            Place::Unix { path, mode } => {
+        let (sockets, port) = match address {
+            ListenAddress::Unix { path, mode } => {
                 check_path(path)?;
                 if mode & !0o777 != 0 {
                     return Err(invalid("a socket has no other permission bits than 0777"));
@@ -172,13 +172,13 @@ impl Keeper {
                 let kind = TaskKind::Listener(Box::new(Listening { path: Some(path), ..Listening::default() }));
                 return self.start_socket_worker(id, stream, request, kind);
             }
-            Place::Tcp { port } => {
+            ListenAddress::Tcp { port } => {
                 self.check_network()?;
                 on_loopback(*port, TcpListener::bind, TcpListener::local_addr, |socket| {
                     socket.set_nonblocking(true).map(|()| Socket::Tcp(socket))
                 })
             }
-            Place::Udp { port } => {
+            ListenAddress::Udp { port } => {
                 self.check_network()?;
                 on_loopback(*port, UdpSocket::bind, UdpSocket::local_addr, |socket| {
                     socket.set_nonblocking(true).map(|()| Socket::Udp(socket))

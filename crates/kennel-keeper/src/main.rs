@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: kennel-keeper serve --socket PATH --config HEX
-       kennel-keeper serve --dir DIR, told on standard input
-       kennel-keeper dial --socket PATH, beside the one that listens there
+       kennel-keeper serve --dir DIR (instructions on standard input)
+       kennel-keeper dial --socket PATH (in the sandbox of the keeper that listens there)
        kennel-keeper --version";
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "this program prints its version and its errors")]
@@ -54,7 +54,7 @@ fn in_directory(dir: &str) -> ExitCode {
     let prepared = (|| {
         // Inherit nothing from the parent but the standard streams.
         sys::close_all_but(&[]);
-        let mut config = config(&sandbox_dir::hear()?)?;
+        let mut config = config(&sandbox_dir::read_instructions()?)?;
         goes_on = config.host_fd.is_some();
         sandbox_dir::keep_host(&mut config)?;
         let sandbox_dir = SandboxDir::take(dir, &mut config)?;

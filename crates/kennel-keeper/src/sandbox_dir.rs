@@ -13,7 +13,7 @@ use std::time::Duration;
 const LOG_CAP: u64 = 4 * 1024 * 1024;
 
 /// Bytes in the longest message that is accepted.
-const TOLD_CAP: usize = 64 * 1024 * 1024;
+const MESSAGE_CAP: usize = 64 * 1024 * 1024;
 
 /// The open files in a sandbox's directory, held as long as the sandbox runs.
 #[derive(Debug)]
@@ -96,18 +96,18 @@ fn listen(name: &str) -> Result<OwnedFd, Errno> {
 }
 
 /// Reads the instructions from the parent on standard input: a length, and that many bytes.
-pub fn hear() -> Result<Vec<u8>, StartError> {
-    let told = read_told(rustix::stdio::stdin());
-    told.map_err(|error| format!("read the instructions on standard input: {error}").into())
+pub fn read_instructions() -> Result<Vec<u8>, StartError> {
+    let message = read_message(rustix::stdio::stdin());
+    message.map_err(|error| format!("read the instructions on standard input: {error}").into())
 }
 
 /// Reads a length, and that many bytes.
-pub fn read_told(from: impl AsFd) -> std::io::Result<Vec<u8>> {
+pub fn read_message(from: impl AsFd) -> std::io::Result<Vec<u8>> {
     let mut length = [0; 4];
     read_exact(from.as_fd(), &mut length)?;
     let length = u32::from_le_bytes(length) as usize;
-    if length > TOLD_CAP {
-        return Err(std::io::Error::other(format!("the message has {length} bytes: expected at most {TOLD_CAP}")));
+    if length > MESSAGE_CAP {
+        return Err(std::io::Error::other(format!("the message has {length} bytes: expected at most {MESSAGE_CAP}")));
     }
     let mut bytes = vec![0; length];
     read_exact(from.as_fd(), &mut bytes)?;

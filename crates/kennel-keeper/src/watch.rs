@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 /// The number of directories that one watch may cover.
 const DIRECTORIES: usize = 10_000;
 
-struct Watch {
+struct FileWatch {
     inotify: OwnedFd,
     /// The name of the watched path. A descriptor would keep the file alive, so its removal would not be noticed.
     top: Vec<u8>,
@@ -27,7 +27,7 @@ struct Watch {
 pub(crate) fn run(path: &[u8], recursive: bool, pipes: &Pipes) -> Result<Outcome, Failure> {
     let top = paths::open(path, OFlags::PATH, Mode::empty()).map_err(|error| failure(path, error))?;
     let inotify = inotify::init(CreateFlags::CLOEXEC).map_err(|error| failure(path, error))?;
-    let mut watch = Watch { inotify, top: path.to_vec(), paths: HashMap::new(), recursive };
+    let mut watch = FileWatch { inotify, top: path.to_vec(), paths: HashMap::new(), recursive };
     watch.add(&top, &[], &mut None)?;
     drop(top);
     Report::Ready.send(&pipes.status);
@@ -44,7 +44,7 @@ pub(crate) fn run(path: &[u8], recursive: bool, pipes: &Pipes) -> Result<Outcome
     }
 }
 
-impl Watch {
+impl FileWatch {
     /// Watches a new directory, and reports what was created in it before it was watched.
     fn add_made(&mut self, relative: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;

@@ -4,7 +4,7 @@
 
 use crate::report::Report;
 use crate::{connect, files, holes, launch, list, listen, sys, users, watch};
-use kennel_proto::{Failure, FailureKind, KeeperConfig, Outcome, Place, Request, Target};
+use kennel_proto::{Failure, FailureKind, KeeperConfig, ListenAddress, Outcome, Request, Target};
 use rustix::fd::{AsRawFd, OwnedFd};
 
 /// The worker's ends of its pipes.
@@ -55,7 +55,7 @@ fn work(config: &KeeperConfig, request: &Request, pipes: &Pipes) -> Result<Outco
         Request::Connect { target: Target::Unix { path }, .. } => {
             connect::hand_over(&connect::to_path(&full(path))?, None, pipes)
         }
-        Request::Listen { place: Place::Unix { path, mode }, .. } => {
+        Request::Listen { address: ListenAddress::Unix { path, mode }, .. } => {
             let (socket, inode) = listen::at_path(&full(path), *mode)?;
             connect::hand_over(&socket, inode, pipes)
         }

@@ -239,7 +239,7 @@ fn exact<'b, T: Decode<'b, ()>>(payload: &'b [u8]) -> Option<T> {
 mod tests {
     use super::*;
     use crate::message::*;
-    use crate::{Place, Target};
+    use crate::{ListenAddress, Target};
     use proptest::prelude::*;
 
     fn round_trip(frame: &Frame) {
@@ -306,10 +306,10 @@ mod tests {
                 target: Target::Unix { path: vec![b'/', 0xff].into() },
                 user: Some("7".into()),
             })),
-            Body::Open(Box::new(Request::Listen { place: Place::Tcp { port: 0 }, user: None })),
-            Body::Open(Box::new(Request::Listen { place: Place::Udp { port: 53 }, user: None })),
+            Body::Open(Box::new(Request::Listen { address: ListenAddress::Tcp { port: 0 }, user: None })),
+            Body::Open(Box::new(Request::Listen { address: ListenAddress::Udp { port: 53 }, user: None })),
             Body::Open(Box::new(Request::Listen {
-                place: Place::Unix { path: b"/s".to_vec().into(), mode: 0o600 },
+                address: ListenAddress::Unix { path: b"/s".to_vec().into(), mode: 0o600 },
                 user: Some("7".into()),
             })),
             Body::Open(Box::new(Request::Accept { connection: u64::MAX })),

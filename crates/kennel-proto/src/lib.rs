@@ -43,7 +43,7 @@ pub use message::{
     Limit, Outcome, OutputOffsets, ProcessInfo, Reply, Request, Size, Spawn, SpawnCommand, Stat, StatsReport,
     WatchItem, WatchKind, Welcome,
 };
-pub use socket::{ListenItem, Place, Target};
+pub use socket::{ListenAddress, ListenItem, Target};
 
 /// The protocol generation that this crate implements. A host supports keepers of its own and of older generations.
 ///

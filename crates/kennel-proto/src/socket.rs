@@ -25,7 +25,7 @@ pub enum Target {
 
 /// Where a keeper listens inside the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub enum Place {
+pub enum ListenAddress {
     /// A TCP port on 127.0.0.1 and, if the sandbox has IPv6, on `::1`. With port 0 the kernel chooses the port.
     #[n(0)]
     Tcp {

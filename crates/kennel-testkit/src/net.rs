@@ -20,7 +20,7 @@ pub struct Net {
     internet: Option<Child>,
     /// The interface to a simulated internet on this machine's own network, with the lock for it. There is one at a
     /// time.
-    beside: Option<(File, String)>,
+    added: Option<(File, String)>,
 }
 
 impl Net {
@@ -31,15 +31,15 @@ impl Net {
     /// The address of a machine on the internet behind [`Self::NEAR`].
     pub const FAR: &str = "198.51.100.9";
     /// The host's address in a second network, which does not lead to the internet.
-    pub const HOST_BESIDE: &str = "192.0.2.1";
+    pub const HOST_SECOND: &str = "192.0.2.1";
     /// The address of another machine in the second network.
-    pub const BESIDE: &str = "192.0.2.2";
+    pub const SECOND: &str = "192.0.2.2";
 
     /// Moves this thread into a new network namespace that has only loopback.
     pub fn alone() -> Self {
         move_out(UnshareFlags::NEWNET);
         ip(&["link", "set", "lo", "up"]);
-        Self { internet: None, beside: None }
+        Self { internet: None, added: None }
     }
 
     /// Moves this thread into a new network namespace that is connected to a simulated internet and to a second
@@ -47,15 +47,15 @@ impl Net {
     pub fn with_internet() -> Self {
         let mut net = Self::alone();
         net.connect_internet("up0");
-        net.connect("lan0", "lan", Self::HOST_BESIDE, Self::BESIDE);
+        net.connect("lan0", "lan", Self::HOST_SECOND, Self::SECOND);
         // The address of a cloud's metadata service.
         net.add_address("169.254.169.254");
         net
     }
 
     /// Connects a simulated internet to this thread's current network namespace, at an interface of this name.
-    pub fn beside(interface: &str) -> Self {
-        let mut net = Self { internet: None, beside: Some((crate::docker::lock("net"), interface.to_owned())) };
+    pub fn in_current_namespace(interface: &str) -> Self {
+        let mut net = Self { internet: None, added: Some((crate::docker::lock("net"), interface.to_owned())) };
         net.connect_internet(interface);
         net
     }
@@ -133,7 +133,7 @@ impl Drop for Net {
             drop(child.stdin.take());
             let _ = child.wait();
         }
-        if let Some((_, interface)) = &self.beside {
+        if let Some((_, interface)) = &self.added {
             // It is removed with the internet, but the next one must not wait for that.
             let _ = Command::new("ip").args(["link", "delete", interface]).stderr(Stdio::null()).status();
         }

@@ -99,8 +99,8 @@ pub fn replace(program: &Path, script: &str) -> Vec<u8> {
 
 /// Writes a program to a path, also if a program at this path is running.
 pub fn put(program: &Path, bytes: &[u8]) {
-    let beside = program.with_extension("new");
-    std::fs::write(&beside, bytes).expect("write the program");
-    std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o555)).expect("make it a program");
-    std::fs::rename(&beside, program).expect("put the program in place");
+    let temporary = program.with_extension("new");
+    std::fs::write(&temporary, bytes).expect("write the program");
+    std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o555)).expect("make it a program");
+    std::fs::rename(&temporary, program).expect("put the program in place");
 }

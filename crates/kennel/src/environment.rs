@@ -28,7 +28,7 @@ pub(crate) fn caller() -> Result<Caller> {
 /// All variables and their meanings, from which the reference is generated.
 #[cfg(test)]
 pub(crate) const VARIABLES: &[(&str, &str)] = &[
-    (KENNEL_HOME, "Moves all of Kennel's files there: settings to `config`, data and state beside it."),
+    (KENNEL_HOME, "A directory for all of Kennel's files: settings in `config`, data in `data`, state in `state`."),
     ("KENNEL_SANDBOX_…", "A setting, which overrides the files; see below."),
     (COMPLETE, "Set by a shell that asks for completions; see `kennel completions`."),
     (HOME, "The user's home directory. The other directories are below it unless they are set."),

@@ -67,12 +67,12 @@ pub(super) fn user(environment: &BenchEnvironment, effort: Effort) -> Result<Vec
                 once(|| environment.host_true()),
             ],
         )?;
-        let (who, beside) = (environment.who(), "bwrap --unshare-all");
+        let (who, baseline) = (environment.who(), "bwrap --unshare-all");
         let what = format!("kennel run --network none -- true ({who})");
         Ok(vec![
-            Row::times(&what, &none, beside, &bwrap),
+            Row::times(&what, &none, baseline, &bwrap),
             Row::times(&what, &none, "spawn on the host", &host),
-            Row::times(&format!("kennel run -- true ({who})"), &default, beside, &bwrap),
+            Row::times(&format!("kennel run -- true ({who})"), &default, baseline, &bwrap),
         ])
     })
 }

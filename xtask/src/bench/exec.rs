@@ -29,10 +29,10 @@ pub(super) fn native(environment: &BenchEnvironment, effort: Effort) -> Result<V
         [once(|| call(environment, &sandbox, &spec)), once(cli), once(|| environment.host_true())],
     )?;
     environment.remove(&sandbox)?;
-    let (who, beside) = (environment.who(), "spawn on the host");
+    let (who, baseline) = (environment.who(), "spawn on the host");
     Ok(vec![
-        Row::times(&format!("exec of true by library call ({who})"), &library, beside, &host).at_most_more(1.0),
-        Row::times(&format!("kennel exec -- true ({who})"), &cli, beside, &host),
+        Row::times(&format!("exec of true by library call ({who})"), &library, baseline, &host).at_most_more(1.0),
+        Row::times(&format!("kennel exec -- true ({who})"), &cli, baseline, &host),
     ])
 }
 
@@ -60,11 +60,11 @@ pub(super) fn docker(environment: &BenchEnvironment, effort: Effort) -> Result<V
     )?;
     environment.remove(&sandbox)?;
     environment.remove(&native)?;
-    let beside = "docker exec";
+    let baseline = "docker exec";
     Ok(vec![
-        Row::times("exec of true by library call (docker)", &library, beside, &theirs).at_most_one_in(30.0),
-        Row::times("kennel exec -- true (docker)", &cli, beside, &theirs).at_most_one_in(15.0),
-        Row::times("kennel exec -- true (native)", &native_cli, beside, &theirs).at_most_one_in(8.0),
+        Row::times("exec of true by library call (docker)", &library, baseline, &theirs).at_most_one_in(30.0),
+        Row::times("kennel exec -- true (docker)", &cli, baseline, &theirs).at_most_one_in(15.0),
+        Row::times("kennel exec -- true (native)", &native_cli, baseline, &theirs).at_most_one_in(8.0),
     ])
 }
 

@@ -12,7 +12,7 @@ pub(super) struct Row {
     what: String,
     ours: Figure,
     #[serde(skip_serializing_if = "Option::is_none")]
-    beside: Option<Beside>,
+    baseline: Option<Baseline>,
     /// Kennel's value divided by the other one.
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<f64>,
@@ -20,11 +20,11 @@ pub(super) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    held: Option<bool>,
+    kept: Option<bool>,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Beside {
+struct Baseline {
     name: String,
     figure: Figure,
 }
@@ -60,11 +60,11 @@ impl Figure {
 
 impl Row {
     /// Creates a row with Kennel's times and those of another program.
-    pub(super) fn times(what: &str, ours: &Samples, beside: &str, theirs: &Samples) -> Self {
-        let beside = Beside { name: beside.to_owned(), figure: theirs.into() };
+    pub(super) fn times(what: &str, ours: &Samples, baseline: &str, theirs: &Samples) -> Self {
+        let baseline = Baseline { name: baseline.to_owned(), figure: theirs.into() };
         let ours = Figure::from(ours);
-        let ratio = Some(ours.value() / beside.figure.value());
-        Self { what: what.to_owned(), ours, beside: Some(beside), ratio, target: None, held: None }
+        let ratio = Some(ours.value() / baseline.figure.value());
+        Self { what: what.to_owned(), ours, baseline: Some(baseline), ratio, target: None, kept: None }
     }
 
     /// Creates a row with a number of bytes.
@@ -72,63 +72,63 @@ impl Row {
         Self {
             what: what.to_owned(),
             ours: Figure::Size { bytes },
-            beside: None,
+            baseline: None,
             ratio: None,
             target: None,
-            held: None,
+            kept: None,
         }
     }
 
     /// Adds the promise of at most this multiple of the other's time.
     pub(super) fn at_most(self, times: f64) -> Self {
-        let held = self.ratio.is_some_and(|ratio| ratio <= times);
-        self.promise(format!("at most {times:.1} x"), held)
+        let kept = self.ratio.is_some_and(|ratio| ratio <= times);
+        self.promise(format!("at most {times:.1} x"), kept)
     }
 
     /// Adds the promise of at most the other's time divided by `parts`.
     pub(super) fn at_most_one_in(self, parts: f64) -> Self {
-        let held = self.ratio.is_some_and(|ratio| ratio <= 1.0 / parts);
-        self.promise(format!("at most 1/{parts}"), held)
+        let kept = self.ratio.is_some_and(|ratio| ratio <= 1.0 / parts);
+        self.promise(format!("at most 1/{parts}"), kept)
     }
 
     /// Adds the promise of at most this many milliseconds more than the other's time.
     pub(super) fn at_most_more(self, milliseconds: f64) -> Self {
-        let theirs = self.beside.as_ref().map_or(0.0, |beside| beside.figure.value());
-        let held = self.ours.value() <= theirs + milliseconds;
-        self.promise(format!("at most {milliseconds} ms more"), held)
+        let theirs = self.baseline.as_ref().map_or(0.0, |baseline| baseline.figure.value());
+        let kept = self.ours.value() <= theirs + milliseconds;
+        self.promise(format!("at most {milliseconds} ms more"), kept)
     }
 
     /// Adds the promise of at least the other's speed divided by `parts`.
     pub(super) fn at_least_one_in(self, parts: f64) -> Self {
-        let held = self.ratio.is_some_and(|ratio| ratio <= parts);
-        self.promise(format!("at least 1/{parts} of its speed"), held)
+        let kept = self.ratio.is_some_and(|ratio| ratio <= parts);
+        self.promise(format!("at least 1/{parts} of its speed"), kept)
     }
 
     /// Adds the promise of at most this many bytes.
     pub(super) fn at_most_bytes(self, bytes: u64) -> Self {
-        let held = self.ours.value() <= bytes as f64;
-        self.promise(format!("at most {}", Figure::Size { bytes }), held)
+        let kept = self.ours.value() <= bytes as f64;
+        self.promise(format!("at most {}", Figure::Size { bytes }), kept)
     }
 
-    fn promise(self, target: String, held: bool) -> Self {
-        Self { target: Some(target), held: Some(held), ..self }
+    fn promise(self, target: String, kept: bool) -> Self {
+        Self { target: Some(target), kept: Some(kept), ..self }
     }
 
     /// Whether the row has a promise that does not hold.
     pub(super) fn is_broken(&self) -> bool {
-        self.held == Some(false)
+        self.kept == Some(false)
     }
 
     fn cells(&self) -> [String; 7] {
-        let beside = self.beside.as_ref();
+        let baseline = self.baseline.as_ref();
         [
             self.what.clone(),
             self.ours.to_string(),
-            beside.map_or_else(String::new, |beside| beside.name.clone()),
-            beside.map_or_else(String::new, |beside| beside.figure.to_string()),
+            baseline.map_or_else(String::new, |baseline| baseline.name.clone()),
+            baseline.map_or_else(String::new, |baseline| baseline.figure.to_string()),
             self.ratio.map_or_else(String::new, |ratio| format!("{ratio:.3}")),
             self.target.clone().unwrap_or_default(),
-            self.held.map_or("", |held| if held { "yes" } else { "NO" }).to_owned(),
+            self.kept.map_or("", |kept| if kept { "yes" } else { "NO" }).to_owned(),
         ]
     }
 }
@@ -138,7 +138,7 @@ impl fmt::Display for Row {
         let [what, ours, name, theirs, _, target, _] = self.cells();
         write!(f, "{what}: {ours}")?;
         if !name.is_empty() {
-            write!(f, " beside {name}: {theirs}")?;
+            write!(f, ", compared with {name}: {theirs}")?;
         }
         if target.is_empty() { Ok(()) } else { write!(f, "; promised: {target}") }
     }
@@ -166,7 +166,7 @@ pub(super) fn print_json(rows: &[Row]) -> Result<()> {
 
 /// Prints the rows as a Markdown table.
 pub(super) fn print_table(rows: &[Row]) {
-    let heading = ["what", "ours: p50 (mean, p95)", "beside", "theirs: p50 (mean, p95)", "ratio", "promise", "held"];
+    let heading = ["what", "ours: p50 (mean, p95)", "compared with", "theirs: p50 (mean, p95)", "ratio", "promise", "kept"];
     let mut lines = vec![heading.map(str::to_owned)];
     lines.extend(rows.iter().map(Row::cells));
     let mut widths = [0; 7];
@@ -202,7 +202,7 @@ mod tests {
         let compared = |ours, theirs| Row {
             ratio: Some(ours / theirs),
             ours: Figure::Time { p50_ms: ours, mean_ms: ours, p95_ms: ours, samples: 1 },
-            beside: Some(Beside {
+            baseline: Some(Baseline {
                 name: String::new(),
                 figure: Figure::Time { p50_ms: theirs, mean_ms: theirs, p95_ms: theirs, samples: 1 },
             }),

@@ -182,7 +182,7 @@ mod tests {
     fn idle(dir: &Path) -> (Idle, SandboxId) {
         let (idle, id) = (Idle::new(dir.join("idle")), SandboxId::new("box").unwrap());
         let spec = SandboxSpec { idle_pause_ms: Some(1000), idle_seconds: Some(3), ..SandboxSpec::default() };
-        idle.add(&id, &Entry { provider: ProviderKind::Native, times: IdleTimes::of(&spec).unwrap() }).unwrap();
+        idle.add(&id, &Entry { provider: ProviderKind::Native, times: IdleTimes::from_spec(&spec).unwrap() }).unwrap();
         (idle, id)
     }
 

@@ -15,8 +15,9 @@ pub struct IdleTimes {
 }
 
 impl IdleTimes {
-    /// The times in a specification. `None` if the sandbox is never paused. A tied sandbox is not: it ends with its creator.
-    pub(crate) fn of(spec: &SandboxSpec) -> Option<Self> {
+    /// Reads the times from a specification. Returns `None` if the sandbox is never paused. A tied sandbox is never
+    /// paused, because it ends with its creator.
+    pub(crate) fn from_spec(spec: &SandboxSpec) -> Option<Self> {
         if spec.tied {
             return None;
         }

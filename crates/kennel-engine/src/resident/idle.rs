@@ -47,14 +47,14 @@ impl Watches {
         self.watched.retain(|_, watched| !watched.task.is_finished());
         self.watched.entry(id.clone()).or_insert_with(|| {
             let noticed = Arc::<Notify>::default();
-            let watch = Watch { idle: idle.clone(), provider: provider.clone(), id, times, noticed: noticed.clone() };
+            let watch = IdleWatch { idle: idle.clone(), provider: provider.clone(), id, times, noticed: noticed.clone() };
             Watched { task: tokio::spawn(watch.run()), noticed }
         });
     }
 }
 
 /// The watch over one sandbox.
-struct Watch {
+struct IdleWatch {
     idle: Idle,
     provider: Arc<Steps>,
     id: SandboxId,
@@ -62,7 +62,7 @@ struct Watch {
     noticed: Arc<Notify>,
 }
 
-impl Watch {
+impl IdleWatch {
     /// Watches the sandbox until it ends.
     async fn run(self) {
         if let Err(error) = self.until_it_ends().await {

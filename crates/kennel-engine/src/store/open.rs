@@ -26,7 +26,7 @@ fn open_with(path: PathBuf, busy: Duration, migrations: &[&str]) -> Result<Store
     // One process at a time: otherwise one could move aside what another has just created.
     let _lock = exclude_others(&path, busy)?;
     create_private(&path)?;
-    let log = KeptLog::of(&path);
+    let log = KeptLog::link(&path);
     match connect(&path, busy, migrations) {
         Ok((writer, reader, id)) => {
             let shared = Shared { path, id, writer: Mutex::new(writer), reader: Mutex::new(reader) };
@@ -64,7 +64,7 @@ fn connect(path: &Path, busy: Duration, migrations: &[&str]) -> Result<(Connecti
         }
         let _ = std::fs::remove_file(mark(path));
     }
-    migrate::migrate(&mut writer, path, migrations).map_err(|error| match problem::StoreProblem::of(&error) {
+    migrate::migrate(&mut writer, path, migrations).map_err(|error| match problem::StoreProblem::from_error(&error) {
         Some(problem::StoreProblem::Damaged) => Refusal::Damaged(error.to_string()),
         _ => Refusal::Other(error),
     })?;
@@ -86,7 +86,7 @@ pub(super) fn mark_damaged(path: &Path) {
 }
 
 fn mark(path: &Path) -> PathBuf {
-    beside(path, ".damaged")
+    with_suffix(path, ".damaged")
 }
 
 fn connection(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
@@ -124,15 +124,15 @@ fn create_private(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes the lock beside the file.
+/// Takes the lock on the file next to the store.
 fn exclude_others(path: &Path, busy: Duration) -> Result<File> {
-    let beside = beside(path, ".lock");
-    let failed = |error: std::io::Error| Error::io(format!("lock {}", beside.display()), error);
+    let lock_path = with_suffix(path, ".lock");
+    let failed = |error: std::io::Error| Error::io(format!("lock {}", lock_path.display()), error);
     if let Some(dir) = path.parent() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
     }
     let mut options = OpenOptions::new();
-    let file = options.create(true).truncate(false).write(true).mode(0o600).open(&beside).map_err(failed)?;
+    let file = options.create(true).truncate(false).write(true).mode(0o600).open(&lock_path).map_err(failed)?;
     let start = Instant::now();
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -152,11 +152,11 @@ fn exclude_others(path: &Path, busy: Duration) -> Result<File> {
 struct KeptLog(PathBuf);
 
 impl KeptLog {
-    fn of(path: &Path) -> Self {
-        let kept = Self(beside(path, "-wal.kept"));
+    fn link(path: &Path) -> Self {
+        let kept = Self(with_suffix(path, "-wal.kept"));
         let _ = std::fs::remove_file(&kept.0);
         // Usually there is none.
-        let _ = std::fs::hard_link(beside(path, "-wal"), &kept.0);
+        let _ = std::fs::hard_link(with_suffix(path, "-wal"), &kept.0);
         kept
     }
 }
@@ -171,7 +171,7 @@ impl Drop for KeptLog {
 fn move_aside(path: &Path, log: &KeptLog) -> Result<PathBuf> {
     let mut n = 1;
     let to = loop {
-        let to = beside(path, &format!(".corrupt-{n}"));
+        let to = with_suffix(path, &format!(".corrupt-{n}"));
         if to.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             break to;
         }
@@ -182,18 +182,18 @@ fn move_aside(path: &Path, log: &KeptLog) -> Result<PathBuf> {
         done => done.map_err(|error| Error::io(format!("move the damaged {} aside", from.display()), error)),
     };
     // The file itself goes last: after a crash in between, it is still found to be damaged.
-    shift(&log.0, &beside(&to, "-wal"))?;
-    shift(&beside(path, "-wal"), &beside(&to, "-wal"))?;
-    shift(&beside(path, "-shm"), &beside(&to, "-shm"))?;
+    shift(&log.0, &with_suffix(&to, "-wal"))?;
+    shift(&with_suffix(path, "-wal"), &with_suffix(&to, "-wal"))?;
+    shift(&with_suffix(path, "-shm"), &with_suffix(&to, "-shm"))?;
     shift(path, &to)?;
     let _ = std::fs::remove_file(mark(path));
     Ok(to)
 }
 
-/// The path with something added to its last part.
-pub(super) fn beside(path: &Path, end: &str) -> PathBuf {
+/// Appends a suffix to the last component of a path.
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut whole = path.as_os_str().to_owned();
-    whole.push(end);
+    whole.push(suffix);
     whole.into()
 }
 
@@ -216,7 +216,7 @@ mod tests {
         let id = store.id().to_owned();
         assert_eq!(id.len(), 16);
         for end in ["", "-wal", "-shm", ".lock"] {
-            let mode = std::fs::metadata(beside(&at(&dir), end)).unwrap().mode();
+            let mode = std::fs::metadata(with_suffix(&at(&dir), end)).unwrap().mode();
             assert_eq!(mode & 0o777, 0o600, "{end}");
         }
         assert_eq!(open(at(&dir), PATIENCE).unwrap().id(), id, "at the same time");
@@ -240,7 +240,7 @@ mod tests {
         let error = open(at(&dir), PATIENCE).err().unwrap();
         assert_eq!(error.code(), kennel_types::ErrorCode::Unsupported, "{error}");
         let known = migrate::MIGRATIONS.len() as u32;
-        assert_eq!(StoreProblem::of(&error), Some(&StoreProblem::Newer { found: known + 1, known }));
+        assert_eq!(StoreProblem::from_error(&error), Some(&StoreProblem::Newer { found: known + 1, known }));
         let again = open_with(at(&dir), PATIENCE, &later).unwrap();
         let kept: String =
             super::super::lock(&again.shared.reader).query_row("SELECT x FROM later", [], |row| row.get(0)).unwrap();

@@ -37,7 +37,7 @@ pub enum StoreProblem {
 
 impl StoreProblem {
     /// Returns what is wrong with the store, if an error is about that.
-    pub fn of(error: &Error) -> Option<&Self> {
+    pub fn from_error(error: &Error) -> Option<&Self> {
         std::error::Error::source(error)?.downcast_ref()
     }
 }

@@ -288,7 +288,7 @@ fn summary(row: &Row<'_>) -> rusqlite::Result<SessionSummary> {
     let id = |column: &str| SandboxId::new(text(column)?).map_err(|error| unreadable(row, column, error));
     Ok(SessionSummary {
         number: row.get::<_, i64>("number")? as u64,
-        id: SessionId::of(id("id")?),
+        id: SessionId::from_valid(id("id")?),
         name: row.get("name")?,
         state: named(row, "state", SessionState::named)?,
         wanted: named(row, "wanted", Wanted::named)?,

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 /// The environment variable that tells the killed process what to do.
-const TOLD: &str = "KENNEL_TEST_CRASH";
+const INSTRUCTIONS: &str = "KENNEL_TEST_CRASH";
 pub(crate) const FORCE: RemoveOptions = RemoveOptions { force: true, volumes: true };
 
 /// A container engine: its socket and an image on it.
@@ -92,10 +92,10 @@ pub(crate) fn container_engine() -> ContainerEngine {
 }
 
 /// Runs the test `killed` of this program in a process of its own. Returns whether it was killed.
-pub(crate) fn run<T: Serialize + std::fmt::Debug>(told: &T) -> bool {
+pub(crate) fn run<T: Serialize + std::fmt::Debug>(instructions: &T) -> bool {
     let done = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "killed", "--nocapture"])
-        .env(TOLD, serde_json::to_string(told).unwrap())
+        .env(INSTRUCTIONS, serde_json::to_string(instructions).unwrap())
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -103,14 +103,14 @@ pub(crate) fn run<T: Serialize + std::fmt::Debug>(told: &T) -> bool {
         return true;
     }
     let text = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{told:?}: {}\n{text}", done.status);
+    assert!(done.status.success(), "{instructions:?}: {}\n{text}", done.status);
     false
 }
 
-/// Returns what this process is told to do.
-pub(crate) fn told<T: DeserializeOwned>() -> T {
-    let told = environment::variable(TOLD).expect("it is told what to do");
-    serde_json::from_slice(told.as_encoded_bytes()).unwrap()
+/// Returns the instructions for this process.
+pub(crate) fn instructions<T: DeserializeOwned>() -> T {
+    let instructions = environment::variable(INSTRUCTIONS).expect("the variable has instructions");
+    serde_json::from_slice(instructions.as_encoded_bytes()).unwrap()
 }
 
 /// Makes one test for each operation, natively and on a container engine, so that they run at the same time and name

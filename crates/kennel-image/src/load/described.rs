@@ -147,7 +147,7 @@ pub(crate) fn named_blob(entry: &Descriptor) -> Result<(Digest, u64)> {
 
 /// Checks that the bytes have the expected digest.
 pub(crate) fn check(what: &str, expected: &Digest, bytes: &[u8]) -> Result<()> {
-    let found = Digest::of(bytes);
+    let found = Digest::compute(bytes);
     if found == *expected {
         return Ok(());
     }

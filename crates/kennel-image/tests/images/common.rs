@@ -20,7 +20,7 @@ impl Shelf {
         Self { dir, store }
     }
 
-    /// A file beside the store.
+    /// Writes a file next to the store, and returns its path.
     pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.dir.path().join(name);
         std::fs::write(&path, bytes).unwrap();
@@ -171,7 +171,7 @@ pub(crate) fn zstd(bytes: &[u8]) -> Vec<u8> {
 
 /// A configuration for these unpacked layers.
 pub(crate) fn config(layers: &[&[u8]]) -> Vec<u8> {
-    let diff_ids: Vec<String> = layers.iter().map(|layer| Digest::of(layer).to_string()).collect();
+    let diff_ids: Vec<String> = layers.iter().map(|layer| Digest::compute(layer).to_string()).collect();
     config_of(&diff_ids)
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn saved(name: &str, layers: &[&[u8]]) -> Vec<u8> {
 }
 
 pub(crate) fn saved_with(name: &str, config: &[u8], layers: &[&[u8]]) -> Vec<u8> {
-    let config_name = format!("{}.json", Digest::of(config).hex());
+    let config_name = format!("{}.json", Digest::compute(config).hex());
     let names: Vec<String> = (0..layers.len()).map(|index| format!("{index}/layer.tar")).collect();
     let manifest = json!([{ "Config": config_name, "RepoTags": [name], "Layers": names }]);
     let mut files = vec![(config_name, config.to_vec())];
@@ -212,7 +212,7 @@ pub(crate) fn layout(name: &str, layers: &[(&[u8], &[u8])]) -> Vec<(String, Vec<
     let config = config(&plain);
     let mut files = vec![("oci-layout".to_owned(), br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec())];
     let blob = |files: &mut Vec<(String, Vec<u8>)>, kind: &str, bytes: &[u8]| {
-        let digest = Digest::of(bytes);
+        let digest = Digest::compute(bytes);
         files.push((format!("blobs/sha256/{}", digest.hex()), bytes.to_vec()));
         json!({ "mediaType": kind, "digest": digest.to_string(), "size": bytes.len() })
     };
@@ -227,7 +227,7 @@ pub(crate) fn layout(name: &str, layers: &[(&[u8], &[u8])]) -> Vec<(String, Vec<
     entry["platform"] = json!({ "os": "linux", "architecture": oci_spec::image::Arch::default().to_string() });
     let mut other = entry.clone();
     other["platform"]["architecture"] = json!("s390x");
-    other["digest"] = json!(Digest::of(b"elsewhere").to_string());
+    other["digest"] = json!(Digest::compute(b"elsewhere").to_string());
     let index_kind = "application/vnd.oci.image.index.v1+json";
     let index = json!({ "schemaVersion": 2, "mediaType": index_kind, "manifests": [other, entry] });
     let mut top = blob(&mut files, index_kind, &serde_json::to_vec(&index).unwrap());

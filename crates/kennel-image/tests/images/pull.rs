@@ -38,7 +38,7 @@ impl Pusher<'_> {
         let begin = format!("http://{}/v2/{repository}/blobs/uploads/", self.registry.address());
         let answer = self.send(reqwest::Method::POST, &begin, "text/plain", Vec::new());
         let place = answer.headers()["location"].to_str().unwrap().to_owned();
-        let digest = Digest::of(bytes);
+        let digest = Digest::compute(bytes);
         let join = if place.contains('?') { '&' } else { '?' };
         self.send(
             reqwest::Method::PUT,
@@ -53,7 +53,7 @@ impl Pusher<'_> {
         let text = serde_json::to_vec(manifest).unwrap();
         let url = format!("http://{}/v2/{repository}/manifests/{tag}", self.registry.address());
         self.send(reqwest::Method::PUT, &url, kind, text.clone());
-        Digest::of(&text)
+        Digest::compute(&text)
     }
 
     /// An image of these layers as they are packed; answers its name and the manifest's digest.
@@ -102,7 +102,7 @@ fn an_image_is_pulled_from_a_real_registry() {
     let told = Mutex::new(Vec::<Progress>::new());
     let image = wait(shelf.store.pull(&reference(&name), &options(), &|step| told.lock().unwrap().push(step))).unwrap();
     assert_eq!(image.manifest, Some(digest));
-    assert_eq!(image.diff_ids, [Digest::of(&lower), Digest::of(&upper)]);
+    assert_eq!(image.diff_ids, [Digest::compute(&lower), Digest::compute(&upper)]);
     assert_eq!(std::fs::read(image.layers[0].join("etc/name")).unwrap(), b"lower");
     let told: Vec<String> = told.into_inner().unwrap().iter().map(|step| step.doing.to_string()).collect();
     assert!(told.contains(&"downloading".to_owned()) && told.contains(&"done".to_owned()), "{told:?}");
@@ -232,7 +232,7 @@ fn corrupt_blobs_are_refused_and_leave_nothing() {
     for (spoil, why) in ways {
         let registry = Registry::start();
         let (name, _) = public(&registry).image("app", &config(&[&other, &layer]), &[&gzip(&other), &packed]);
-        let file = registry.blob(&Digest::of(&packed).hex());
+        let file = registry.blob(&Digest::compute(&packed).hex());
         let mut bytes = std::fs::read(&file).unwrap();
         spoil(&mut bytes);
         std::fs::write(&file, bytes).unwrap();
@@ -245,13 +245,13 @@ fn corrupt_blobs_are_refused_and_leave_nothing() {
     let registry = Registry::start();
     let text = config(&[&layer]);
     let (name, _) = public(&registry).image("app", &text, &[&packed]);
-    let file = registry.blob(&Digest::of(&text).hex());
+    let file = registry.blob(&Digest::compute(&text).hex());
     std::fs::write(&file, String::from_utf8(text).unwrap().replace("A=b", "A=c")).unwrap();
     let shelf = Shelf::new();
     let error = pull(&shelf, &name, &options()).unwrap_err();
     assert!(error.to_string().contains("the digest of the configuration does not match"), "{error}");
     shelf.is_empty();
-    let (name, _) = public(&registry).image("liar", &config_of(&[Digest::of(b"else").to_string()]), &[&packed]);
+    let (name, _) = public(&registry).image("liar", &config_of(&[Digest::compute(b"else").to_string()]), &[&packed]);
     let error = pull(&shelf, &name, &options()).unwrap_err();
     assert!(error.to_string().contains("does not match"), "{error}");
     shelf.is_empty();
@@ -340,7 +340,7 @@ fn an_interrupted_download_is_continued() {
     // One that is stopped in the middle leaves what has come, and the next goes on from there.
     let cutter = Cutter::before(registry.address(), 6_000, usize::MAX);
     let shelf = Shelf::new();
-    let blob = Digest::of(&gzip(&layer));
+    let blob = Digest::compute(&gzip(&layer));
     let half = shelf.dir.path().join("images/blobs").join(blob.hex());
     let stopped = wait(async {
         let seen = Mutex::new(0);
@@ -373,7 +373,7 @@ fn a_corrupt_partial_download_is_started_again() {
     let blobs = shelf.dir.path().join("images/blobs");
     std::fs::create_dir_all(&blobs).unwrap();
     for half in [vec![7; 1000], vec![7; packed.len()], vec![7; packed.len() + 9]] {
-        std::fs::write(blobs.join(Digest::of(&packed).hex()), half).unwrap();
+        std::fs::write(blobs.join(Digest::compute(&packed).hex()), half).unwrap();
         pull(&shelf, &name, &options()).unwrap();
         shelf.store.remove(&[&name], &nobody).unwrap();
         shelf.is_empty();
@@ -392,7 +392,7 @@ fn concurrent_pulls_download_once() {
             scope.spawn(|| pull(&shelf, &through.name("app"), &options()).unwrap());
         }
     });
-    let asked = through.heard.lock().unwrap().matches(&format!("blobs/{}", Digest::of(&gzip(&layer)))).count();
+    let asked = through.heard.lock().unwrap().matches(&format!("blobs/{}", Digest::compute(&gzip(&layer)))).count();
     assert_eq!(asked, 1);
     assert_eq!(shelf.holds().len(), 2, "{:?}", shelf.holds());
 }
@@ -423,7 +423,7 @@ fn concurrent_pulls_of_shared_layers_do_not_deadlock() {
     assert_eq!(shelf.holds().len(), 8 + names.len(), "{:?}", shelf.holds());
     // One blob that would be two layers would have to be waited for by who has it.
     let (plain, packed) = (&layers[0], gzip(&layers[0]));
-    let lie = config_of(&[Digest::of(plain).to_string(), Digest::of(b"else").to_string()]);
+    let lie = config_of(&[Digest::compute(plain).to_string(), Digest::compute(b"else").to_string()]);
     let (name, _) = pusher.image("lie", &lie, &[&packed, &packed]);
     let error = pull(&Shelf::new(), &name, &options()).unwrap_err();
     assert!(error.to_string().contains("two different diff ids"), "{error}");
@@ -463,7 +463,7 @@ fn http(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn malformed_registry_responses_are_refused() {
-    let digest = Digest::of(b"x");
+    let digest = Digest::compute(b"x");
     type Answer = Box<dyn Fn(&str) -> Vec<u8> + Send + Sync>;
     let endless = |_: &str| http("200 OK", "", &vec![b' '; 5 << 20]);
     let lies: Vec<(&str, Answer, &str, ErrorCode)> = vec![

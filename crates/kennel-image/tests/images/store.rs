@@ -12,7 +12,7 @@ fn two() -> (Shelf, Digest, Digest, Digest) {
     let two = Layer::new().file("two", &[3; 10]).tar();
     shelf.load(&saved("one", &[&base, &one])).unwrap();
     shelf.load(&saved("two", &[&base, &two])).unwrap();
-    (shelf, Digest::of(&base), Digest::of(&one), Digest::of(&two))
+    (shelf, Digest::compute(&base), Digest::compute(&one), Digest::compute(&two))
 }
 
 fn layers(shelf: &Shelf) -> HashSet<String> {

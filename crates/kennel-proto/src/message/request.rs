@@ -1,7 +1,7 @@
 //! What the host can ask of the keeper.
 
 use super::{Attach, Spawn};
-use crate::{Place, Target};
+use crate::{ListenAddress, Target};
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 
@@ -224,7 +224,7 @@ pub enum Request {
     Listen {
         /// Where to listen.
         #[n(0)]
-        place: Place,
+        address: ListenAddress,
         /// The user who creates the socket, if it has a path.
         #[n(1)]
         user: Option<String>,

@@ -74,7 +74,7 @@ impl Gc {
             print_json(&rows)
         } else {
             let mut lines = self.lines(&plan, &applied);
-            lines.extend(resumed.iter().map(|id| Deed::of_paused(id).line(self.dry_run)));
+            lines.extend(resumed.iter().map(|id| Deed::for_paused(id).line(self.dry_run)));
             lines.extend(found.iter().map(|leftover| Deed::of_leftover(leftover).line(self.dry_run)));
             if lines.is_empty() {
                 report::note(if self.dry_run { "there is nothing to do" } else { "there was nothing to do" });
@@ -88,16 +88,16 @@ impl Gc {
 
     fn lines(&self, plan: &Plan, applied: &[Applied]) -> Vec<String> {
         if self.dry_run {
-            return plan.actions.iter().map(|action| Deed::of(action).line(true)).collect();
+            return plan.actions.iter().map(|action| Deed::for_action(action).line(true)).collect();
         }
         let mut lines = Vec::new();
         for Applied { action, result } in applied {
             match result {
-                Ok(Effect::Done) => lines.push(Deed::of(action).line(false)),
+                Ok(Effect::Done) => lines.push(Deed::for_action(action).line(false)),
                 // Another process did it meanwhile, or the session has changed.
                 Ok(_) => {}
                 Err(error) => {
-                    let Deed { verb: [infinitive, _], to } = Deed::of(action);
+                    let Deed { verb: [infinitive, _], to } = Deed::for_action(action);
                     report::warning(&format!("could not {infinitive} {to}: {error}"));
                 }
             }
@@ -147,12 +147,12 @@ impl Deed {
     }
 
     /// What is done about a sandbox that was paused because it was idle.
-    fn of_paused(sandbox: &SandboxId) -> Self {
+    fn for_paused(sandbox: &SandboxId) -> Self {
         Self::new("resume", "resumed", format!("sandbox {sandbox}: the process that paused it is gone"))
     }
 
     /// What is done about a session.
-    fn of(action: &Action) -> Self {
+    fn for_action(action: &Action) -> Self {
         let session = action.session();
         let mark = |as_what: &str| Self::new("mark", "marked", format!("session {session} as {as_what}"));
         let complete = |what: &str| Self::new("complete", "completed", format!("the {what} of session {session}"));

@@ -6,7 +6,7 @@ use kennel_testkit::{docker, within_blocking};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What is in the store, beside layers' contents.
+/// Lists the files of the store, without the contents of layers.
 fn store(kennel: &Kennel) -> Vec<String> {
     let root = kennel.home.path().join("data/images");
     let parts = ["names", "layers", "blobs", "tmp"].map(|part| (part, root.join(part)));
@@ -177,12 +177,12 @@ fn an_interrupted_pull_keeps_its_download() {
     let kennel = Kennel::among_others("local");
     // A registry that sends half of a layer, and then nothing.
     let layer = vec![7; 100_000];
-    let digest = kennel_image::Digest::of(&layer);
+    let digest = kennel_image::Digest::compute(&layer);
     let config = format!(
         r#"{{"architecture":"{}","os":"linux","rootfs":{{"type":"layers","diff_ids":["{digest}"]}}}}"#,
         if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }
     );
-    let config_digest = kennel_image::Digest::of(config.as_bytes());
+    let config_digest = kennel_image::Digest::compute(config.as_bytes());
     let manifest = format!(
         r#"{{"schemaVersion":2,"config":{{"mediaType":"a","digest":"{config_digest}","size":{}}},"layers":[{{"mediaType":"b","digest":"{digest}","size":{}}}]}}"#,
         config.len(),

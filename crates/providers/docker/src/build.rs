@@ -145,15 +145,15 @@ impl Context {
         let text = text_of(&mut dockerfile).map_err(|error| unreadable(&real, error))?;
         let inside = real.strip_prefix(&place).ok().and_then(|path| path.to_str()).map(ToOwned::to_owned);
         // A `.dockerignore` next to the Dockerfile applies only to it.
-        let beside = if let Some(file) = &inside {
+        let own_list = if let Some(file) = &inside {
             first(&[PathBuf::from(format!("{file}.dockerignore"))], open)?
         } else {
             let kept = |path: &Path| HostPath::resolve(path, &[], LastLink::Keep)?.open_regular();
             first(&[PathBuf::from(format!("{}.dockerignore", real.display()))], kept)?
         };
-        let list = match beside {
+        let list = match own_list {
             None => first(&[".dockerignore", ".containerignore"].map(PathBuf::from), open)?,
-            beside => beside,
+            own_list => own_list,
         };
         let list = list.map(|mut list| text_of(&mut list)).transpose();
         let list = list.map_err(|error| Error::io("read .dockerignore", error))?.unwrap_or_default();

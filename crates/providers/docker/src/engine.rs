@@ -204,7 +204,7 @@ impl Engine {
                 Error::new(ErrorCode::NotAvailable, message).suggest(self.try_by_hand()).caused_by(err)
             }
             EngineError::RequestTimeoutError => {
-                let message = format!("{what}: {engine} at {address} did not answer within {ANSWER_WITHIN:?}");
+                let message = format!("{what}: {engine} at {address} did not reply within {ANSWER_WITHIN:?}");
                 Error::new(ErrorCode::Timeout, message).suggest(self.try_by_hand())
             }
             EngineError::DockerResponseServerError { status_code, message } => {

@@ -4,7 +4,7 @@
 use crate::Docker;
 use crate::engine::status;
 use crate::info::Container;
-use crate::keeper::{Attempt, Missed};
+use crate::keeper::{AttemptError, NotConnected};
 use crate::mounts::{KEEPER, OURS};
 use crate::plan::SOCKET;
 use bollard::container::LogOutput;
@@ -46,14 +46,14 @@ impl Docker {
     }
 
     /// Connects to the keeper through the engine.
-    pub(crate) async fn connect_through(&self, container: &Container) -> Result<Box<dyn ByteStream>, Attempt> {
+    pub(crate) async fn connect_by_engine(&self, container: &Container) -> Result<Box<dyn ByteStream>, AttemptError> {
         let what = || format!("reach the keeper of sandbox {} through the engine", container.info.name);
         let failed = |error| match status(&error) {
             // It is gone, or no longer running. The next attempt shows which.
-            Some(404 | 409 | 500) => Attempt::NotYet(self.engine.error(what(), error)),
-            _ => Attempt::Missed(Missed::Failed(self.engine.error(what(), error))),
+            Some(404 | 409 | 500) => AttemptError::Retry(self.engine.error(what(), error)),
+            _ => AttemptError::Final(NotConnected::Failed(self.engine.error(what(), error))),
         };
-        let api = self.engine.api().await.map_err(|error| Attempt::Missed(error.into()))?;
+        let api = self.engine.api().await.map_err(|error| AttemptError::Final(error.into()))?;
         let command = [KEEPER, "dial", "--socket", &format!("{OURS}/run/{SOCKET}")];
         let config = ExecConfig {
             attach_stdin: Some(true),
@@ -71,7 +71,7 @@ impl Docker {
             api.start_exec(&made.id, Some(options)).await.map_err(failed)?
         else {
             let message = format!("{}: the engine did not attach", what());
-            return Err(Attempt::Missed(Missed::Failed(Error::new(ErrorCode::Internal, message))));
+            return Err(AttemptError::Final(NotConnected::Failed(Error::new(ErrorCode::Internal, message))));
         };
         let (how, why, rest) = first_line(&mut output).await;
         if how == Some(REACHED) {
@@ -81,8 +81,8 @@ impl Docker {
         }
         let message = format!("{}: {}", what(), printable(why.trim()));
         Err(match how {
-            Some(REFUSED) => Attempt::Missed(Missed::Failed(Error::new(ErrorCode::PermissionDenied, message))),
-            _ => Attempt::NotYet(Error::new(ErrorCode::NotAvailable, message)),
+            Some(REFUSED) => AttemptError::Final(NotConnected::Failed(Error::new(ErrorCode::PermissionDenied, message))),
+            _ => AttemptError::Retry(Error::new(ErrorCode::NotAvailable, message)),
         })
     }
 }

@@ -14,23 +14,23 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Why a keeper was not reached.
-pub(crate) enum Missed {
+/// Why there is no connection to a keeper.
+pub(crate) enum NotConnected {
     /// The container is not running. Contains its last known state, or `None` if it is gone.
     Ended(Option<Box<Container>>),
     /// Any other error.
     Failed(Error),
 }
 
-/// A failed attempt.
-pub(crate) enum Attempt {
-    /// The keeper may just be starting.
-    NotYet(Error),
+/// Why one attempt to connect failed.
+pub(crate) enum AttemptError {
+    /// The keeper may just be starting: another attempt may succeed.
+    Retry(Error),
     /// Another attempt would not help.
-    Missed(Missed),
+    Final(NotConnected),
 }
 
-impl From<Error> for Missed {
+impl From<Error> for NotConnected {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -42,7 +42,7 @@ impl Docker {
         &self,
         container: &Container,
         within: Duration,
-    ) -> Result<(Box<dyn ByteStream>, Container), Missed> {
+    ) -> Result<(Box<dyn ByteStream>, Container), NotConnected> {
         let now = self.inspect(&container.engine_id).await?;
         self.reach_from(now, within).await
     }
@@ -52,26 +52,26 @@ impl Docker {
         &self,
         mut now: Option<Container>,
         within: Duration,
-    ) -> Result<(Box<dyn ByteStream>, Container), Missed> {
+    ) -> Result<(Box<dyn ByteStream>, Container), NotConnected> {
         let until = Instant::now().checked_add(within);
         let mut pause = Duration::from_millis(1);
         loop {
             let container = match now {
                 Some(container) if container.is_running() => container,
-                other => return Err(Missed::Ended(other.map(Box::new))),
+                other => return Err(NotConnected::Ended(other.map(Box::new))),
             };
             let attempt = match &container.run_dir {
                 Some(run_dir) => connect_to(&run_dir.join(SOCKET), &container).await,
-                None => self.connect_through(&container).await,
+                None => self.connect_by_engine(&container).await,
             };
             let error = match attempt {
                 Ok(stream) => return Ok((stream, container)),
-                Err(Attempt::NotYet(error)) => error,
-                Err(Attempt::Missed(missed)) => return Err(missed),
+                Err(AttemptError::Retry(error)) => error,
+                Err(AttemptError::Final(error)) => return Err(error),
             };
             if until.is_some_and(|until| Instant::now() >= until) {
                 let name = &container.info.name;
-                let message = format!("the keeper of sandbox {name} did not answer within {within:?}");
+                let message = format!("the keeper of sandbox {name} did not reply within {within:?}");
                 return Err(Error::new(ErrorCode::Timeout, message).caused_by(error).into());
             }
             back_off(pause).await;
@@ -81,12 +81,12 @@ impl Docker {
     }
 }
 
-async fn connect_to(socket: &Path, container: &Container) -> Result<Box<dyn ByteStream>, Attempt> {
-    let Some(pid) = container.pid else { return Err(Attempt::NotYet(Error::stopped(&container.info.name))) };
+async fn connect_to(socket: &Path, container: &Container) -> Result<Box<dyn ByteStream>, AttemptError> {
+    let Some(pid) = container.pid else { return Err(AttemptError::Retry(Error::stopped(&container.info.name))) };
     match connect_socket(socket, Some(pid)).await {
         Ok(stream) => Ok(Box::new(stream)),
-        Err(error) if is_starting(&error) => Err(Attempt::NotYet(error)),
-        Err(error) => Err(Attempt::Missed(error.into())),
+        Err(error) if is_starting(&error) => Err(AttemptError::Retry(error)),
+        Err(error) => Err(AttemptError::Final(error.into())),
     }
 }
 

@@ -147,7 +147,7 @@ impl Docker {
     /// Hides these sockets of container engines from every sandbox, in addition to the well-known ones and this
     /// engine's own.
     #[must_use]
-    pub fn beside_engines(self, sockets: impl IntoIterator<Item = PathBuf>) -> Self {
+    pub fn hiding_sockets(self, sockets: impl IntoIterator<Item = PathBuf>) -> Self {
         Self { engines: sockets.into_iter().collect(), ..self }
     }
 

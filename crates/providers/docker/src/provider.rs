@@ -3,7 +3,7 @@
 use crate::engine::{Engine, EngineKind, ended_in_setup, status};
 use crate::engine_mode::is_rootless;
 use crate::info::Container;
-use crate::keeper::{Missed, SocketMark, back_off, greet_starting, shut_down, socket_mark};
+use crate::keeper::{NotConnected, SocketMark, back_off, greet_starting, shut_down, socket_mark};
 use crate::{Docker, create, mounts, plan, streams, watch};
 use bollard::query_parameters::{
     RemoveContainerOptionsBuilder, RenameContainerOptionsBuilder, StopContainerOptionsBuilder,
@@ -128,8 +128,8 @@ impl Provider for Docker {
             }
             match self.reach(&container, ANSWER_WITHIN).await {
                 Ok((stream, _)) => shut_down(stream, grace).await.is_ok(),
-                Err(Missed::Ended(_)) => true,
-                Err(Missed::Failed(_)) => false,
+                Err(NotConnected::Ended(_)) => true,
+                Err(NotConnected::Failed(_)) => false,
             }
         };
         let asked = tokio::time::timeout(grace + SLACK, by_keeper).await;
@@ -238,9 +238,9 @@ impl Provider for Docker {
         let (name, startup) = (container.info.name.clone(), container.startup);
         match self.reach_from(Some(container), startup).await {
             Ok((stream, container)) => Ok(self.dialed(stream, &container)),
-            Err(Missed::Failed(error)) => Err(error),
-            Err(Missed::Ended(Some(container))) => Err(Error::stopped(&container.info.name)),
-            Err(Missed::Ended(None)) => Err(Error::no_sandbox(name)),
+            Err(NotConnected::Failed(error)) => Err(error),
+            Err(NotConnected::Ended(Some(container))) => Err(Error::stopped(&container.info.name)),
+            Err(NotConnected::Ended(None)) => Err(Error::no_sandbox(name)),
         }
     }
 
@@ -338,24 +338,24 @@ impl Docker {
                 Ok(_) => return Ok(()),
                 // It closed the connection. The engine knows whether it has ended.
                 Err(_) if self.ended(container, container.startup).await? => {
-                    Missed::Ended(self.inspect(&container.engine_id).await?.map(Box::new))
+                    NotConnected::Ended(self.inspect(&container.engine_id).await?.map(Box::new))
                 }
-                Err(error) => Missed::Failed(error),
+                Err(error) => NotConnected::Failed(error),
             },
             Err(missed) => missed,
         };
         match missed {
-            Missed::Failed(error) => Err(error),
+            NotConnected::Failed(error) => Err(error),
             // The keeper listens before it starts the main process. So a container that ended before it could be asked
             // did run.
-            Missed::Ended(now)
+            NotConnected::Ended(now)
                 if container.main
                     && (container.run_dir.is_none() || mark(container) != before)
                     && self.ran(container, now.as_deref()).await =>
             {
                 Ok(())
             }
-            Missed::Ended(now) => Err(self.ended_early(container, now.as_deref()).await),
+            NotConnected::Ended(now) => Err(self.ended_early(container, now.as_deref()).await),
         }
     }
 

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 type Live = Pin<Box<dyn Stream<Item = Result<EventMessage, bollard::errors::Error>> + Send>>;
 
-struct Watch {
+struct EngineWatch {
     engine: Arc<Engine>,
     installation: String,
     /// Tells which ends were requested.
@@ -39,7 +39,7 @@ struct Watch {
 /// Returns the events from now on. If the engine is not available, this fails now, not with the first event.
 pub(crate) async fn watch(engine: Arc<Engine>, installation: &str, run_dirs: Arc<RunDirs>) -> Result<EventStream> {
     let known = Known { provider: engine.kind().word(), ..Known::default() };
-    let mut watch = Watch { engine, installation: installation.to_owned(), run_dirs, known, heard: now(), live: None };
+    let mut watch = EngineWatch { engine, installation: installation.to_owned(), run_dirs, known, heard: now(), live: None };
     watch.live = Some(watch.listen(watch.heard).await?);
     watch.known.seen = watch.list().await?;
     // The engine has replied, so its kind is known now.
@@ -53,7 +53,7 @@ pub(crate) async fn watch(engine: Arc<Engine>, installation: &str, run_dirs: Arc
     })))
 }
 
-impl Watch {
+impl EngineWatch {
     async fn next(&mut self) -> Result<Event> {
         loop {
             if let Some(event) = self.known.told.pop_front() {

@@ -21,7 +21,7 @@ async fn the_internet_is_in_reach_and_the_host_is_not(fixture: &Fixture) {
     let sandbox = fixture.started(&spec).await;
     assert!(sandbox.inspect().await.unwrap().enforcement.layers.contains(&IsolationLayer::NetworkFilter));
     // The host gets an address, and a network that it is in. What holds is what there is when the sandbox starts.
-    let net = Net::beside("kentest1");
+    let net = Net::in_current_namespace("kentest1");
     let near = format!("{}:7100", Net::NEAR);
     let far = format!("{}:7100", Net::FAR);
     let host = format!("{}:7100", Net::HOST);

@@ -98,7 +98,7 @@ impl Native {
 
     /// Hides these sockets of container engines from every sandbox, in addition to the well-known ones.
     #[must_use]
-    pub fn beside_engines(self, sockets: impl IntoIterator<Item = PathBuf>) -> Self {
+    pub fn hiding_sockets(self, sockets: impl IntoIterator<Item = PathBuf>) -> Self {
         Self { engines: sockets.into_iter().collect(), guard: OnceLock::new(), ..self }
     }
 

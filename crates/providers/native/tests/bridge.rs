@@ -1,7 +1,7 @@
-//! The network `bridge`: what can be reached from inside, and what cannot; ports that are published; and what is left.
+//! The network `bridge`: what can be reached from inside and what cannot, published ports, and leftovers.
 //!
-//! Each test has a host and an internet of its own (`kennel_testkit::Net`): no rule or interface of this machine is touched,
-//! but for the one beside a real Docker.
+//! Each test has its own simulated host and internet (`kennel_testkit::Net`), and changes no rule or interface of this
+//! machine. The exception is the test next to a real Docker.
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
@@ -258,7 +258,7 @@ async fn dns_works_for_users_with_a_resolver_on_the_hosts_loopback() {
 async fn an_ordinary_users_sandbox_reaches_the_internet_and_not_the_host() {
     programs::prepare();
     let net = Net::for_users();
-    for address in [Net::NEAR, Net::FAR, Net::BESIDE, "169.254.169.254"] {
+    for address in [Net::NEAR, Net::FAR, Net::SECOND, "169.254.169.254"] {
         answer(net.there(|| sockets(&format!("{address}:7000"))));
     }
     answer(net.there(|| sockets("169.254.169.254:53")));
@@ -279,17 +279,17 @@ async fn an_ordinary_users_sandbox_reaches_the_internet_and_not_the_host() {
         for address in [Net::NEAR, Net::FAR] {
             assert_eq!(reach(&sandbox, how, format!("{address}:7000")).await, "reached", "{how} {address}");
         }
-        // The host, a network that it is in beside its uplink's, and what tells a machine in a cloud who it is.
-        for address in [Net::HOST, Net::HOST_BESIDE, Net::BESIDE, "169.254.169.254"] {
+        // The host, its second network, and the metadata service of a cloud.
+        for address in [Net::HOST, Net::HOST_SECOND, Net::SECOND, "169.254.169.254"] {
             held(&format!("{how} {address}"), &reach(&sandbox, how, format!("{address}:7000")).await);
         }
-        assert_eq!(reach(&sandbox, how, "169.254.169.254:53").await, "reached", "names may be asked for there");
+        assert_eq!(reach(&sandbox, how, "169.254.169.254:53").await, "reached", "DNS is allowed there");
     }
-    // All that was tried does answer the user.
-    for address in [Net::HOST, Net::HOST_BESIDE, Net::BESIDE, "169.254.169.254"] {
+    // On the host, all these addresses can be reached.
+    for address in [Net::HOST, Net::HOST_SECOND, Net::SECOND, "169.254.169.254"] {
         assert!(answers(format!("{address}:7000").parse().unwrap()), "{address}");
     }
-    // An address that the host gets later counts as soon as the host has told of it.
+    // An address that the host gets later is blocked as soon as the kernel has reported it.
     root.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(root.wait().unwrap().success());
     assert!(answers("198.18.0.1:7000".parse().unwrap()));
@@ -549,7 +549,7 @@ async fn sandboxes_reach_the_internet_next_to_a_real_docker() {
     if !closed {
         program("iptables", &["-P", "FORWARD", "DROP"]);
     }
-    let net = Net::beside("kentest0");
+    let net = Net::in_current_namespace("kentest0");
     answer(net.there(|| sockets("198.51.100.9:7000")));
     let ground = Ground::new();
     let sandbox = ground.sandbox(&[]).await;

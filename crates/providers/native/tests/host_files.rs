@@ -13,7 +13,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files that hold secrets on real machines. Each gets a name of its own beside it, so that nothing of the host is touched.
+/// Files that hold secrets on real machines. The test creates each under another name in the same directory, so that no file of the host is changed.
 const CANARIES: [&str; 76] = [
     "/boot/grub/grub.cfg",
     "/etc/NetworkManager/system-connections/office.nmconnection",

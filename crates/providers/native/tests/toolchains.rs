@@ -50,7 +50,7 @@ async fn shows_programs_and_no_secrets(home: &Home) {
     assert_eq!(sh(&format!("cd {at}; find . -name '*secret*' -o -name id_ed25519 -o -name 'credentials*'")).await, "");
     assert_eq!(sh(&format!("cat {at}/.nvm/versions/node/v22/etc/npmrc")).await, "", "it is there, and empty");
     assert_eq!(sh(&format!("grep -r secret {at} || echo none")).await, "none\n");
-    // What a tool writes beside its programs is the sandbox's own, or a volume's.
+    // Files that a tool writes next to its programs stay in the sandbox or in a volume.
     assert!(sh(&format!("echo x > {at}/.cargo/bin/hello")).await.contains("Read-only"));
     assert_eq!(
         sh(&format!("echo x > {at}/.cargo/config && echo y > {at}/.cargo/registry/index && echo ok")).await,

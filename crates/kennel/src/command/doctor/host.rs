@@ -118,10 +118,10 @@ fn has_lists(dir: &Path) -> bool {
 
 /// Finds a program in `PATH`, or in the directories of root's programs, which are not in an ordinary user's `PATH`.
 fn in_path(program: &str) -> Option<PathBuf> {
-    let beside = |dir: &PathBuf| dir.ends_with("bin").then(|| dir.with_file_name("sbin"));
-    let places = environment::program_dirs();
-    let places = places.iter().cloned().chain(places.iter().filter_map(beside));
-    places.map(|dir| dir.join(program)).find(|place| place.is_file() && access(place, Access::EXEC_OK).is_ok())
+    let sbin = |dir: &PathBuf| dir.ends_with("bin").then(|| dir.with_file_name("sbin"));
+    let dirs = environment::program_dirs();
+    let dirs = dirs.iter().cloned().chain(dirs.iter().filter_map(sbin));
+    dirs.map(|dir| dir.join(program)).find(|path| path.is_file() && access(path, Access::EXEC_OK).is_ok())
 }
 
 /// Returns the name of this user, if it is in `/etc/passwd`.

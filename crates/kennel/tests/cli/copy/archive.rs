@@ -1,4 +1,4 @@
-//! `kennel cp --archive`, beside the real `tar`.
+//! `kennel cp --archive`, compared with the real `tar`.
 
 use super::{clean, inside};
 use crate::support::{Kennel, finish, on_every_provider, signal, wait};

@@ -10,8 +10,8 @@ use rustix::process::{Pid, WaitOptions};
 use std::io::ErrorKind;
 
 /// Reads the request to remove a directory, and removes it.
-pub(crate) fn as_told() -> Result<(), StartError> {
-    let clear: Clear = minicbor::decode(&sandbox_dir::hear()?)
+pub(crate) fn run() -> Result<(), StartError> {
+    let clear: Clear = minicbor::decode(&sandbox_dir::read_instructions()?)
         .map_err(|error| format!("read the request to remove a directory: {error}"))?;
     remove(&clear.dir, Rights::User, &clear.ids)
 }

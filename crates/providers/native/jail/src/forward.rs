@@ -84,7 +84,7 @@ pub(crate) fn serve() -> ! {
 fn set_up() -> Result<(Vec<Listener>, Vec<SocketAddr>), StartError> {
     let parent = rustix::process::getppid();
     let order: Order =
-        minicbor::decode(&sandbox_dir::hear()?).map_err(|error| format!("read the forwarding rules: {error}"))?;
+        minicbor::decode(&sandbox_dir::read_instructions()?).map_err(|error| format!("read the forwarding rules: {error}"))?;
     kennel_keeper::sys::close_all_but(&[]);
     kennel_keeper::sys::ignore_signal(libc::SIGPIPE);
     let open =

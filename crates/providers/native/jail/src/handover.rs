@@ -71,7 +71,7 @@ impl Handover {
 
     /// Waits for the message. Returns `None` if the process outside gave up.
     pub(crate) fn receive(pipe: &OwnedFd) -> Option<Self> {
-        minicbor::decode(&kennel_keeper::sandbox_dir::read_told(pipe).ok()?).ok()
+        minicbor::decode(&kennel_keeper::sandbox_dir::read_message(pipe).ok()?).ok()
     }
 }
 

@@ -62,11 +62,11 @@ pub extern "C" fn main() -> libc::c_int {
             return 0;
         }
         Some(CLEAR) => {
-            sandbox_dir::answer(clear::as_told().as_ref().copied(), false);
+            sandbox_dir::answer(clear::run().as_ref().copied(), false);
             return 0;
         }
         Some(MEASURE) => {
-            match measure::as_told() {
+            match measure::run() {
                 Ok(size) => sandbox_dir::write_all(rustix::stdio::stdin(), size.to_string().as_bytes()),
                 Err(error) => sandbox_dir::answer(Err(&error), false),
             }
@@ -177,7 +177,7 @@ fn start(heard: &mut Heard) -> Result<RunningSandbox, StartError> {
     if first_id.is_some() {
         namespaces.prepare();
     }
-    let mut plan: Plan = minicbor::decode(&sandbox_dir::hear()?).map_err(|error| format!("read the plan: {error}"))?;
+    let mut plan: Plan = minicbor::decode(&sandbox_dir::read_instructions()?).map_err(|error| format!("read the plan: {error}"))?;
     let dir = plan.remove_dir.then(|| (plan.dir.clone(), plan.rights, plan.ids.clone()));
     *heard = Heard { goes_on: plan.keeper.host_fd.is_some(), dir };
     sandbox_dir::keep_host(&mut plan.keeper)?;

@@ -8,8 +8,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions};
 
 /// Reads the request to measure a directory, and returns the size in bytes.
-pub(crate) fn as_told() -> Result<u64, StartError> {
-    let Clear { dir, ids } = minicbor::decode(&sandbox_dir::hear()?)
+pub(crate) fn run() -> Result<u64, StartError> {
+    let Clear { dir, ids } = minicbor::decode(&sandbox_dir::read_instructions()?)
         .map_err(|error| format!("read the request to measure a directory: {error}"))?;
     let failed = |error: rustix::io::Errno| format!("create a user namespace to measure {dir}: {error}");
     let (mapped, tell) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;

@@ -60,8 +60,8 @@ pub(crate) struct NamespaceHolder {
 }
 
 impl NamespaceHolder {
-    /// Starts one. It shares this process's memory, so nothing is copied. It runs beside this process (there is no
-    /// `CLONE_VFORK`): waiting until the other processor has ended it takes longer than making the namespaces.
+    /// Starts the process. It shares this process's memory, so nothing is copied. It runs at the same time as this
+    /// process, without `CLONE_VFORK`: waiting for its end takes longer than creating the namespaces.
     pub(crate) fn start(namespaces: libc::c_int) -> Result<Self, Errno> {
         extern "C" fn end(_: *mut libc::c_void) -> libc::c_int {
             0

@@ -1,4 +1,4 @@
-//! The places where the keeper listens: ports on loopback, and paths.
+//! Binds the sockets on which the keeper listens: to ports on loopback, and to paths.
 
 use super::Socket;
 use crate::connect::{LOOPBACK, enter};

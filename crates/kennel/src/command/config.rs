@@ -29,8 +29,8 @@ Layers, lowest precedence first: built-in, the user's file, the project's file, 
 
 /// Show, change and check settings
 ///
-/// Settings under `sandbox` apply to `run` and `create`, unless a flag overrides them. A project's files cannot
-/// give a sandbox more access than it has by default until you trust them.
+/// Settings under `sandbox` apply to `run` and `create`, unless a flag overrides them. Until
+/// you trust a project's files, they cannot give a sandbox more access than it has by default.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Config {

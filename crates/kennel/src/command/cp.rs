@@ -21,7 +21,7 @@ use std::io::IsTerminal;
 const EXAMPLES: &str = "\
 Examples:
   kennel cp notes.txt box:/tmp/            copy a file
-  kennel cp box:src ./copy                 copy a directory; `src` is relative to the working directory
+  kennel cp box:src ./copy                 copy a directory (relative to the working directory)
   kennel cp box:src/. ./copy               copy the contents of a directory
   kennel cp box:/etc/hosts - | grep box    write the content to standard output
   date | kennel cp - box:/tmp/date         read the content from standard input
@@ -34,9 +34,9 @@ Write a host path that contains a colon as ./a:b.";
 
 /// Copy files into or out of a sandbox
 ///
-/// Directories are copied with their contents, symlinks as symlinks. A symlink in a host path is followed only beneath the
-/// current directory (for a relative path) and only beneath the workspace that contains it (for any path), because
-/// processes in a sandbox can create symlinks there.
+/// Directories are copied with their contents, symlinks as symlinks. Processes in a sandbox can create symlinks in its
+/// workspace. So a symlink in a host path must not lead out of the workspace that contains it nor, in a relative path,
+/// out of the current directory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Cp {

@@ -15,7 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   kennel create --name box --start        a sandbox that waits for `kennel exec`
   kennel create --start -- ./server       a sandbox that stops when its command ends
-  kennel create --start -p 8080 -- ./server   port 8080 inside, at a free port of 127.0.0.1
+  kennel create --start -p 8080 -- ./web  publish port 8080 at a free port of 127.0.0.1
   kennel create --start --rm -- ./job     a sandbox that is removed when its command ends
   kennel create --image debian --memory 1G --network none
   kennel create --start --image agent --image-command --data --cache npm:/root/.npm";
@@ -36,11 +36,11 @@ pub(crate) struct Create {
     /// Remove the sandbox when its main process ends or it is stopped
     #[arg(long)]
     rm: bool,
-    #[command(flatten)]
-    options: LastingOptions,
     /// Main process and its arguments
     #[arg(value_name = "CMD", trailing_var_arg = true)]
     command: Vec<String>,
+    #[command(flatten)]
+    options: LastingOptions,
 }
 
 impl Create {

@@ -32,7 +32,7 @@ pub(crate) struct Explain {
     /// A provider or a feature
     #[arg(value_name = "PROVIDER|FEATURE")]
     subject: Option<String>,
-    /// Print the rows as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

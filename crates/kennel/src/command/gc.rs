@@ -18,12 +18,12 @@ Examples:
 
 /// Remove what killed programs left behind
 ///
-/// Removes and prints what is left of a sandbox whose creator was killed: directories and cgroups, and also helper
-/// programs of earlier versions. Compares sessions with the sandboxes that exist, and completes what was interrupted:
-/// sandboxes of removed sessions are removed (volumes stay), and lost sessions are marked. Sandboxes that `kennel serve`
-/// paused before it was killed are resumed. Other sandboxes are not changed, whether they run or not: see `kennel rm`. A
-/// provider that does not respond changes nothing. Sandboxes of profiles that no longer exist, and those of another
-/// database, are only reported.
+/// Removes directories and cgroups of sandboxes whose creator was killed, and helper programs of earlier versions.
+/// Completes what was interrupted: removes the sandboxes of removed sessions (volumes are kept), marks sessions whose
+/// sandbox is lost, and resumes sandboxes that `kennel serve` paused before it was killed. Prints everything it does.
+///
+/// Other sandboxes are not changed, whether they run or not: use `kennel rm`. Sandboxes of another database, and of
+/// profiles that no longer exist, are only reported. If a provider does not respond, nothing of it is changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Gc {

@@ -36,7 +36,7 @@ pub(crate) struct Ls {
     /// Print a JSON array
     #[arg(long)]
     json: bool,
-    /// Print only these columns, separated by tabs: id, name, provider, status, exit-code, created, image, network, ports, workspace
+    /// Print only these columns, separated by tabs
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',', conflicts_with_all = ["json", "ids"])]
     format: Vec<Column>,
     /// List only sandboxes that match: status, provider, name, image, or label=KEY[=VALUE]

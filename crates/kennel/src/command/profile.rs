@@ -25,8 +25,8 @@ A profile can also be a setting: `container.profiles` in kennel.toml.";
 
 /// Create and use named sandboxes that stay
 ///
-/// A profile describes a sandbox: every option of `kennel run` is one of its settings. Each profile has at most one
-/// sandbox, which is created at the first use and found again by every later one.
+/// A profile describes a sandbox: its settings are the options of `kennel run`. Each profile has at most one sandbox. It is
+/// created at the first use, and every later use finds it again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Profile {

@@ -29,8 +29,8 @@ Examples:
   sort < names | kennel run -- uniq -c        standard input is passed on
   kennel run --json -- make test              output, exit code and timings as one JSON object
 
-Exit status: that of the command; 124 if the time limit was reached, 125 if Kennel failed, 126 if the
-command cannot be run, 127 if it was not found, 128+N if signal N ended it.";
+Exit status: that of the command; 124 if the time limit was reached, 125 if Kennel failed,
+126 if the command cannot be run, 127 if it was not found, 128+N if signal N ended it.";
 
 /// Run a command in a new sandbox
 ///

@@ -11,12 +11,12 @@ Examples:
   kennel serve
   kennel create --name box --idle-pause 1m --idle-timeout 1h";
 
-/// Pause idle sandboxes, until interrupted
+/// Pause and stop idle sandboxes, until interrupted
 ///
-/// Runs the resident process, which does what must go on between commands: it pauses sandboxes that have an idle pause, and
-/// stops them after their idle timeout. The next command in such a sandbox resumes or starts it. There is one resident
-/// process for each user or `KENNEL_HOME`. All other commands work with and without it. When it ends, or is killed, sandboxes
-/// go on running, and those that are paused are resumed by their next use.
+/// Runs the resident process. It pauses sandboxes that have an idle pause, and stops them after their idle timeout. The
+/// next command in such a sandbox resumes or starts it. There can be one resident process for each user, or for each
+/// `KENNEL_HOME`. All other commands work with and without it. When it ends, sandboxes keep running, and a paused sandbox
+/// is resumed by its next use.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Serve {}

@@ -17,7 +17,7 @@ Examples:
 /// Install what a provider needs
 ///
 /// Shows what is missing and the commands that fix it, asks, runs them one by one and checks again. Commands that need
-/// root run with sudo. Steps that a program should not take on its own are only shown. Exits with 0 if the provider works.
+/// root run with sudo. Steps that need your decision are only shown. Exits with 0 if the provider works.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Setup {

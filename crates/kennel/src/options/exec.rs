@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Options of `exec`, `profile exec` and `session exec`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExecOptions {
-    /// Working directory [default: that of the sandbox; in a profile, the current directory, seen from inside]
+    /// Working directory [default: that of the sandbox; for a profile, the current directory as mounted inside]
     #[arg(short, long, value_name = "DIR")]
     workdir: Option<String>,
     #[command(flatten)]

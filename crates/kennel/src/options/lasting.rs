@@ -10,8 +10,8 @@ pub(crate) struct LastingOptions {
     /// Stop the sandbox after this time without a command, for example 30m, or `none` [default: none]
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<TimeLimit>,
-    /// Pause the sandbox after this time without a command, while `kennel serve` runs, for example 1m, or `none`
-    /// [default: none]
+    /// Pause the sandbox after this time without a command, for example 1m, or `none`; needs `kennel serve` [default:
+    /// none]
     #[arg(long, value_name = "TIME")]
     idle_pause: Option<TimeLimit>,
     /// Without CMD, run the image's command as the main process
@@ -22,8 +22,8 @@ pub(crate) struct LastingOptions {
 }
 
 impl LastingOptions {
-    /// Adds the main process and the idle time to a specification. `command` is the one that the user gave. If there is
-    /// none, `image_command` says whether the image's own is used by default.
+    /// Adds the main process and the idle time to a specification. `command` is what the user gave. If it is empty,
+    /// `image_command` says whether the image's command is the default.
     pub(crate) fn complete(&self, spec: &mut SandboxSpec, command: &[String], image_command: bool) -> Result<()> {
         if self.image_command {
             spec.command = None;

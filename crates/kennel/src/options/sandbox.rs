@@ -17,7 +17,7 @@ pub(crate) struct SandboxOptions {
     /// Name of the sandbox [default: its id]
     #[arg(long)]
     name: Option<String>,
-    /// Image to run; an engine runs it if Kennel's own image store does not have it
+    /// Image to run. If Kennel's own image store does not have it, an engine runs it
     #[arg(long)]
     pub(crate) image: Option<String>,
     /// When to pull the image: always, missing or never [default: missing]

@@ -27,7 +27,7 @@ pub(super) struct Ls {
     /// Print a JSON array
     #[arg(long)]
     json: bool,
-    /// Print only these columns, separated by tabs: name, id, manifest, created, size
+    /// Print only these columns, separated by tabs
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',', conflicts_with_all = ["json", "ids"])]
     format: Vec<Column>,
 }

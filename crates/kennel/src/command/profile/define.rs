@@ -43,7 +43,7 @@ struct ProfileOptions {
     /// Stop the sandbox after this time without a command, for example 30m
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<TimeLimit>,
-    /// Pause the sandbox after this time without a command, while `kennel serve` runs, for example 1m
+    /// Pause the sandbox after this time without a command, for example 1m; needs `kennel serve`
     #[arg(long, value_name = "TIME")]
     idle_pause: Option<TimeLimit>,
     /// Time limit of one command, for example 10m
@@ -52,11 +52,11 @@ struct ProfileOptions {
     /// Use the image's own command as the main process
     #[arg(long, conflicts_with = "command")]
     image_command: bool,
-    #[command(flatten)]
-    sandbox: SandboxOptions,
-    /// Command of the main process
+    /// Main process and its arguments
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
+    #[command(flatten)]
+    sandbox: SandboxOptions,
 }
 
 impl ProfileOptions {
@@ -94,8 +94,8 @@ impl ProfileOptions {
 
 /// Create a profile
 ///
-/// Accepts the options of `kennel run`. The workspace and relative paths are resolved now: later uses of the profile
-/// have the same workspace, and must be called from it or below it. The sandbox is created at the first use.
+/// Accepts the options of `kennel run`. Relative paths are resolved now. The profile keeps its workspace, and can be
+/// used only from the workspace or a directory below it. The sandbox is created at the first use.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CREATE_EXAMPLES)]
 pub(super) struct Create {
@@ -117,8 +117,8 @@ impl Create {
 
 /// Change a profile
 ///
-/// With options, changes these settings. Without options, opens the profile in your editor. A profile of the settings
-/// is not changed itself: its changes are saved in a file of its own.
+/// With options, changes these settings. Without options, opens the profile in your editor. A profile in a
+/// settings file is not edited there: the changes are saved in a separate file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EDIT_EXAMPLES)]
 pub(super) struct Edit {
@@ -190,8 +190,8 @@ fn in_editor(before: &str) -> Result<Option<String>> {
 
 /// Delete a profile and its sandbox
 ///
-/// Asks first, unless --force is given. Volumes are kept, unless --volumes is given. A profile that only the settings
-/// define cannot be deleted: remove it from the file.
+/// Asks first, unless --force is given. Volumes are kept, unless --volumes is given. A profile in a settings
+/// file cannot be deleted by this command: remove it from the file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = DELETE_EXAMPLES)]
 pub(super) struct Delete {

@@ -23,7 +23,7 @@ Exit status: the same as that of `kennel run`.";
 
 /// Run a command in the sandbox of a profile
 ///
-/// Starts the sandbox if it does not run. Below the profile's workspace, the command runs in the same directory inside.
+/// Starts the sandbox if it does not run. In the profile's workspace, the command runs in the current directory, as mounted inside.
 /// Without a command, opens a shell on a terminal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]

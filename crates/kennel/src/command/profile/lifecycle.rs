@@ -32,7 +32,7 @@ Examples:
 
 /// Start the sandbox of a profile
 ///
-/// Creates it if there is none. It is no error if it already runs. Any number of starts at once create one sandbox.
+/// Creates it if there is none. Does nothing if it already runs. Simultaneous starts create only one sandbox.
 #[derive(Debug, clap::Args)]
 #[command(after_help = START_EXAMPLES)]
 pub(super) struct Start {
@@ -61,7 +61,7 @@ pub(super) async fn start(engine: &Engine, name: &str, pull: Option<Pull>) -> Re
     bars.wait(Box::pin(profiles.start(name, pull, &tell))).await
 }
 
-/// Tells the user if the sandbox differs from what the profile says by now.
+/// Tells the user if the profile has changed since its sandbox was created.
 pub(super) fn report_changes(name: &str, started: &Started) {
     if let Some(workspace) = &started.chosen_workspace {
         report::note(&format!(
@@ -105,8 +105,8 @@ impl Stop {
 
 /// Restart the sandbox of a profile
 ///
-/// If the profile has changed, or its image with --pull, the sandbox is created again: files that were written outside
-/// of the workspace, mounts and volumes are lost.
+/// If the profile has changed, or if --pull finds another image, the sandbox is created again. Files that were written
+/// outside of the workspace, mounts and volumes are then lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RESTART_EXAMPLES)]
 pub(super) struct Restart {

@@ -28,7 +28,7 @@ Examples:
 
 /// List profiles
 ///
-/// Lists the profiles with a file of their own and those of the settings. The status is that of the sandbox.
+/// Lists the profiles of `kennel profile create` and those in settings files. The status is that of the sandbox.
 #[derive(Debug, clap::Args)]
 #[command(after_help = LIST_EXAMPLES, alias = "ls")]
 pub(super) struct List {
@@ -46,8 +46,8 @@ impl List {
 
 /// Show the status of one or all profiles
 ///
-/// The status is that of the sandbox: running, paused, stopped, or error with the exit code if it ended by itself and not
-/// with code 0.
+/// The status is that of the sandbox: running, paused, stopped, or error if its main process failed. An error has the
+/// exit code.
 #[derive(Debug, clap::Args)]
 #[command(after_help = STATUS_EXAMPLES)]
 pub(super) struct Status {

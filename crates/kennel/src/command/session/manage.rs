@@ -40,7 +40,7 @@ Examples:
 
 const ADOPT_EXAMPLES: &str = "\
 Examples:
-  kennel session adopt            list the sandboxes of lost stores
+  kennel session adopt            list the sandboxes of lost databases
   kennel session adopt --all      take them over";
 
 /// Run a command in the sandbox of a session
@@ -165,7 +165,7 @@ impl Rm {
     }
 }
 
-/// Take over sandboxes of a lost store
+/// Take over sandboxes of a lost database
 ///
 /// After a damaged database was moved aside, its sandboxes still exist, but no session knows them. Kennel never removes
 /// them by itself. This command lists them and, with --all or their ids, records a session for each.
@@ -174,7 +174,7 @@ impl Rm {
 pub(super) struct Adopt {
     /// Ids or names of the sandboxes
     ids: Vec<String>,
-    /// All sandboxes of lost stores
+    /// All sandboxes of lost databases
     #[arg(long, conflicts_with = "ids")]
     all: bool,
     /// Print a JSON array

@@ -16,7 +16,7 @@ use std::sync::Arc;
 const EXAMPLES: &str = "\
 Examples:
   kennel session create --name fix                      in the current directory
-  kennel session create --image node:22 -- npm test     with a main process, whose result is recorded
+  kennel session create --image node:22 -- npm test     record the result of a main process
   kennel session create --own-workspace --rm -- ./job   in a new directory, which is kept
   kennel session create --profile dev                   with the settings of a profile
   kennel session create --clone https://example.org/project.git
@@ -27,14 +27,14 @@ KENNEL_SESSION_SECRET. The session and its sandbox have the same name.";
 /// Open a session
 ///
 /// Records the session, creates its sandbox with the options of `kennel run`, and starts it. With --clone, a git repository
-/// is cloned into a new directory first. The clone runs in a sandbox; the user's git credential helper is asked on the host.
+/// is cloned into a new directory first. The clone runs in a sandbox. Your git credential helper runs on the host.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Create {
     /// Clone this git repository into a new directory, which becomes the workspace
     #[arg(long, value_name = "URL", conflicts_with_all = ["workspace", "no_workspace", "own_workspace"])]
     clone: Option<String>,
-    /// Use a new directory as the workspace, which is kept
+    /// Use a new directory as the workspace; it is kept when the session is removed
     #[arg(long, conflicts_with_all = ["workspace", "no_workspace"])]
     own_workspace: bool,
     /// Remove the sandbox when it has ended; the record is kept
@@ -46,11 +46,11 @@ pub(super) struct Create {
     /// Print the session as JSON
     #[arg(long)]
     pub(super) json: bool,
-    #[command(flatten)]
-    options: LastingOptions,
-    /// Command of the main process
+    /// Main process and its arguments
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
+    #[command(flatten)]
+    options: LastingOptions,
 }
 
 impl Create {

@@ -29,7 +29,7 @@ Examples:
 
 /// List sessions
 ///
-/// Lists the recorded sessions, newest first. Those that run are compared with their providers first.
+/// Lists the recorded sessions, newest first. Updates the state of running sessions first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = LS_EXAMPLES)]
 pub(super) struct Ls {
@@ -86,8 +86,8 @@ fn sessions_table(found: &[SessionSummary]) -> String {
 
 /// Show a session as JSON
 ///
-/// Compares the record with the provider first. Shows what was requested, the state and its cause and, once the session
-/// has ended, the exit code and the last 50 lines of the log.
+/// Updates the state first. Shows what was requested, and the state and its cause. If the session has ended, also shows
+/// the exit code and the last 50 lines of the log.
 #[derive(Debug, clap::Args)]
 #[command(after_help = SHOW_EXAMPLES)]
 pub(super) struct Show {
@@ -115,7 +115,7 @@ impl Show {
 
 /// Show what happened to sessions
 ///
-/// Prints the recorded events, oldest first. Each has a number, which is never used again.
+/// Prints the recorded events, oldest first. Each event has a number of its own.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EVENTS_EXAMPLES)]
 pub(super) struct Events {

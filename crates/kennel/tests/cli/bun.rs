@@ -1,6 +1,6 @@
-//! A real project's tests through a profile: `bun test` with npm's `bun` package. What it says, and how it ends, is the
-//! same as outside. Only on native, which has this machine's libraries: bun needs glibc, and the image of the tests on
-//! engines has only a static busybox.
+//! The tests of a real project in a profile: `bun test` with npm's `bun` package prints the same and ends with the same
+//! exit code as outside. This runs only on native, which has this machine's libraries: bun needs glibc, and the test
+//! image of engines has only a static busybox.
 
 use crate::support::{Finished, Kennel, finish};
 use kennel_testkit::bun;
@@ -136,7 +136,7 @@ fn test_outside(kennel: &Kennel, package: &Path) -> Finished {
     finish(command, None)
 }
 
-/// How a run ended and what it said, without how long it took and where its files are. Files are tested in any order.
+/// The exit code and output of a run, without durations and paths. The order of files may differ.
 fn told(run: &Finished, kennel: &Kennel) -> (i32, String, Vec<String>) {
     let here = kennel.here();
     let line = |line: &str| {

@@ -1,4 +1,4 @@
-//! `kennel config`: settings of all layers as a user meets them.
+//! `kennel config`: settings of all layers, from a user's point of view.
 
 use crate::support::{Finished, Kennel, finish};
 use std::process::{Command, Stdio};
@@ -49,7 +49,7 @@ fn errors_in_settings_name_file_and_line() {
     assert!(stderr.contains("lots"), "{stderr}");
 }
 
-/// What is wrong in a section that no command uses does not hide the others.
+/// An error in a section that no command uses does not hide the other sections.
 #[test]
 fn errors_in_an_unused_section_are_warnings() {
     let kennel = Kennel::on("local");

@@ -1,4 +1,4 @@
-//! `kennel cp`, both ways.
+//! `kennel cp`, in both directions.
 
 mod archive;
 mod sparse;
@@ -24,7 +24,7 @@ on_every_provider!(
     symlinks_swapped_in_during_a_copy_are_not_followed,
 );
 
-/// A directory inside that is this test's own: on `local` the inside is the host.
+/// A directory inside that only this test uses. On `local`, the inside is the host.
 fn inside(kennel: &Kennel) -> String {
     format!("/tmp/{}-inside", kennel.home.mark())
 }
@@ -47,7 +47,7 @@ fn files_go_in_and_out(kennel: &Kennel) {
     kennel.kennel(&["cp", &format!("{id}:{dir}/other"), &back.display().to_string()]).ok();
     assert!(std::fs::read(&back).unwrap() == bytes);
     assert_eq!(std::fs::metadata(&back).unwrap().permissions().mode() & 0o777, 0o751);
-    // Into a directory that is there, under its own name; an older file is replaced.
+    // Into an existing directory, under its own name. An older file is replaced.
     std::fs::write(kennel.home.path().join("other"), "older").unwrap();
     kennel.kennel(&["cp", &format!("{id}:{dir}/other"), &kennel.home.path().display().to_string()]).ok();
     assert!(std::fs::read(kennel.home.path().join("other")).unwrap() == bytes);
@@ -81,7 +81,7 @@ fn file_names_may_contain_any_bytes(kennel: &Kennel) {
     kennel.kennel(&["cp", &format!("{id}:{dir}"), &back.display().to_string()]).ok();
     for name in names {
         assert_eq!(std::fs::read(back.join(OsStr::from_bytes(name))).unwrap(), name);
-        // One by one, named on the command line.
+        // One by one, by their names on the command line.
         let one = kennel.home.path().join("one");
         let mut source = format!("{id}:{dir}/").into_bytes();
         source.extend_from_slice(name);
@@ -105,14 +105,14 @@ fn directories_are_copied_with_their_contents(kennel: &Kennel) {
     let source = tree.display().to_string();
     kennel.kennel(&["cp", &source, &format!("{id}:{dir}")]).ok();
     assert_eq!(kennel.kennel(&["exec", &id, "--", "cat", &format!("{dir}/link")]).ok(), "deep");
-    // It is there now, so a second copy goes into it; with /. only what is in the source does.
+    // The directory exists now, so a second copy goes into it. With `/.`, only the content of the source is copied.
     kennel.kennel(&["cp", &source, &format!("{id}:{dir}")]).ok();
     assert_eq!(kennel.kennel(&["exec", &id, "--", "cat", &format!("{dir}/tree/top")]).ok(), "top");
     kennel.kennel(&["exec", &id, "--", "rm", "-r", &format!("{dir}/tree")]).ok();
     kennel.kennel(&["cp", &format!("{source}/."), &format!("{id}:{dir}")]).ok();
     let back = kennel.home.path().join("back");
     for _ in 0..2 {
-        // The second time it goes over what is there.
+        // The second copy overwrites the first.
         kennel.kennel(&["cp", &format!("{id}:{dir}/."), &back.display().to_string()]).ok();
     }
     assert_eq!(std::fs::read(back.join("a/b/c/deep")).unwrap(), b"deep");
@@ -162,10 +162,11 @@ fn nothing_is_written_through_links(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-/// A directory of the workspace that becomes a link out of it again and again, while files go through it both ways.
+/// A directory of the workspace is replaced by a symlink out of it again and again, while files are copied through it
+/// in both directions.
 fn symlinks_swapped_in_during_a_copy_are_not_followed(kennel: &Kennel) {
     if kennel.provider == "local" {
-        return; // its inside is the host, and links lead where they lead there
+        return; // its inside is the host, where symlinks lead out
     }
     let id = kennel.sandbox();
     let victim = kennel.home.path().join("victim");
@@ -183,7 +184,7 @@ fn symlinks_swapped_in_during_a_copy_are_not_followed(kennel: &Kennel) {
     let source = source.display().to_string();
     for round in 0..12 {
         let back = kennel.home.path().join(format!("back{round}"));
-        // Whether it is there at that moment is luck.
+        // The copy may fail, depending on the moment.
         let _ = kennel.kennel(&["cp", &format!("{id}:/workspace/d/file"), &back.display().to_string()]);
         assert_ne!(std::fs::read(&back).unwrap_or_default(), b"theirs");
         let _ = kennel.kennel(&["cp", &format!("{id}:/workspace/d"), &format!("{}-all", back.display())]);
@@ -194,7 +195,7 @@ fn symlinks_swapped_in_during_a_copy_are_not_followed(kennel: &Kennel) {
         assert_eq!(std::fs::read(victim.join("file")).unwrap(), b"theirs");
         assert_eq!(std::fs::read_dir(&victim).unwrap().count(), 1, "nothing was put there");
     }
-    assert!(swapping.try_wait().unwrap().is_none(), "it swapped all the time");
+    assert!(swapping.try_wait().unwrap().is_none(), "it kept swapping");
     kennel.kennel(&["rm", "--force", &id]).ok();
     swapping.wait().unwrap();
 }
@@ -215,7 +216,7 @@ fn files_are_copied_as_another_user(kennel: &Kennel) {
     }
     into.ok();
     assert_eq!(kennel.kennel(&["exec", &id, "--", "stat", "-c", "%U", &format!("{dir}/tree/link")]).ok(), "nobody");
-    // One directory that is not theirs to read does not spoil the rest.
+    // A directory without read permission does not affect the others.
     let back = kennel.home.path().join("back");
     let stderr = copy(&format!("{id}:{dir}"), &back.display().to_string()).fails(125);
     assert!(stderr.contains("/closed is skipped") && stderr.contains("1 of 3"), "{stderr}");
@@ -246,7 +247,7 @@ fn symlinks_replace_files_and_symlinks(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-/// Progress is shown on a terminal, unless nobody wants to see it.
+/// Progress is shown on a terminal, unless `--quiet` is given.
 #[test]
 fn a_quiet_copy_shows_no_progress() {
     let kennel = Kennel::on("local");
@@ -257,7 +258,7 @@ fn a_quiet_copy_shows_no_progress() {
     finish(tar, None).ok();
     let shown = |words: &[&str]| {
         let call = kennel.call(&[words, &["--archive", "-", &format!("{id}:{dir}")]].concat());
-        // An archive that takes longer to come than it takes until progress is shown.
+        // The archive takes longer than the delay before progress is shown.
         let slow = "(head -c 200000 file.tar; sleep 1.3; tail -c +200001 file.tar) | \"$@\"";
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", slow, "sh"]).arg(call.get_program()).args(call.get_args()).current_dir(kennel.here());

@@ -1,5 +1,5 @@
-//! `doctor` and `setup`: what they see is real; what they would change of the machine is not. Every program that a fix
-//! could run is a script of the test's own, which writes down how it was called.
+//! `doctor` and `setup`. The checks are real, but the fixes do not change this machine: every program that a fix could
+//! run is a script of the test, which records how it was called.
 
 use crate::support::{Finished, Kennel, finish};
 use crate::terminal::{ends_with, terminal};
@@ -10,22 +10,22 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// An ordinary user of every machine.
+/// An ordinary user that exists on every machine.
 const NOBODY: u32 = 65_534;
 
-/// A machine on which nothing is installed, and whose tools are scripts.
+/// A simulated machine on which nothing is installed, and whose tools are scripts.
 pub(crate) struct Bare {
     pub(crate) kennel: Kennel,
 }
 
 impl Bare {
-    /// The script is what installs packages here. In it, `$BIN` is the only directory that is looked into for programs,
-    /// and `$SOCKET` where Docker is looked for.
+    /// `script` is the package manager. In it, `$BIN` is the only directory in `PATH`, and `$SOCKET` is Docker's
+    /// socket.
     pub(crate) fn new(install: &str) -> Self {
         let bare = Self { kennel: Kennel::on("local") };
         for dir in [bare.home(), &bare.bin(), &bare.of_nobody()] {
             std::fs::create_dir_all(dir).unwrap();
-            // The fixes of an ordinary user run as that user here: there is no sudo.
+            // Here, the fixes of an ordinary user run as that user, because there is no sudo.
             std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777)).unwrap();
         }
         for manager in ["apt-get", "dnf", "pacman"] {
@@ -63,7 +63,7 @@ impl Bare {
         self.home().join("calls")
     }
 
-    /// What was run, but for the renewal of lists on a machine that has none.
+    /// The commands that were run, without the update of package lists on a machine that has none.
     pub(crate) fn calls(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.calls_file()).unwrap_or_default();
         text.lines().filter(|line| !line.ends_with("apt-get update")).map(ToOwned::to_owned).collect()
@@ -82,7 +82,7 @@ impl Bare {
     }
 
     fn as_nobody(&self, args: &[&str]) -> Finished {
-        // Where it was built may be for nobody but who has built it.
+        // The directory of the build may be accessible only to the user who built it.
         let program = self.home().join("kennel");
         std::fs::copy(env!("CARGO_BIN_EXE_kennel"), &program).unwrap();
         let mut call = self.call(&program, args);
@@ -96,13 +96,13 @@ fn program(path: &Path, script: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Docker's package comes: a program, and an engine that answers.
+/// Installs a fake Docker: a program, and an engine that replies.
 pub(crate) fn install_docker() -> String {
     let engine = docker::socket();
     format!("echo unpacking-docker; ln -s /bin/true $BIN/dockerd; ln -s {} $SOCKET", engine.display())
 }
 
-/// How Docker is installed on the distributions that are known.
+/// How Docker is installed on the supported distributions.
 fn installs_docker(line: &str) -> bool {
     ["apt-get install -y docker.io", "dnf install -y moby-engine", "pacman -S --needed --noconfirm docker"]
         .contains(&line)
@@ -124,7 +124,7 @@ fn the_doctor_tries_what_it_reports() {
         check["state"].as_str().unwrap()
     };
     for needed in ["kernel", "user namespaces", "overlay", "control groups"] {
-        assert_eq!(state(needed), "ok", "{needed}: the tests have run on it");
+        assert_eq!(state(needed), "ok", "{needed}: these tests need it");
     }
     assert_eq!(state("subordinate ids"), "not_needed");
     for extra in ["landlock", "pasta", "newuidmap"] {
@@ -141,11 +141,11 @@ fn the_doctor_prints_commands_that_repair() {
     let text = done.text();
     assert!(text.contains("- docker") && text.contains("9 isolation layers; limits"), "what it would enforce: {text}");
     assert!(text.contains("try: ") && text.contains(" && unset DOCKER_HOST"), "{text}");
-    assert!(!text.contains("This machine"), "Docker has a kernel of its own choice: {text}");
+    assert!(!text.contains("This machine"), "Docker chooses its own kernel: {text}");
     let object = finish(bare.as_root(&["--provider", "docker", "doctor", "--json"]), None).json();
     let fix = &object["providers"][0]["fix"];
     assert!(fix["command"].as_str().unwrap().contains("docker") && fix["automatic"] == false, "{fix}");
-    assert!(bare.calls().is_empty(), "nothing is changed by looking");
+    assert!(bare.calls().is_empty(), "a check changes nothing");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn fix_installs_what_is_missing_and_checks_again() {
     let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part:?} in {text}"));
     assert!(at("- docker") < at("unpacking-docker") && at("unpacking-docker") < at("+ docker"), "{text}");
     let again = finish(bare.as_root(&["setup", "docker"]), None);
-    assert_eq!((again.status, bare.calls().len()), (0, 1), "nobody has to be asked: {again:?}");
+    assert_eq!((again.status, bare.calls().len()), (0, 1), "no question is asked: {again:?}");
     assert!(again.stderr.contains("nothing that is required is missing"), "{again:?}");
 }
 
@@ -169,7 +169,7 @@ fn without_a_terminal_nothing_is_run() {
     let bare = Bare::new("");
     let refused = |args: &[&str]| finish(bare.as_root(args), None).fails(125);
     let stderr = refused(&["doctor", "--fix", "--provider", "docker"]);
-    assert!(stderr.lines().any(|line| installs_docker(line.trim())), "what would be run: {stderr}");
+    assert!(stderr.lines().any(|line| installs_docker(line.trim())), "the commands are shown: {stderr}");
     assert!(stderr.contains("try: kennel doctor --provider docker --fix --yes\n"), "{stderr}");
     assert!(refused(&["setup", "docker"]).contains("try: kennel setup docker --yes\n"));
     assert!(refused(&["doctor", "--fix", "--json"]).contains("--json"));
@@ -189,7 +189,7 @@ fn answering_no_runs_nothing() {
     session.send("n\r").unwrap();
     session.expect("nothing was run").expect("it says so");
     ends_with(session, 1);
-    // Nor is it enough to say nothing.
+    // No answer means no.
     let mut session = terminal(bare.as_root(&["doctor", "--provider", "docker", "--fix"]));
     let asked = session.expect("Run these? [y/N] ").expect("it asks");
     assert!(asked.before().contains(&0x1b), "colours: {:?}", String::from_utf8_lossy(asked.before()));
@@ -233,7 +233,7 @@ fn commands_stop_at_the_first_failure() {
     let done = bare.as_nobody(&["setup", "native", "--yes"]);
     let (text, calls) = (done.text(), bare.calls());
     assert!(text.contains("cannot-be-found"), "its output is shown: {text}");
-    assert_eq!(text.matches("Providers").count(), 1, "there is nothing new to look at: {text}");
+    assert_eq!(text.matches("Providers").count(), 1, "nothing is checked again: {text}");
     let stderr = done.fails(125);
     assert!(stderr.contains("exit status: 100; the commands after it were not run"), "{stderr}");
     assert!(stderr.contains(&format!("try: {}\n", calls[0])), "{stderr}");
@@ -247,6 +247,6 @@ fn a_working_provider_needs_no_setup() {
     let mut call = Command::new(env!("CARGO_BIN_EXE_kennel"));
     call.arg("setup").env_clear().env("KENNEL_HOME", kennel.home.path()).current_dir(kennel.here());
     let done = finish(call, None);
-    assert!(done.text().contains("+ native"), "what `run` would use: {done:?}");
+    assert!(done.text().contains("+ native"), "the provider that `run` would use: {done:?}");
     done.ok();
 }

@@ -1,4 +1,4 @@
-//! Engines as they are found: by variables, by Docker's contexts, by a port; and called by what they are.
+//! How engines are found: by variables, by Docker's contexts, and by a port; and how their kind is recognised.
 
 use crate::support::{Finished, finish};
 use kennel_testkit::front::Front;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-/// The program in a home of its own, with this environment and nothing else.
+/// Runs the program with its own home and only this environment.
 fn call(home: &Home, env: &[(&str, &str)], args: &[&str]) -> Finished {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
     command.current_dir(home.workspace()).env_clear().stdin(Stdio::null());
@@ -24,16 +24,16 @@ fn unix(socket: &Path) -> String {
     format!("unix://{}", socket.display())
 }
 
-/// A sandbox that is made, used and removed; answers which provider it says it has.
+/// Creates, uses and removes a sandbox. Returns the provider that it reports.
 fn provider_of(home: &Home, env: &[(&str, &str)], provider: &[&str], image: &str) -> String {
     let args = [provider, &["create", "--json", "--start", "--no-workspace", "--network", "none", "--image", image]];
     let made = call(home, env, &args.concat());
     assert_eq!(made.status, 0, "{made:?}");
     let name = made.json()["name"].as_str().unwrap().to_owned();
-    // Whoever comes later finds it without being told where.
+    // A later process finds it without further options.
     assert_eq!(call(home, env, &["exec", &name, "--", "echo", "hello"]).ok(), "hello");
     let listed = call(home, env, &["ls", "--json"]).json();
-    assert_eq!(listed.as_array().map(Vec::len), Some(1), "one engine is asked once: {listed}");
+    assert_eq!(listed.as_array().map(Vec::len), Some(1), "each engine is listed once: {listed}");
     call(home, env, &["rm", "--force", &name]).ok();
     made.json()["provider"].as_str().unwrap().to_owned()
 }
@@ -48,9 +48,9 @@ fn podman_is_recognised_at_any_socket() {
         assert_eq!(provider_of(&home, env, provider, &image), "podman", "{env:?} {provider:?}");
     };
     podman(&[("CONTAINER_HOST", &host)], &["--provider", "podman"]);
-    // Taken for Docker, it says what it is.
+    // Found as Docker, it is recognised as Podman.
     podman(&[("DOCKER_HOST", &host)], &["--provider", "docker"]);
-    // Not named at all: native runs no images here.
+    // Without a name for the provider: native cannot run this image here.
     podman(&[("CONTAINER_HOST", &host), ("DOCKER_HOST", "unix:///nowhere")], &[]);
     podman(&[("CONTAINER_HOST", &host), ("DOCKER_HOST", &host)], &[]);
 }
@@ -61,7 +61,7 @@ fn the_current_docker_context_is_used() {
     let image = docker::image_on(&socket);
     let home = Home::new();
     let settings = home.path().join(".docker");
-    // As Docker's own program makes it.
+    // As Docker's client creates it.
     let docker = |args: &[&str]| {
         let mut command = Command::new("docker");
         command.args(args).env_clear().env("PATH", "/usr/bin:/bin:/usr/local/bin").env("HOME", home.path());
@@ -94,13 +94,13 @@ fn docker_on_another_machine_is_reached_by_tls() {
     let args = ["--provider", "docker", "ls"];
     assert!(call(&home, &env, &args).fails(125).contains("ca.pem"));
     std::fs::write(certificates.join("ca.pem"), front.authority()).unwrap();
-    // It wants to know who comes.
+    // The engine requires a client certificate.
     call(&home, &env, &args).fails(125);
     let (certificate, key) = front.identity();
     std::fs::write(certificates.join("cert.pem"), certificate).unwrap();
     std::fs::write(certificates.join("key.pem"), key).unwrap();
     assert_eq!(provider_of(&home, &env, &["--provider", "docker"], &image), "docker");
-    // Without a wall, and with another's word for it, it is not talked to.
+    // Without TLS, or with the wrong certificate authority, no connection is made.
     call(&home, &env[..1], &args).fails(125);
     let stranger = Front::start(&socket);
     std::fs::write(certificates.join("ca.pem"), stranger.authority()).unwrap();
@@ -108,7 +108,7 @@ fn docker_on_another_machine_is_reached_by_tls() {
     assert!(stderr.contains("certificate"), "{stderr}");
     let stderr = call(&home, &[env[0], ("DOCKER_TLS", "1")], &args).fails(125);
     assert!(stderr.contains("DOCKER_TLS_VERIFY"), "{stderr}");
-    // What is on this machine is not there.
+    // Files of this machine do not exist on the engine's machine.
     std::fs::write(certificates.join("ca.pem"), front.authority()).unwrap();
     let run = ["--provider", "docker", "run", "--image", &image, "--", "true"];
     let stderr = call(&home, &env, &run).fails(125);
@@ -182,9 +182,9 @@ fn settings_for_engines_take_effect() {
     run(&["-c", "test -e /.data"]).fails(1);
     run(&["--name", &name, "-c", "echo kept > /.data/file; echo shared > /cache/file"]).ok();
     assert_eq!(run(&["--name", &name, "-c", "cat /.data/file /cache/file"]).ok(), "kept\nshared");
-    // What is typed comes first.
+    // The command line has precedence.
     assert_eq!(run(&["--cache", "shared:/other", "-c", "cat /other/file; ls /cache 2>&1 | wc -l"]).ok(), "shared\n1");
-    // The image's own command is a shell, which has nothing to read.
+    // The image's own command is a shell, which has no input.
     call(&home, &env, &["create", "--start", "--name", &name]).ok();
     assert_eq!(call(&home, &env, &["wait", &name]).ok(), "0");
     call(&home, &env, &["rm", "--volumes", &name]).ok();
@@ -194,7 +194,7 @@ fn settings_for_engines_take_effect() {
     docker::docker(&socket, &["volume", "rm", caches.trim()]);
 }
 
-/// Whose sandboxes those of a home are.
+/// The installation id of a home's sandboxes.
 fn installation(home: &Home) -> String {
     let id = std::fs::read_to_string(home.path().join("state/installation")).unwrap();
     id.trim().to_owned()
@@ -205,7 +205,7 @@ fn a_login_of_docker_or_podman_is_passed_on() {
     let (docker, podman) = (docker::socket(), Service::Root.socket());
     let home = Home::new();
     let local = format!("kennel-test/login-{}", home.mark().to_lowercase());
-    // A layer of its own, that is nowhere yet.
+    // A new layer that exists nowhere yet.
     let archive = home.path().join("image.tar");
     std::fs::write(home.path().join("mark"), home.mark()).unwrap();
     let mut pack = Command::new("tar");

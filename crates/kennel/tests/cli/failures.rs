@@ -1,7 +1,7 @@
-//! What a user reads when something goes wrong: the words, the next command, the exit status. Every code of the table is
-//! met at least once, as a user would meet it.
+//! What a user reads when something goes wrong: the message, the suggested command, and the exit status. Every error
+//! code occurs at least once, in the way a user would cause it.
 //!
-//! The words are in `snapshots/`; `INSTA_UPDATE=always cargo test -p kennel failures` writes them anew.
+//! The messages are in `snapshots/`. `INSTA_UPDATE=always cargo test -p kennel failures` updates them.
 
 use crate::support::{Finished, Kennel, finish};
 use kennel_testkit::docker;
@@ -10,12 +10,12 @@ use std::fmt::Write;
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-/// A shelf of failures, on the way into a snapshot.
+/// A list of failures for a snapshot.
 struct Shelf<'a> {
     kennel: &'a Kennel,
     coloured: bool,
     text: String,
-    /// Words that differ from run to run, and what stands for them.
+    /// Texts that differ from run to run, and their replacements.
     replaced: Vec<(String, &'static str)>,
     codes: BTreeSet<String>,
 }
@@ -38,7 +38,7 @@ impl<'a> Shelf<'a> {
         call
     }
 
-    /// Puts a failure on the shelf.
+    /// Adds a failure to the list.
     #[track_caller]
     fn put(&mut self, words: &[&str]) {
         let call = self.call(words);
@@ -49,9 +49,9 @@ impl<'a> Shelf<'a> {
     fn put_call(&mut self, words: &[&str], call: Command) {
         let done = finish(call, None);
         assert_ne!(done.status, 0, "{words:?} should fail: {done:?}");
-        // `inspect` prints an array of those that it found.
+        // `inspect` prints an array of the sandboxes that it found.
         let out = if words[0] == "inspect" { "[]\n" } else { "" };
-        assert_eq!(done.text(), out, "what went wrong is said on standard error");
+        assert_eq!(done.text(), out, "the error is on standard error");
         self.show(words, &done);
     }
 
@@ -71,7 +71,7 @@ impl<'a> Shelf<'a> {
         write!(self.text, "$ kennel {}\n{}[{}]\n\n", line.join(" "), escapes, done.status).unwrap();
     }
 
-    /// The code that `--json` tells of the same failure.
+    /// Returns the error code that `--json` reports for the same failure.
     fn code(&mut self, words: &[&str]) {
         let done = finish(self.call(words), None);
         self.code_of(&done);
@@ -98,19 +98,19 @@ fn messages_of_failures_in_colour() {
     insta::assert_snapshot!("failures_in_colour", all(true));
 }
 
-/// Everything that goes wrong, one after the other.
+/// All failures, one after the other.
 fn all(coloured: bool) -> String {
     let kennel = Kennel::on("local");
     let mut shelf = Shelf { coloured, ..Shelf::new(&kennel) };
     std::fs::write(kennel.here().join("plain"), "not a program").unwrap();
     std::fs::write(kennel.here().join("wrong.env"), "A=1\nno name=2\n").unwrap();
-    // Words that are not there.
+    // Missing arguments and unknown words.
     shelf.put(&["rnu"]);
     shelf.put(&["run", "--memroy", "1g"]);
     shelf.put(&["run", "--provider", "dokcer"]);
     shelf.put(&["rm"]);
     shelf.put(&["cp", "a"]);
-    // Values that make no sense.
+    // Invalid values.
     shelf.put(&["run", "--memory", "lots", "--", "true"]);
     shelf.put(&["run", "--cpus", "-1", "--", "true"]);
     shelf.put(&["run", "--pids", "0", "--", "true"]);
@@ -156,7 +156,7 @@ fn all(coloured: bool) -> String {
     shelf.put(&["--provider", "local", "run"]);
     shelf.put(&["--provider", "local", "run", "--timeout", "1s", "--", "sleep", "100"]);
     shelf.put(&["--provider", "local", "run", "-w", "/nowhere", "--", "true"]);
-    // What a provider does not give.
+    // What a provider does not support.
     shelf.put(&["--provider", "local", "run", "--memory", "64m", "--", "true"]);
     shelf.put(&["--provider", "local", "run", "--network", "none", "--", "true"]);
     shelf.put(&["--provider", "local", "run", "--user", "nobody", "--", "true"]);
@@ -166,7 +166,7 @@ fn all(coloured: bool) -> String {
     shelf.put(&["--provider", "native", "run", "-p", "3000:80", "-p", "3000:81", "--", "true"]);
     shelf.put(&["--provider", "native", "run", "-v", "plain:/proc/x", "--", "true"]);
     shelf.put(&["--provider", "native", "run", "--user", "nobody-of-that-name", "--", "true"]);
-    // Engines that are not there.
+    // Engines that do not exist.
     shelf.put(&["--provider", "docker", "run", "--image", "debian", "--", "true"]);
     shelf.put(&["--provider", "docker", "run", "--", "true"]);
     shelf.put(&["run", "--image", "127.0.0.1:1/debian", "--", "true"]);
@@ -179,7 +179,7 @@ fn all(coloured: bool) -> String {
     settings("[images]\ninsecure = [\"registry.example\"]\nmaxSize = \"1t\"\n");
     shelf.put(&["image", "pull", "registry.example/app"]);
     std::fs::remove_file(kennel.here().join("kennel.toml")).unwrap();
-    // Sandboxes that are not there, not running, or in the way.
+    // Sandboxes that do not exist, do not run, or are in the way.
     for verb in ["start", "stop", "rm", "inspect", "logs", "attach", "wait", "stats"] {
         shelf.put(&[verb, "nobody"]);
     }
@@ -234,7 +234,7 @@ fn failures_have_error_codes_in_json() {
     let words: Vec<&str> =
         ["--provider", "local", "run", "--json", "--"].into_iter().chain([huge.as_str(); 10]).collect();
     shelf.code(&words);
-    // Something wrong in the project, on the engine, in what was started, and in Kennel's own files.
+    // Errors in the project, on the engine, in a command, and in Kennel's own files.
     std::fs::write(kennel.here().join("kennel.toml"), "[sandbox]\nnetwork = \"host\"\n").unwrap();
     shelf.code(&["run", "--json", "--", "true"]);
     std::fs::remove_file(kennel.here().join("kennel.toml")).unwrap();
@@ -250,7 +250,7 @@ fn failures_have_error_codes_in_json() {
     std::fs::remove_dir(&gone).unwrap();
     shelf.code(&["start", "--json", &native]);
     finish(shelf.call(&["rm", &native]), None).ok();
-    // An engine that takes the call and says nothing, until the user has had enough.
+    // An engine that accepts the connection and never replies, until the user interrupts.
     let silent = kennel.home.path().join("silent.sock");
     let listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();
     let mut call = shelf.call(&["--provider", "docker", "run", "--json", "--image", "any", "--", "true"]);
@@ -268,7 +268,7 @@ fn failures_have_error_codes_in_json() {
     shelf.code(&["--provider", "local", "stop", "--json", &id]);
     std::fs::remove_dir_all(kennel.home.path().join("state/local")).unwrap();
     let met: Vec<&str> = shelf.codes.iter().map(String::as_str).collect();
-    // Who attaches is a person, and there is no form for programs: `attach_failed` is among the words of the other test.
+    // `attach` is for people and has no JSON output: `attach_failed` occurs in the snapshot of the other test.
     let for_programs = |code: &kennel_types::ErrorCode| *code != kennel_types::ErrorCode::AttachFailed;
     let codes = kennel_types::ErrorCode::all().filter(for_programs);
     let mut expected: Vec<String> = codes.map(|code| code.to_string()).collect();
@@ -276,7 +276,7 @@ fn failures_have_error_codes_in_json() {
     assert_eq!(met, expected);
 }
 
-/// One that cannot be found is told in its place, and the others are told all the same.
+/// A sandbox that is not found is an error at its position; the others are shown.
 #[test]
 fn errors_are_json_with_the_option_json() {
     let kennel = Kennel::on("local");
@@ -291,7 +291,7 @@ fn errors_are_json_with_the_option_json() {
         assert_eq!((&error["hint"], &error["nextStep"]["step"]), (&"kennel ls --all".into(), &"list_sandboxes".into()));
         assert_eq!(rows[1][if verb == "inspect" { "id" } else { "sandboxId" }], id.as_str(), "{rows}");
     }
-    // As before, without it.
+    // Without `--json`, as before.
     let done = kennel.kennel(&["inspect", "nobody", &id]);
     assert_eq!((done.status, done.json().as_array().map(Vec::len)), (125, Some(1)), "{done:?}");
     assert!(done.stderr.contains("there is no sandbox nobody"), "{done:?}");

@@ -1,4 +1,5 @@
-//! Files of the workspace that programs on the host run: what of git is protected, and what is told of the others.
+//! Files of the workspace that programs on the host run: what is protected of git, and which changes of others are
+//! reported.
 
 use crate::support::{Kennel, finish, on_every_provider};
 use crate::terminal::terminal;
@@ -13,7 +14,7 @@ on_every_provider!(
     hooks_are_protected
 );
 
-/// Git on the host, as the user.
+/// Runs git on the host, as the user.
 #[track_caller]
 fn git(dir: &Path, args: &[&str]) -> String {
     let mut command = Command::new("git");
@@ -63,7 +64,7 @@ fn changed_triggers_are_reported_on_a_terminal(kennel: &Kennel) {
     let told = heard(&["run", "-c", "echo > other"]);
     assert!(!told.contains("changed"), "{told}");
     let done = kennel.kennel(&["run", "-c", script]);
-    assert_eq!((done.status, done.stderr.as_str()), (0, ""), "nobody is there to read it");
+    assert_eq!((done.status, done.stderr.as_str()), (0, ""), "without a terminal, nothing is printed");
     let id = kennel.sandbox();
     let told = heard(&["exec", &id, "-c", script]);
     assert_eq!(told.matches(LINE).count(), 1, "{told}");
@@ -99,7 +100,7 @@ fn hooks_are_protected(kennel: &Kennel) {
     kennel.kennel(&["run", "--protect-git=false", "--", "true"]).ok().clear();
 }
 
-/// What people do with git all day.
+/// The usual operations of git.
 const WORK: &str = "set -e
 export GIT_CONFIG_GLOBAL=/dev/null
 echo two > file; git stash -q; git stash pop -q; git commit -qam two
@@ -128,7 +129,7 @@ fn git_works_inside_and_outside() {
     let done = kennel.kennel(&["run", "--protect-git", "-c", "git remote add second https://example.com/y"]);
     assert!(done.status != 0 && done.stderr.contains("config"), "{done:?}");
     assert_eq!(git(&here, &["remote"]), "origin");
-    // Where there is no repository, one can be made; it is told, and protected from then on.
+    // Where there is no repository, one can be created. It is reported, and protected from the next run on.
     std::fs::remove_dir_all(here.join(".git")).unwrap();
     let done = kennel.kennel(&["run", "--json", "-c", "git init -q --template= ."]);
     assert_eq!((done.status, &done.json()["changedTriggers"]), (0, &json!([".git"])));

@@ -77,7 +77,7 @@ fn idle_sandbox_is_paused_then_stopped_and_used_again(kennel: &Kennel) {
     until(kennel, &id, "stopped");
     assert_eq!(kennel.kennel(&["inspect", &id]).json()[0]["endCause"], "idle");
     assert_eq!(kennel.kennel(&["exec", &id, "--", "echo", "started"]).ok(), "started");
-    // A command that runs for longer is use, however silent.
+    // A running command counts as use, even if it prints nothing.
     assert_eq!(kennel.kennel(&["exec", &id, "-c", "sleep 4; echo done"]).ok(), "done");
     let second = kennel.kennel(&["serve"]).fails(125);
     assert!(second.contains(&format!("process {}", resident.process.id())), "{second}");
@@ -108,7 +108,7 @@ fn commands_race_the_pause_and_the_stop(kennel: &Kennel) {
 fn race(kennel: &Kennel, id: &str, rounds: u64) -> HashSet<String> {
     let mut seen = HashSet::new();
     for round in 0..rounds {
-        // Mostly near the pause, now and then near the stop, and after it.
+        // Mostly near the pause, sometimes near the stop, and after it.
         let about = match round % 25 {
             0 => 1500,
             12 => 1010,
@@ -183,7 +183,7 @@ fn users_own_pause_is_never_undone(kennel: &Kennel) {
     let refused = kennel.kennel(&["exec", &id, "--", "true"]).fails(125);
     assert!(refused.contains("is paused"), "{refused}");
     assert_eq!(status(kennel, &id), "paused");
-    // One that the resident process has paused becomes the user's.
+    // A sandbox that the resident process has paused becomes paused by the user.
     kennel.kennel(&["unpause", &id]).ok();
     until(kennel, &id, "paused");
     kennel.kennel(&["pause", &id]).ok();

@@ -1,4 +1,4 @@
-//! Images that Kennel keeps by itself, as a user handles them.
+//! Kennel's own image store, from a user's point of view.
 
 use crate::support::{Kennel, finish};
 use kennel_testkit::registry::{LOGIN, Registry};
@@ -59,7 +59,7 @@ fn a_saved_image_comes_through_a_pipe() {
     assert_eq!(kennel.kennel_with(&["image", "load", "-"], &bytes).ok(), full);
     assert_eq!(kennel.kennel(&["image", "load", "--name", "mine", "saved.tar"]).ok(), "docker.io/library/mine:latest");
     let removed = kennel.kennel(&["image", "rm", "--json", "mine"]).json();
-    assert_eq!((removed["layers"].as_u64(), removed["freed"].as_u64()), (Some(0), Some(0)), "the other has them still");
+    assert_eq!((removed["layers"].as_u64(), removed["freed"].as_u64()), (Some(0), Some(0)), "the other image still has them");
     let pruned = kennel.kennel(&["image", "prune"]).ok();
     assert_eq!(pruned, "freed 0 B");
     let pruned = kennel.kennel(&["image", "prune", "--all"]).ok();
@@ -94,7 +94,7 @@ fn logins_of_docker_and_podman_are_used() {
     let registry = Registry::start_private();
     let address = registry.address();
     let (user, password) = LOGIN;
-    // The engine's own login, in a place of its own.
+    // The engine's login, in its own file.
     let theirs = kennel.home.path().join("docker-login");
     let name = registry.name("app");
     let engine = |arguments: &[&str]| {
@@ -131,14 +131,14 @@ fn a_project_cannot_set_mirrors_without_trust() {
     std::fs::create_dir_all(kennel.home.path().join("config")).unwrap();
     std::fs::write(kennel.home.path().join("config/config.toml"), &text).unwrap();
     assert_eq!(kennel.kennel(&["image", "pull", "app"]).ok(), "docker.io/library/app:latest");
-    // An image may take no more than the settings say.
+    // The size of an image is limited by the settings.
     let mut call = kennel.call(&["image", "pull", "--json", &registry.name("library/app")]);
     call.env("KENNEL_IMAGES_MAX_SIZE", "1k");
     let large = finish(call, None);
     assert_eq!(large.json()["error"]["code"], "limit_exceeded", "{large:?}");
 }
 
-/// The settings of images count for native sandboxes too, wherever the image is named.
+/// The image settings apply to native sandboxes too, wherever the image is named.
 #[test]
 fn pull_settings_apply_to_sandboxes() {
     let kennel = Kennel::among_others("native");
@@ -156,7 +156,7 @@ fn pull_settings_apply_to_sandboxes() {
             std::fs::write(config.join("config.toml"), format!("{set}{images}")).unwrap();
             let words = if typed { &["--image", image][..] } else { &[] };
             let mut call = kennel.call(&[&["run", "--json", "--network", "none"], words, &["-c", "echo hi"]].concat());
-            // No other way leads to a registry.
+            // There is no other way to a registry.
             call.env("HTTPS_PROXY", "http://127.0.0.1:9").envs(env.iter().copied());
             finish(call, None)
         };
@@ -175,7 +175,7 @@ fn pull_settings_apply_to_sandboxes() {
 fn an_interrupted_pull_keeps_its_download() {
     use std::io::{Read, Write};
     let kennel = Kennel::among_others("local");
-    // A registry that sends half of a layer, and then nothing.
+    // A registry that sends half of a layer and then nothing.
     let layer = vec![7; 100_000];
     let digest = kennel_image::Digest::compute(&layer);
     let config = format!(
@@ -222,7 +222,7 @@ fn an_interrupted_pull_keeps_its_download() {
     assert!(within_blocking(Duration::from_secs(90), || size() == 50_000), "{}", size());
     crate::support::signal(&child, rustix::process::Signal::INT);
     assert_eq!(crate::support::wait(&mut child, "the pull"), 130);
-    assert_eq!(size(), 50_000, "the next one goes on from there");
+    assert_eq!(size(), 50_000, "the next pull continues there");
     let pruned = kennel.kennel(&["image", "prune", "--json"]).json();
     assert_eq!((pruned["downloads"].as_u64(), pruned["freed"].as_u64()), (Some(1), Some(50_000)));
     assert_eq!(store(&kennel), Vec::<String>::new());

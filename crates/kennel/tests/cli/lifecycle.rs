@@ -1,4 +1,4 @@
-//! The life of sandboxes that stay: create, ls, inspect, exec, logs, stop, start, rm.
+//! The lifecycle of sandboxes that stay: create, ls, inspect, exec, logs, stop, start, rm.
 
 use crate::support::{Kennel, hear, on_every_provider, signal, wait};
 use std::process::Stdio;
@@ -15,12 +15,12 @@ on_every_provider!(
 
 fn a_sandbox_from_create_to_rm(kennel: &Kennel) {
     assert_eq!(kennel.kennel(&["create", "--name", "box"]).ok(), "box");
-    assert_eq!(kennel.kennel(&["ls", "-q"]).ok(), "", "only what runs");
+    assert_eq!(kennel.kennel(&["ls", "-q"]).ok(), "", "only running sandboxes");
     assert!(kennel.kennel(&["ls", "--all"]).ok().contains("created"));
     let stderr = kennel.kennel(&["exec", "box", "--", "true"]).fails(125);
     assert!(stderr.contains("try: kennel start"), "{stderr}");
     let id = kennel.kennel(&["start", "box"]).ok();
-    assert_eq!(kennel.kennel(&["start", "box"]).ok(), id, "starting a running one is no error");
+    assert_eq!(kennel.kennel(&["start", "box"]).ok(), id, "starting a running sandbox is no error");
     let table = kennel.kennel(&["ls"]).ok();
     let row = table.lines().nth(1).unwrap();
     assert!([&id, "box", kennel.provider, "running"].iter().all(|word| row.contains(*word)), "{table}");
@@ -89,7 +89,7 @@ fn a_detached_command_keeps_running(kennel: &Kennel) {
         .spawn()
         .unwrap();
     let mut out = visit.stdout.take().unwrap();
-    // Whoever visits and goes leaves it alone.
+    // A client that attaches and leaves does not end it.
     let mut other = kennel.call(&["attach", &id, "--process", &process]).stdout(Stdio::piped()).spawn().unwrap();
     std::fs::write(kennel.here().join("go"), "").unwrap();
     let statuses = [wait(&mut visit, "attach"), wait(&mut other, "attach")];

@@ -1,4 +1,4 @@
-//! The command line as a user meets it: the real program, in a home of its own, on every provider.
+//! The command line from a user's point of view: the real program, in its own home, on every provider.
 
 mod bun;
 mod clone;

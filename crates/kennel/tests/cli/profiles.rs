@@ -1,5 +1,5 @@
-//! Profiles, box by box of the checklist of document 001, on native, Docker and Podman. The boxes about a server and about
-//! agents' tools need the server.
+//! Profiles: each item of the checklist of document 001, on native, Docker and Podman. The items about a server and the
+//! tools of agents need the server.
 
 use crate::support::{Finished, Kennel, finish};
 use kennel_testkit::within_blocking;
@@ -67,7 +67,7 @@ fn sandbox_of(kennel: &Kennel, name: &str) -> Value {
 
 fn delete(kennel: &Kennel, name: &str) {
     assert_eq!(profile(kennel, &["delete", "--force", "--volumes", name]).ok(), name);
-    assert!(!kennel.home.path().join(format!("data/profiles/.{name}.lock")).exists(), "its lock is gone");
+    assert!(!kennel.home.path().join(format!("data/profiles/.{name}.lock")).exists(), "the lock file is removed");
     assert_eq!(kennel.kennel(&["ls", "--all", "--ids"]).ok(), "");
 }
 
@@ -105,7 +105,7 @@ fn profiles_are_persistent(kennel: &Kennel) {
     profile(kennel, &["start", "keep"]).ok();
     assert_eq!(read()["state"]["sandbox"], sandbox_of(kennel, "keep"));
     assert_eq!(read()["state"]["provider"], kennel.provider);
-    // It dies by itself, and nobody tells Kennel.
+    // It ends by itself, without Kennel.
     sh(kennel, "keep", "touch /tmp/end").ok();
     let ended = || status(kennel, "keep") == "error (7)";
     assert!(within_blocking(LONG, ended), "{}", status(kennel, "keep"));
@@ -206,7 +206,7 @@ fn sandbox_is_kept_alive(kennel: &Kennel) {
 
 fn idle_profile_stops_and_starts_again(kennel: &Kennel) {
     create(kennel, "idle", &["--idle-timeout", "1s"]);
-    // A running command is use, however silent it is.
+    // A running command counts as use, even if it prints nothing.
     assert_eq!(sh(kennel, "idle", "sleep 2; echo done").ok(), "done");
     let stopped = || status(kennel, "idle") == "stopped";
     assert!(within_blocking(LONG, stopped), "{}", status(kennel, "idle"));
@@ -283,7 +283,7 @@ fn restart_applies_changes_and_keeps_volumes(kennel: &Kennel) {
     sh(kennel, "change", "echo kept > /.data/file").ok();
     let id = sandbox_of(kennel, "change");
     profile(kennel, &["edit", "change", "-e", "ADDED=1"]).ok();
-    // The sandbox that exists is not changed behind its user's back.
+    // The existing sandbox is not changed without a restart.
     assert_eq!(sh(kennel, "change", "echo ${ADDED:-none}").ok(), "none");
     profile(kennel, &["restart", "change"]).ok();
     assert_ne!(sandbox_of(kennel, "change"), id);
@@ -485,11 +485,11 @@ fn profiles_can_be_switched_off() {
     assert!(stderr.contains("container.enabled"), "{stderr}");
     kennel.kennel(&["config", "trust"]).ok();
     assert_eq!(kennel.kennel(&["run", "--", "echo", "new"]).ok(), "new");
-    // What runs can still be stopped and deleted.
+    // Running sandboxes can still be stopped and deleted.
     delete(&kennel, "dev");
 }
 
-/// The document's own settings, as they are printed there.
+/// The settings exactly as document 001 prints them.
 #[test]
 fn the_settings_of_document_001_work_as_printed() {
     let kennel = Kennel::on("podman");

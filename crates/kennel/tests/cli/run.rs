@@ -1,4 +1,4 @@
-//! `kennel run`: streams, exit codes, signals, the JSON object, and nothing left whatever happens.
+//! `kennel run`: streams, exit codes, signals, the JSON object, and no leftovers in any case.
 
 use crate::support::{CALL, Kennel, finish, hear, on_every_provider, signal, wait};
 use kennel_testkit::{host, wait_in_race, within_blocking};
@@ -65,7 +65,7 @@ fn standard_input_is_passed(kennel: &Kennel) {
     let bytes: Vec<u8> = (0..3_000_000u32).map(|number| ((number.wrapping_mul(number)) >> 7) as u8).collect();
     let done = kennel.kennel_with(&["run", "--", "cat"], &bytes);
     assert!(done.status == 0 && done.stdout == bytes, "{} bytes came back: {}", done.stdout.len(), done.stderr);
-    // Without any, a reader is at the end at once; and who reads nothing is not waited for.
+    // Without input, a reader gets end of file at once, and a command that does not read is not waited for.
     assert_eq!(kennel.kennel(&["run", "--", "cat"]).ok(), "");
     assert_eq!(kennel.kennel_with(&["run", "--", "echo", "x"], &bytes).ok(), "x");
     let file = kennel.here().join("file");
@@ -113,7 +113,7 @@ fn files_belong_to_the_user_who_called_sudo(kennel: &Kennel) {
     call.env("SUDO_UID", uid.to_string()).env("SUDO_GID", gid.to_string());
     finish(call, None).ok();
     let meta = std::fs::metadata(kennel.here().join("made")).unwrap();
-    // Without a mount there is nothing to give away: what root makes is root's.
+    // Without a mount, nothing is given to the caller: root's files belong to root.
     let expected = if kennel.provider == "local" { (0, 0) } else { (uid, gid) };
     assert_eq!((meta.uid(), meta.gid()), expected);
 }
@@ -160,7 +160,7 @@ fn ports_are_published_or_refused(kennel: &Kennel) {
     assert!(ports[1]["address"].as_str().is_some_and(|place| place.starts_with("127.0.0.1:")), "{ports}");
     let listed = kennel.kennel(&["ls", "--format", "ports"]).ok();
     assert!(listed.contains("->80/tcp") && listed.contains("->53/udp"), "{listed}");
-    // One that someone has is refused, with a way out, and nothing is left of the attempt.
+    // A port that is in use is refused with a suggestion, and nothing is left behind.
     let taken = ports.as_array().unwrap().iter().find(|port| port["protocol"] == "tcp").unwrap();
     let number = taken["address"].as_str().unwrap().rsplit(':').next().unwrap().to_owned();
     let stderr = kennel.kennel(&["create", "--start", "-p", &format!("{number}:80")]).fails(125);
@@ -176,7 +176,7 @@ fn the_default_network_is_none_without_bridge(kennel: &Kennel) {
     if kennel.provider != "native" {
         return kennel.kennel(&["run", "--quiet", "--", "true"]).ok().clear();
     }
-    // A machine without the program that makes rules, and none made yet.
+    // A machine without `nft`, and without existing rules.
     let nft = ["/usr/sbin/nft", "/sbin/nft"].into_iter().find(|path| std::path::Path::new(path).exists());
     let nothing = kennel.home.path().join("nothing");
     std::fs::write(&nothing, "").unwrap();
@@ -185,7 +185,7 @@ fn the_default_network_is_none_without_bridge(kennel: &Kennel) {
     assert_eq!((done.status, done.text().trim()), (0, "lo"), "{done:?}");
     assert!(done.stderr.contains("kennel: network: using none, because bridge is not available here"), "{done:?}");
     assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
-    // What was asked for is not replaced.
+    // An explicit request is not replaced.
     for asked in [&["run", "--network", "bridge", "--", "true"][..], &["run", "-p", "80", "--", "true"]] {
         let stderr = kennel.kennel(asked).fails(125);
         assert!(stderr.contains("nft") && stderr.contains("nftables"), "{stderr}");
@@ -224,7 +224,7 @@ fn json_states_how_much_output_was_cut_off(kennel: &Kennel) {
     assert_eq!(stdout.bytes().filter(|byte| *byte == b'x').count(), CAP);
     assert!(stdout[CAP..].contains("12345"), "the text says it too: {}", &stdout[CAP..]);
     assert_eq!(object["stderr"], "whole\n");
-    // Without the object nothing is cut.
+    // Without `--json`, nothing is cut off.
     assert_eq!(kennel.kennel(&["run", "-c", &script]).stdout.len(), CAP + 12345);
 }
 
@@ -250,7 +250,7 @@ fn errors_are_in_the_json_object(kennel: &Kennel) {
     assert_eq!(done.json()["sandboxId"], serde_json::Value::Null);
 }
 
-/// A time in which a sandbox is surely made, and its command surely runs: all of it counts.
+/// Enough time to create a sandbox and start its command: the limit is for the whole run.
 fn limit(kennel: &Kennel) -> &'static str {
     if kennel.provider == "docker" { "4s" } else { "1s" }
 }
@@ -311,7 +311,7 @@ fn an_abort_is_in_the_json_object(kennel: &Kennel) {
     }
     let failed = "sleep 1000 & trap 'exit 3' TERM; touch up; wait";
     assert_eq!(told(failed, Signal::TERM, 3)["error"]["code"], "aborted");
-    // A command that ends well, or that is only told something, was not aborted.
+    // A command that ends normally, or only handles a signal, was not aborted.
     let well = "sleep 1000 & trap 'exit 0' TERM; touch up; wait";
     assert!(told(well, Signal::TERM, 0)["error"].is_null());
     let told_only = "sleep 1000 & trap 'exit 3' USR1; touch up; wait";
@@ -332,10 +332,10 @@ fn an_ignored_hangup_stays_ignored(kennel: &Kennel) {
     assert_eq!(wait(&mut child, "a call under nohup"), 0);
 }
 
-/// Calls `run` again and again, and does something to it a little later each time: while it starts, makes the sandbox,
-/// starts that, runs the command. Answers the exit statuses, `None` where a signal ended it.
+/// Calls `run` repeatedly, and does something to it a little later each time: while it starts, creates the sandbox,
+/// starts the sandbox, or runs the command. Returns the exit statuses, `None` if a signal ended it.
 fn at_any_moment(kennel: &Kennel, end: rustix::process::Signal) -> Vec<Option<i32>> {
-    // Docker is slower, at everything.
+    // Docker is slower at everything.
     let (moments, step) = if kennel.provider == "docker" { (8, 60_000) } else { (40, 300) };
     let mut statuses = Vec::new();
     for moment in 0..moments {
@@ -355,13 +355,13 @@ fn at_any_moment(kennel: &Kennel, end: rustix::process::Signal) -> Vec<Option<i3
             let _ = child.kill();
             panic!("moment {moment}: it goes on");
         }
-        // What is left of a sandbox that was never started goes with the next listing.
-        // A keeper whose owner was killed before it said hello waits ten seconds for it.
+        // What is left of a sandbox that was never started is removed by the next listing.
+        // A keeper whose owner was killed before the handshake waits ten seconds for it.
         assert!(kennel.is_gone(), "moment {moment}: something is left: {:?}", kennel.left());
         statuses.push(status.unwrap().code());
     }
     if kennel.provider == "docker" {
-        // A request of a killed program may still be at work in the engine. What it makes later is a leftover.
+        // The engine may still work on a request of a killed program. What it creates later is a leftover.
         for _ in 0..20 {
             wait_in_race(Duration::from_millis(100));
             kennel.kennel(&["gc"]);
@@ -372,7 +372,7 @@ fn at_any_moment(kennel: &Kennel, end: rustix::process::Signal) -> Vec<Option<i3
 
 fn an_interrupt_at_any_moment_leaves_nothing(kennel: &Kennel) {
     let statuses = at_any_moment(kennel, rustix::process::Signal::INT);
-    // Before it listens to signals it dies of one, as any program would.
+    // Before it handles signals, a signal ends it like any program.
     assert!(statuses.iter().all(|status| matches!(status, None | Some(130))), "{statuses:?}");
     assert!(statuses.contains(&Some(130)), "{statuses:?}");
 }
@@ -391,10 +391,10 @@ fn killing_kennel_leaves_nothing(kennel: &Kennel) {
     assert!(!host::marked(&mark).is_empty(), "the command can be seen from outside");
     child.kill().unwrap();
     child.wait().unwrap();
-    // Sooner than with the grace of a stop, which is eight seconds.
+    // Sooner than the grace period of a stop, which is eight seconds.
     let gone = within_blocking(Duration::from_secs(6), || host::marked(&mark).is_empty());
     assert!(gone, "still there: {:?}", host::marked(&mark));
-    // Engines may take a moment longer to forget the container.
+    // Engines may take a moment to remove the container.
     assert!(kennel.is_gone());
 }
 
@@ -424,7 +424,7 @@ fn a_slow_reader_does_not_block_signals(kennel: &Kennel) {
         carriers.iter().any(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|found| found == line))
     };
     let mut out = child.stdout.take().unwrap();
-    // `yes` never rests, so what does not grow is full.
+    // `yes` never stops, so a size that no longer grows means that the buffers are full.
     let (mut before, mut same) = (0, 0);
     let stuck = within_blocking(CALL, || {
         let waiting = rustix::io::ioctl_fionread(&out).unwrap_or(0);
@@ -432,12 +432,12 @@ fn a_slow_reader_does_not_block_signals(kennel: &Kennel) {
         before = waiting;
         same == 5
     });
-    assert!(stuck, "the pipe fills up while nobody reads");
+    assert!(stuck, "the pipe is full while nobody reads");
     assert!(runs(), "the command can be seen from outside");
     signal(&child, Signal::TERM);
     let ended = within_blocking(CALL, || !runs());
     assert!(ended, "the signal is passed on while output is stuck");
-    // What was printed before is still owed to us.
+    // The output from before the signal must still arrive.
     let drained = std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()).unwrap());
     assert_eq!(wait(&mut child, "yes, ended by TERM"), 128 + 15);
     assert!(drained.join().unwrap() >= before);
@@ -461,7 +461,7 @@ fn a_name_is_free_again_afterwards(kennel: &Kennel) {
 
 fn without_a_command_the_images_own_runs_or_it_is_an_error(kennel: &Kennel) {
     if kennel.provider == "docker" {
-        // The test image's own command is a shell.
+        // The command of the test image is a shell.
         return assert_eq!(kennel.kennel_with(&["run"], b"echo from the image").ok(), "from the image");
     }
     let stderr = kennel.kennel(&["run"]).fails(125);

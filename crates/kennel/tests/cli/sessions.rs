@@ -174,7 +174,7 @@ fn events_have_a_header_and_their_time() {
     session(&kennel, &["rm", "--force", "fix"]).ok();
 }
 
-/// A session that is made from a profile has its settings, and not its sandbox.
+/// A session that is created from a profile has its settings, but not its sandbox.
 #[test]
 fn session_is_made_from_a_profile() {
     let kennel = Kennel::on("native");
@@ -185,7 +185,7 @@ fn session_is_made_from_a_profile() {
     let shown = show(&kennel, "fix");
     let expected = (&"dev".into(), &kennel.here().to_str().unwrap().into());
     assert_eq!((&shown["profile"], &shown["workspace"]), expected, "{shown}");
-    // The profile does not take the session's sandbox for its own, also if its own is missing.
+    // The profile does not use the session's sandbox, even if the profile's own is missing.
     assert_eq!(profile(&["status", "--json", "dev"]).json()["sandboxId"], Value::Null);
     assert_eq!(profile(&["exec", "dev", "-c", "echo $SIZE"]).ok(), "1");
     assert_ne!(profile(&["status", "--json", "dev"]).json()["sandboxId"], shown["sandbox"]);
@@ -194,7 +194,7 @@ fn session_is_made_from_a_profile() {
     assert_eq!(kennel.kennel(&["gc"]).stderr, "", "and is not reported");
     session(&kennel, &["rm", "--force", "fix"]).ok();
 
-    // From elsewhere, its workspace would be a surprise. Another one can be chosen.
+    // From another directory, the profile's workspace would be unexpected. The user can choose one.
     profile(&["create", "dev", "--network", "none"]).ok();
     let elsewhere = |words: &[&str]| {
         let mut call = kennel.call(&[&["session", "create", "--profile", "dev"], words].concat());
@@ -223,7 +223,8 @@ fn own_workspace_is_kept() {
 #[test]
 fn unsafe_repositories_are_refused() {
     let kennel = Kennel::on("native");
-    // Refused, each with a reason: what would run with the user's rights, and what would be written down.
+    // Each is refused with a reason: repositories that would run code with the user's rights, and URLs whose secrets
+    // would be stored.
     for url in ["/etc", "file:///etc", "ext::sh -c true", "ssh://host/x", "https://user:secret@host/x"] {
         let stderr = create(&kennel, &["--clone", url]).fails(125);
         assert!(stderr.contains("invalid repository") && !stderr.contains("secret"), "{stderr}");

@@ -1,5 +1,4 @@
-//! Settings in force: what is said in files and variables counts for new sandboxes, and a project's files are trusted
-//! only when the user says so.
+//! Settings in effect: files and variables apply to new sandboxes, and the files of a project need the user's trust.
 
 use crate::support::{Finished, Kennel, finish};
 use kennel_testkit::{docker, programs, within_blocking};
@@ -11,7 +10,7 @@ pub(crate) fn kennel() -> Kennel {
     Kennel::on("native")
 }
 
-/// Without `--provider`: the settings decide.
+/// Without `--provider`: the settings choose the provider.
 pub(crate) fn call(kennel: &Kennel, words: &[&str], env: &[(&str, &str)]) -> Finished {
     let mut call = Command::new(env!("CARGO_BIN_EXE_kennel"));
     call.args(words).current_dir(kennel.here()).env_clear().stdin(Stdio::null());
@@ -110,13 +109,13 @@ fn command_timeout_applies_only_if_it_is_set() {
         late(&["exec", &id], &[]);
         let told = call(&kennel, &["exec", "--json", &id, "--", "sleep", "100"], &[]);
         assert_eq!(told.json()["error"]["code"], "timeout", "{told:?}");
-        // The flag is the last word, for both.
+        // A flag overrides both.
         call(&kennel, &["exec", "--timeout", "none", &id, "--", "sleep", "0.5"], &[]).ok();
         call(&kennel, &["run", "--timeout", "1m", "--", "sleep", "0.5"], &[]).ok();
         file(&kennel, "");
     }
-    // A project makes it shorter by itself, and longer only if it is trusted. Whatever else it asks for is no matter to
-    // a sandbox that is there already.
+    // A project can shorten the limit without trust, and lengthen it only with trust. Its other settings do not affect
+    // a sandbox that exists.
     user(&kennel, "[sandbox]\ncommandTimeout = \"1m\"\n");
     project(&kennel, "[sandbox]\ncommandTimeout = \"200ms\"\nnetwork = \"host\"\n");
     late(&["exec", &id], &[]);
@@ -132,7 +131,7 @@ fn auto_remove_applies_to_create_if_it_is_set() {
     let create = |words: &[&str], env: &[(&str, &str)]| {
         call(&kennel, &[&["create", "--network", "none", "--start"], words].concat(), env).ok()
     };
-    // What is built in is for `run`.
+    // The built-in limit is for `run` only.
     let stays = create(&[], &[]);
     call(&kennel, &["stop", &stays], &[]).ok();
     assert_eq!(call(&kennel, &["ls", "--all", "-q"], &[]).ok(), stays);
@@ -146,7 +145,7 @@ fn auto_remove_applies_to_create_if_it_is_set() {
     user(&kennel, "[sandbox]\nautoRemove = true\n");
     let idle = create(&["--idle-timeout", "1s"], &[]);
     assert!(!idle.is_empty() && within_blocking(Duration::from_secs(20), || kennel.left().is_empty()));
-    // What could not be started says so, and is gone too.
+    // A command that could not be started is reported, and its sandbox is removed too.
     let missing = ["create", "--network", "none", "--start", "--", "there-is-no-such-program"];
     let stderr = call(&kennel, &missing, &[]).fails(127);
     assert!(stderr.contains("there-is-no-such-program"), "{stderr}");
@@ -169,7 +168,7 @@ fn ignored_settings_are_reported_once() {
     let id = call(&kennel, &["create"], &[]);
     assert_eq!(id.stderr.lines().count(), 1, "{id:?}");
     call(&kennel, &["rm", id.text().trim()], &[]).ok();
-    // Another program's file is not Kennel's to speak of, unless it is wholly what Kennel would read.
+    // Another program's file is not mentioned, unless all of it would be valid for Kennel.
     user(&kennel, "");
     std::fs::write(kennel.here().join("config.yaml"), "agent:\n  host: localhost\n").unwrap();
     assert_eq!(run(&[]).stderr, "");
@@ -223,8 +222,8 @@ fn startup_timeout_ends_a_slow_start() {
     let kennel = kennel();
     project(&kennel, "[sandbox]\nstartupTimeout = \"20s\"\n");
     let done = call(&kennel, &["run", "--", "true"], &[]);
-    assert_eq!((done.status, done.stderr.as_str()), (0, ""), "it is in force: {done:?}");
-    // From now on nothing that is started here says a word. It ends when nobody is on the line any more.
+    assert_eq!((done.status, done.stderr.as_str()), (0, ""), "the setting applies: {done:?}");
+    // From now on, keepers that are started here never reply. They end when the connection is closed.
     let programs = kennel.home.path().join("data/programs");
     let mut programs = std::fs::read_dir(programs).unwrap().map(|entry| entry.unwrap().path());
     programs::replace(&programs.next().expect("the jail is there"), "exec cat \"$0\" -");
@@ -239,11 +238,11 @@ fn startup_timeout_ends_a_slow_start() {
     }
     let told = call(&kennel, &["run", "--json", "--", "true"], &short);
     assert_eq!((told.status, told.json()["error"]["code"].as_str()), (125, Some("start_failed")), "{told:?}");
-    // What was set when it was made counts whenever it is started.
+    // The setting from the time of creation applies to every start.
     let id = call(&kennel, &["create"], &short).ok();
     let told = call(&kennel, &["start", "--json", &id], &[]);
     assert_eq!((told.status, told.json()[0]["error"]["code"].as_str()), (125, Some("start_failed")), "{told:?}");
-    assert_eq!(call(&kennel, &["ls", "-q"], &[]).ok(), "", "half started is not started");
+    assert_eq!(call(&kennel, &["ls", "-q"], &[]).ok(), "", "a failed start leaves it stopped");
 }
 
 #[test]
@@ -256,7 +255,7 @@ fn name_prefix_applies_to_containers() {
     let label = format!("label=kennel.name={name}");
     let container = docker::docker(&docker::socket(), &["ps", "--filter", &label, "--format", "{{.Names}}"]);
     assert_eq!(container, format!("dog-{name}"));
-    // Whoever comes later need not know.
+    // A later process does not need the setting.
     for text in ["", "[sandbox]\nnamePrefix = \"cat-\"\n"] {
         user(&kennel, text);
         assert_eq!(kennel.kennel(&["ls", "--format", "name"]).ok(), name);
@@ -264,7 +263,7 @@ fn name_prefix_applies_to_containers() {
         assert!(kennel.kennel(&["create", "--name", &name]).fails(125).contains("is taken"));
     }
     kennel.kennel(&["rm", "--force", &name]).ok();
-    // What cannot be is an error with its place; where there are no containers, it is no one's business.
+    // An invalid prefix is an error with its location. Providers without containers ignore it.
     user(&kennel, "[sandbox]\nnamePrefix = \"-dog\"\n");
     let stderr = kennel.kennel(&["create"]).fails(125);
     assert!(stderr.contains("config.toml:2:14: sandbox.namePrefix: expected a name: "), "{stderr}");
@@ -301,7 +300,7 @@ fn an_untrusted_project_gets_no_additional_access() {
         let told = call(&kennel, &["run", "--json", "--", "true"], &[("SECRET", "hidden")]);
         assert_eq!(told.json()["error"]["code"], "permission_denied", "{told:?}");
     }
-    // What is usual is no gift, unless the user has said otherwise.
+    // A default needs no trust, unless the user has set something else.
     project(&kennel, "[sandbox]\nnetwork = \"bridge\"\nports = [80]\n");
     call(&kennel, &["run", "--", "true"], &[]).ok();
     call(&kennel, &["config", "set", "--user", "sandbox.network", "none"], &[]).ok();
@@ -328,11 +327,11 @@ fn trust_ends_when_a_file_changes() {
     config(&["trust", "--revoke"]).ok();
     run().fails(125);
     config(&["trust"]).ok();
-    // What a sandbox writes into the project's file is not what was trusted.
+    // A change of the project's file from inside is not trusted.
     call(&kennel, &["run", "-c", "echo 'network = \"host\"' >> kennel.toml"], &[("SECRET", "")]).ok();
     let stderr = run().fails(125);
     assert!(stderr.contains("the network of this machine"), "{stderr}");
-    // A file of the same words elsewhere is another file.
+    // A file with the same content elsewhere is another file.
     project(&kennel, "[sandbox]\nenv = { TOKEN = \"${SECRET}\" }\n");
     assert_eq!(run().ok(), "let in");
     let below = kennel.here().join("below");
@@ -358,7 +357,8 @@ fn only_the_user_can_turn_the_sandbox_off() {
     let done = call(&kennel, &["run", "--json", "--", "echo", "hi"], &[]);
     assert_eq!(done.json()["provider"], "local", "{done:?}");
     assert!(done.stderr.contains("sandbox.onUnavailable"), "{done:?}");
-    // What describes the sandbox does not hold without one, and is named: this is the example of a foreign tool.
+    // Without a sandbox, settings that describe it do not apply, and a warning names them. This is the example of
+    // another tool.
     let example = "image = \"oven/bun:latest\"\nmemoryLimit = \"4G\"\ncpuLimit = 2\nnetwork = \"none\"\nworkdir = \"/app\"\n\
         env = { A = \"kept\" }\ncommandTimeout = \"1m\"\n";
     for how in ["enabled = false", "provider = \"docker\"\nonUnavailable = \"run-directly\""] {
@@ -367,25 +367,26 @@ fn only_the_user_can_turn_the_sandbox_off() {
         assert_eq!((done.status, &done.json()["provider"]), (0, &"local".into()), "{how}: {done:?}");
         assert_eq!(done.json()["stdout"], format!("kept\n{}\n", kennel.here().display()), "{how}");
         assert!(done.stderr.contains("ignored settings: cpus, image, memory, network, workdir\n"), "{how}: {done:?}");
-        // What is typed is not dropped.
+        // A flag is never dropped.
         let done = call(&kennel, &["run", "--json", "--memory", "64m", "--", "true"], &[]);
         assert_eq!(done.json()["error"]["code"], "unsupported", "{how}: {done:?}");
         let id = call(&kennel, &["create"], &[]).ok();
         call(&kennel, &["rm", &id], &[]).ok();
     }
-    // The documents' name for Apple's containers is known on the command line as in settings.
+    // The document's name for Apple's containers is accepted on the command line, as in settings.
     for words in [["--provider", "macos-container"], ["--provider", "apple"]] {
         let words = [&words[..], &["run", "--json", "--", "true"]].concat();
         let done = call(&kennel, &words, &[]);
         assert_eq!(done.json()["error"]["code"], "unsupported", "{done:?}");
         assert!(done.text().contains("there is no apple provider yet"), "{done:?}");
     }
-    // The flag is the last word.
+    // A flag overrides the settings.
     let done = call(&kennel, &["--provider", "native", "run", "--json", "--", "echo", "hi"], &[]);
     assert_eq!(done.json()["provider"], "native", "{done:?}");
 }
 
-/// With the whole home as the workspace: what Kennel keeps in it is neither read nor changed, whether it exists yet or not.
+/// With the home directory as workspace, Kennel's own files in it can be neither read nor changed, whether they exist
+/// yet or not.
 fn the_users_settings_are_masked(kennel: &Kennel) {
     let home = kennel.home.path().join("user");
     std::fs::create_dir(&home).unwrap();
@@ -410,7 +411,7 @@ fn the_users_settings_are_masked(kennel: &Kennel) {
     std::fs::write(&settings, "[sandbox]\nenv = { A = \"mine\" }\n").unwrap();
     assert_ne!(run(&format!("cat .config/kennel/config.toml || {forge}")).status, 0);
     assert_eq!(run("echo $A; mkdir .config/other && echo x > .config/other/file").ok(), "mine");
-    assert!(home.join(".config/other/file").exists(), "the rest of it is the workspace");
+    assert!(home.join(".config/other/file").exists(), "other files of the home directory are visible");
     let direct = |dir: &str| {
         let mount = format!("{}:/x", home.join(dir).display());
         let mut call = kennel.call(&["run", "--network", "none", "-v", &mount, "-c", "true"]);

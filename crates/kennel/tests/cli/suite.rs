@@ -1,5 +1,5 @@
-//! A project's real tests, run inside as they are outside: those of Python's own library, as Debian has them, on an image made
-//! of this machine's files. What they say, and how they end, is the same.
+//! The tests of a real project: those of Python's standard library, as packaged by Debian, on an image made of this
+//! machine's files. Output and exit code are the same inside and outside.
 
 use crate::support::{Finished, finish};
 use kennel_testkit::podman::Service;
@@ -7,11 +7,11 @@ use kennel_testkit::{Home, docker};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Those of the library's tests that are run: hundreds, in seconds.
+/// The tests of the library that are run: hundreds, in seconds.
 const TESTS: [&str; 3] = ["test.test_json", "test.test_textwrap", "test.test_shlex"];
-/// What of the tests' directory they need.
+/// The files of the test directory that they need.
 const FILES: [&str; 5] = ["__init__.py", "support", "test_json", "test_textwrap.py", "test_shlex.py"];
-/// The same inside and outside.
+/// Environment variables, the same inside and outside.
 const ENV: [(&str, &str); 3] = [("PYTHONDONTWRITEBYTECODE", "1"), ("PYTHONHASHSEED", "0"), ("LANG", "C.UTF-8")];
 
 #[test]
@@ -61,7 +61,7 @@ fn the_suite_runs(provider: &str, variable: &str, socket: &Path) {
     docker::docker(socket, &["rmi", &image]);
 }
 
-/// How a run ended and what it said, without how long it took and where its files are.
+/// The exit code and output of a run, without durations and paths.
 fn told(run: &Finished, home: &Home) -> (i32, String, String) {
     let lines = run.stderr.lines().map(|line| match line.split_once(" tests in ").or(line.split_once(" test in ")) {
         Some((ran, _)) => ran.to_owned(),
@@ -70,7 +70,7 @@ fn told(run: &Finished, home: &Home) -> (i32, String, String) {
     (run.status, run.text(), lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// Python of this machine, what it is linked with, its library and some of that one's tests, as an image.
+/// Creates an image with this machine's Python, its shared libraries, its standard library and some of the tests.
 fn pack(home: &Home) -> PathBuf {
     let said = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).env_clear().env("PATH", "/usr/bin:/bin").output().unwrap();

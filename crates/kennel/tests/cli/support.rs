@@ -1,4 +1,4 @@
-//! The program under test in a home of its own, and a sweep afterwards that finds what was left.
+//! The program under test in its own home, and a check afterwards that finds leftovers.
 
 use kennel_testkit::net::sandbox_interfaces;
 use kennel_testkit::podman::Service;
@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Longest time one call may take; one that hangs fails instead.
+/// The time limit of one call. A call that hangs fails.
 pub(crate) const CALL: Duration = Duration::from_mins(2);
 
-/// Makes a test of each case for each provider.
+/// Creates a test of each case for each provider.
 macro_rules! on_every_provider {
     ($($case:ident),* $(,)?) => {
         mod local {
@@ -34,11 +34,11 @@ pub(crate) struct Kennel {
     image: Option<String>,
     /// The variable that names the engine, and its address.
     engine: Option<(&'static str, String)>,
-    /// A network of its own where sandboxes have some: no rule of this machine is touched.
+    /// A separate network for its sandboxes, so that no rule of this machine is changed.
     pub(crate) net: Option<Net>,
 }
 
-/// A call that is over.
+/// A finished call.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) status: i32,
@@ -52,14 +52,14 @@ impl Finished {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// It must have worked; answers standard output without the last newline.
+    /// Asserts success. Returns standard output without the last newline.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.status, 0, "{self:?}");
         self.text().trim_end_matches('\n').to_owned()
     }
 
-    /// It must have failed with this status; answers standard error.
+    /// Asserts that the call failed with this status. Returns standard error.
     #[track_caller]
     pub(crate) fn fails(self, status: i32) -> String {
         assert_eq!(self.status, status, "{self:?}");
@@ -89,22 +89,22 @@ impl Kennel {
         Self { home: Home::new(), provider, image, engine, net }
     }
 
-    /// The same, on the network that everyone else is on.
+    /// Creates a program on this machine's own network.
     pub(crate) fn among_others(provider: &'static str) -> Self {
         Self { home: Home::new(), provider, image: None, engine: None, net: None }
     }
 
-    /// The image that it runs, where it runs one.
+    /// The image of its sandboxes, if the provider needs one.
     pub(crate) fn image(&self) -> Option<&str> {
         self.image.as_deref()
     }
 
-    /// The directory the program is called in, and the workspace.
+    /// The current directory of the program, which is also the workspace.
     pub(crate) fn here(&self) -> PathBuf {
         self.home.workspace()
     }
 
-    /// A call that is not made yet. Nothing of the caller's environment but what it needs.
+    /// Creates a call. Of the environment it gets only what it needs.
     pub(crate) fn call(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kennel"));
         command.current_dir(self.here()).env_clear().stdin(Stdio::null());
@@ -123,26 +123,26 @@ impl Kennel {
         command
     }
 
-    /// A call from beginning to end.
+    /// Runs a call to its end.
     #[track_caller]
     pub(crate) fn kennel(&self, args: &[&str]) -> Finished {
         finish(self.call(args), None)
     }
 
-    /// The same with something on standard input.
+    /// Runs a call to its end, with this standard input.
     #[track_caller]
     pub(crate) fn kennel_with(&self, args: &[&str], stdin: &[u8]) -> Finished {
         finish(self.call(args), Some(stdin.to_vec()))
     }
 
-    /// A sandbox that waits for commands; answers its id.
+    /// Creates and starts a sandbox that waits for commands. Returns its id.
     #[track_caller]
     pub(crate) fn sandbox(&self) -> String {
         self.kennel(&["create", "--start"]).ok()
     }
 
-    /// Whether nothing of this home is left on the machine, a moment from now: what a tied sandbox leaves is cleared
-    /// away off the path of who waits for the command.
+    /// Asserts that nothing of this home is left on the machine, after a while: leftovers of a tied sandbox are removed
+    /// in the background.
     pub(crate) fn is_gone(&self) -> bool {
         within_blocking(CALL, || self.left().is_empty())
     }
@@ -164,7 +164,7 @@ impl Drop for Kennel {
         let ids = self.kennel(&["ls", "--all", "-q"]).text();
         for id in ids.lines() {
             let removed = self.kennel(&["rm", "--force", "--volumes", id]);
-            // One that is being cleared away may be gone by now.
+            // It may have been removed meanwhile.
             let fine = removed.status == 0 || removed.stderr.contains("there is no sandbox");
             assert!(fine || std::thread::panicking(), "{removed:?}");
         }
@@ -174,7 +174,7 @@ impl Drop for Kennel {
     }
 }
 
-/// Makes a call and waits for its end, not for ever.
+/// Runs a call and waits for its end, up to the time limit.
 #[track_caller]
 pub(crate) fn finish(mut command: Command, stdin: Option<Vec<u8>>) -> Finished {
     if stdin.is_some() {
@@ -202,7 +202,7 @@ fn collect(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<
     })
 }
 
-/// Waits for the end of a call; answers its exit status.
+/// Waits for the end of a call. Returns its exit status.
 #[track_caller]
 pub(crate) fn wait(child: &mut Child, what: &str) -> i32 {
     let mut status = None;

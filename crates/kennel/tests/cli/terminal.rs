@@ -1,4 +1,4 @@
-//! The program under a real terminal: `run -it` and `attach`.
+//! The program on a real terminal: `run -it` and `attach`.
 
 use crate::support::{Kennel, on_every_provider};
 use expectrl::process::unix::WaitStatus;
@@ -17,14 +17,14 @@ on_every_provider!(
     attach_works_again_after_it_was_killed,
 );
 
-/// A call on a terminal of 100 columns and 30 rows.
+/// Runs a call on a terminal of 100 columns and 30 rows.
 fn on_a_terminal(kennel: &Kennel, args: &[&str]) -> OsSession {
     terminal(kennel.call(args))
 }
 
-/// A call on such a terminal.
+/// Starts a call on such a terminal.
 pub(crate) fn terminal(mut call: std::process::Command) -> OsSession {
-    // The standard streams are the terminal's.
+    // The standard streams are those of the terminal.
     let program = std::mem::replace(&mut call, std::process::Command::new("true"));
     let mut call = std::process::Command::new(program.get_program());
     call.args(program.get_args()).env_clear().env("TERM", "xterm");
@@ -49,11 +49,11 @@ pub(crate) fn ends_with(mut session: OsSession, code: i32) {
 
 fn a_full_screen_program_works(kennel: &Kennel) {
     let mut session = on_a_terminal(kennel, &["run", "-it", "--", "busybox", "vi", "written"]);
-    // It draws its empty lines over the whole screen: it knows the size.
+    // The editor draws empty lines over the whole screen, so it knows the size.
     session.expect(Regex("(~.*){28}")).expect("vi draws its screen");
     session.send("ihello from inside").unwrap();
     session.expect("hello from inside").expect("it shows what is typed");
-    // Escape alone, or it would be the beginning of a longer key.
+    // Escape alone. Otherwise it would be the start of a longer key sequence.
     session.send("\x1b").unwrap();
     session.expect("written").expect("its status line");
     session.send(":wq\r").unwrap();
@@ -75,7 +75,7 @@ fn keys_are_passed_unchanged(kennel: &Kennel) {
     let script = "trap 'echo got-int' INT; trap 'exit 9' QUIT; echo up; while :; do sleep 0.02; done";
     let mut session = on_a_terminal(kennel, &["run", "-it", "-c", script]);
     session.expect("up").unwrap();
-    // Twice at once: on a terminal these are keys, not requests to us.
+    // Twice at once: on a terminal these are keys for the command, and not requests to Kennel.
     session.send("\x03").unwrap();
     session.expect("got-int").expect("Ctrl-C reaches the command");
     session.send("\x03").unwrap();
@@ -95,7 +95,7 @@ fn without_a_command_a_shell_starts(kennel: &Kennel) {
     session.send("kill -9 %1; wait; tty; echo $TERM\r").unwrap();
     session.expect(Regex("/dev/(pts/)?[a-z0-9]+")).expect("it is on a terminal");
     session.expect("xterm").expect("of our kind");
-    // A shell that has not heard yet that its job is dead warns once, and ends the second time.
+    // A shell that has not noticed the end of its job warns once, and ends the second time.
     session.send("exit 5\rexit 5\r").unwrap();
     ends_with(session, 5);
 }
@@ -135,7 +135,7 @@ fn an_attached_shell_keeps_running_after_detach(kennel: &Kennel) {
 fn attach_works_again_after_it_was_killed(kennel: &Kennel) {
     let id = kennel.sandbox();
     let mut session = on_a_terminal(kennel, &["attach", &id]);
-    // What it prints while nobody looks is printed when the one who looked is gone, and before the next one comes.
+    // Output while no client is attached: printed after the first client is gone, and before the next one attaches.
     let script =
         "echo up-$((1 + 1)); while [ ! -e go ]; do sleep 0.02; done; seq 5000; echo all-of-$((2500 * 2)); touch done";
     session.send(format!("{script}\r")).unwrap();
@@ -145,7 +145,7 @@ fn attach_works_again_after_it_was_killed(kennel: &Kennel) {
     drop(session);
     std::fs::write(kennel.here().join("go"), "").unwrap();
     let printed = within_blocking(Duration::from_secs(90), || kennel.here().join("done").exists());
-    assert!(printed, "it goes on without us");
+    assert!(printed, "the command keeps running");
     let mut session = on_a_terminal(kennel, &["attach", &id]);
     for line in ["1\r\n2\r\n3\r\n", "\r\n4999\r\n5000\r\n", "all-of-5000"] {
         session.expect(line).expect("all that it printed without us");

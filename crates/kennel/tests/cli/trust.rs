@@ -1,5 +1,5 @@
-//! What runs inside can rewrite the project, and put symlinks in place of its directories and settings. A later run must
-//! not show or do more for it than the user has allowed.
+//! Processes inside can rewrite the project, and replace its directories and settings with symlinks. A later run must
+//! not grant more than the user has allowed.
 
 use crate::settings::{call, kennel, project, user};
 use crate::support::{Finished, Kennel, finish};
@@ -10,7 +10,7 @@ use std::process::Command;
 
 const HOME: [(&str, &str); 1] = [("HOME", "/root")];
 
-/// A directory outside the project that is only for its owner.
+/// A directory outside the project that only its owner can read.
 fn victim() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o700)).unwrap();
@@ -26,8 +26,8 @@ fn trust(kennel: &Kennel) -> String {
     call(kennel, &["config", "trust"], &HOME).ok()
 }
 
-/// The inside puts a symlink to the victim in place of a directory. The next run must not mount the victim; it does once
-/// the user trusts that, which shows that nothing else was in the way.
+/// Inside, a directory is replaced by a symlink to the victim. The next run must not mount the victim. It does so once
+/// the user trusts it, which shows that nothing else prevented it.
 #[track_caller]
 fn redirected_path_is_refused(kennel: &Kennel, attack: &Finished, read: &str, victim: &Path) {
     assert_eq!(attack.status, 0, "{attack:?}");
@@ -57,7 +57,7 @@ fn a_symlink_that_was_trusted_may_not_lead_elsewhere() {
     symlink(first.path(), kennel.here().join("data")).unwrap();
     project(&kennel, "[sandbox]\nvolumes = [\"./data:/d\"]\n");
     let told = trust(&kennel);
-    assert!(told.contains(&first.path().display().to_string()), "it is told where it leads: {told}");
+    assert!(told.contains(&first.path().display().to_string()), "`trust` says where it leads: {told}");
     assert_eq!(run(&kennel, "cat /d/secret").ok(), "secret", "what was trusted is mounted");
     let line = format!("ln -sfn {} /workspace/data", victim.path().display());
     redirected_path_is_refused(&kennel, &run(&kennel, &line), "cat /d/secret; echo x > /d/written", victim.path());
@@ -100,7 +100,7 @@ fn trust_records_of_earlier_versions_are_ignored() {
     std::fs::create_dir_all(&dir).unwrap();
     let path = file.to_str().unwrap();
     std::fs::write(dir.join(format!("{:x}", Sha256::digest(format!("{path}\0{text}")))), "").unwrap();
-    // Neither that one, nor an empty one under the name that a record has now.
+    // Neither that record, nor an empty one with the current file name, is accepted.
     let record = dir.join(format!("{:x}.json", Sha256::digest(path)));
     for _ in 0..2 {
         assert!(run(&kennel, "true").fails(125).contains("are not trusted"));
@@ -109,7 +109,7 @@ fn trust_records_of_earlier_versions_are_ignored() {
     trust(&kennel);
     assert_ne!(std::fs::read(&record).unwrap(), b"");
     assert_eq!(run(&kennel, "echo $A").ok(), "/root");
-    // It can be taken back when the file is gone, too.
+    // Trust can be revoked even if the file is gone.
     std::fs::remove_file(&file).unwrap();
     call(&kennel, &["config", "trust", "--revoke"], &HOME).ok();
     project(&kennel, text);
@@ -122,7 +122,7 @@ fn trust_in_one_project_does_not_apply_to_another() {
     let text = "[sandbox]\nenv = { A = \"${HOME}\" }\n";
     project(&kennel, text);
     trust(&kennel);
-    assert_eq!(run(&kennel, "echo $A").ok(), "/root", "they are good where they were trusted");
+    assert_eq!(run(&kennel, "echo $A").ok(), "/root", "they apply where they were trusted");
     let other = tempfile::tempdir().unwrap();
     let there = |words: &[&str]| {
         let mut there = Command::new(env!("CARGO_BIN_EXE_kennel"));
@@ -147,7 +147,7 @@ fn trust_in_one_project_does_not_apply_to_another() {
         assert_eq!(std::fs::read(&settings).unwrap(), before);
         assert_eq!(std::fs::read_to_string(hidden.join("config.toml")).unwrap(), text);
         std::fs::remove_file(&link).unwrap();
-        // The control: a file at that place is written to and read.
+        // The control: a regular file at that path is written and read.
         if name == "kennel.toml" {
             there(set).ok();
             assert!(std::fs::read_to_string(&link).unwrap().contains("1g"));
@@ -199,10 +199,11 @@ fn a_relative_path_does_not_lead_out_of_the_workspace() {
         call(&kennel, &["config", "set", "--file", &file.replace("data", "real"), "sandbox.memory", "1g"], &[]).ok();
     }
     assert_eq!(std::fs::read_dir(victim.path()).unwrap().count(), 1, "nothing is written there");
-    // Out of the workspace that is named, even if not out of here.
+    // Out of the given workspace, although not out of the current directory.
     let stderr = read(&["--workspace", "./proj", "-v", "./proj/data:/d"]).fails(125);
     assert!(stderr.contains(&format!("the path leads out of {}", here.join("proj").display())), "{stderr}");
-    // The controls: what the user names in full is followed, symlinks and all, and so is what stays within.
+    // The controls: an absolute path of the user is followed with its symlinks, and so is a path that stays within the
+    // workspace.
     assert_eq!(read(&["-v", &format!("{path}:/d")]).ok(), "secret");
     assert_eq!(read(&["-v", &format!("{}:/d", here.join("data").display())]).ok(), "secret");
     std::fs::write(here.join("real/secret"), "within").unwrap();
@@ -237,7 +238,7 @@ fn a_project_may_tighten_the_users_own_settings_and_not_loosen_them() {
     let id = call(&kennel, &["create"], &[]).ok();
     assert_eq!(call(&kennel, &["inspect", &id], &[]).json()[0]["enforcement"]["limits"]["memory"], 32 << 20);
     call(&kennel, &["rm", &id], &[]).ok();
-    // With trust it is loosened; when the user's own settings change after that, trust is asked for again.
+    // With trust it can be loosened. If the user's own settings change afterwards, trust is needed again.
     project(&kennel, "[sandbox]\nuser = \"0\"\n");
     trust(&kennel);
     assert_eq!(run(&kennel, "id -u").ok(), "0");
@@ -279,8 +280,8 @@ fn settings_of_other_users_in_parent_directories_are_ignored() {
     assert!(!found(&[]), "a stranger's");
     assert!(found(&[("SUDO_UID", "54321"), ("SUDO_GID", "54321")]), "of the user behind sudo");
     chown(&below, Some(54321), Some(54321)).unwrap();
-    assert!(found(&[]), "of whoever could as well put it here");
+    assert!(found(&[]), "of a user who could also write here");
     std::fs::create_dir(above.join(".git")).unwrap();
     chown(&below, Some(0), Some(0)).unwrap();
-    assert!(!found(&[]), "a stranger can make a repository, too");
+    assert!(!found(&[]), "another user can create a repository too");
 }

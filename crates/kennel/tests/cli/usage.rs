@@ -1,4 +1,4 @@
-//! What needs no sandbox: help, usage errors, and the choice of a provider.
+//! Commands that need no sandbox: help, usage errors, and the choice of a provider.
 
 use crate::support::{Kennel, finish};
 
@@ -13,7 +13,7 @@ fn kennel_alone_shows_a_short_help_with_examples() {
     };
     let text = finish(call, None).ok();
     assert!(text.contains("Usage: kennel") && text.contains("kennel run -- make test"), "{text}");
-    assert!(!text.contains('\x1b'), "no colours where nobody sees them");
+    assert!(!text.contains('\x1b'), "no colours without a terminal");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_missing_engine_is_reported_and_the_rest_is_listed() {
     let kennel = Kennel::on("local");
     let id = kennel.sandbox();
     let nowhere = kennel.home.path().join("docker.sock");
-    // Somebody's socket without anybody behind it.
+    // A socket on which nobody listens.
     drop(std::os::unix::net::UnixListener::bind(&nowhere).unwrap());
     let call = |args: &[&str]| {
         let mut call = std::process::Command::new(env!("CARGO_BIN_EXE_kennel"));
@@ -61,7 +61,7 @@ fn a_missing_engine_is_reported_and_the_rest_is_listed() {
     assert_eq!((listed.status, listed.text().trim_end()), (0, id.as_str()), "{listed:?}");
     assert!(listed.stderr.contains("docker"), "{}", listed.stderr);
     call(&["--provider", "docker", "ls"]).fails(125);
-    // One that is found needs no other provider.
+    // A sandbox that is found needs no other provider.
     assert_eq!(call(&["exec", &id, "--", "echo", "hi"]).ok(), "hi");
     let stderr = call(&["inspect", "nobody"]).fails(125);
     assert!(stderr.contains("docker") && stderr.contains("there is no sandbox nobody"), "{stderr}");
@@ -154,7 +154,7 @@ fn the_system_calls_are_explained() {
     }
     let rules = calls["allowedWithArguments"].as_array().unwrap();
     assert!(rules.iter().any(|rule| rule["call"] == "clone" && rule["anyOf"][0][0]["argument"] == 0), "{rules:?}");
-    // Numbers and older calls differ between architectures.
+    // Numbers and older system calls differ between architectures.
     #[cfg(target_arch = "x86_64")]
     insta::assert_snapshot!("system_calls", text[text.find("These system calls").unwrap()..].trim_end());
 }

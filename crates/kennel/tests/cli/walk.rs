@@ -1,5 +1,5 @@
-//! A new user's first minutes: a home with nothing in it, what the README says, a typo, a missing image, and the whole
-//! life of one sandbox.
+//! The first minutes of a new user: an empty home, the commands of the README, a typo, a missing image, and the
+//! lifecycle of one sandbox.
 
 use crate::support::{Finished, Kennel, finish};
 use kennel_testkit::{docker, host, within_blocking};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A home as a new user has it: no settings, and nothing said in variables.
+/// The home of a new user: no settings, and no variables.
 struct NewUser {
     home: tempfile::TempDir,
     docker_host: String,
@@ -28,7 +28,7 @@ fn first_command() -> Vec<String> {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
     let text = std::fs::read_to_string(readme).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("cargo run --release -- ")).expect("the first command");
-    // As a shell would read it: words, and one string between quotes.
+    // Split as a shell does: words, and one quoted string.
     let (words, quoted) = line.split_once('\'').expect("a quoted script");
     let words = words.split_whitespace().map(ToOwned::to_owned);
     words.chain([quoted.strip_suffix('\'').expect("the other quote").to_owned()]).collect()
@@ -36,7 +36,7 @@ fn first_command() -> Vec<String> {
 
 #[test]
 fn the_first_steps_of_a_new_user() {
-    // Only so that there is an engine, and an image on it.
+    // Only to have an engine with an image.
     let engine = Kennel::on("docker");
     let home = tempfile::tempdir().unwrap();
     std::fs::create_dir(home.path().join("project")).unwrap();
@@ -46,14 +46,14 @@ fn the_first_steps_of_a_new_user() {
     let user = NewUser { home, docker_host: format!("unix://{}", socket.display()) };
     let types = |words: &[&str]| user.types(words);
 
-    // What the README says first.
+    // The first command of the README.
     let words = first_command();
     let told = types(&words.iter().map(String::as_str).collect::<Vec<_>>());
     let said = told.text();
     assert!(said.contains("uid=0(root)") && said.contains("\nmine\n") && said.contains("exit code:"), "{told:?}");
-    assert!(Path::new("/usr/bin").exists(), "the machine's own files are still there");
+    assert!(Path::new("/usr/bin").exists(), "the machine's files are still there");
 
-    // A typo, and another.
+    // Two typos.
     let said = types(&["rnu", "--", "true"]).fails(125);
     assert!(said.contains("similar") && said.contains("'run'"), "{said}");
     let said = types(&["run", "--", "gti", "status"]).fails(127);
@@ -61,14 +61,14 @@ fn the_first_steps_of_a_new_user() {
     let said = types(&["run", "--", "ls -l"]).fails(127);
     assert!(said.contains("kennel run -c 'ls -l'"), "{said}");
 
-    // An image that is not there.
+    // A missing image.
     let said = types(&["run", "--pull", "never", "--image", "kennel-test/none", "--", "true"]).fails(125);
     assert!(said.contains("there is no image kennel-test/none") && said.contains("try: docker pull"), "{said}");
     assert!(said.contains("kennel build --tag kennel-test/none DIR"), "{said}");
     let image = engine.image().unwrap();
     assert_eq!(types(&["run", "--image", image, "--", "cat", "/workspace/mine"]).ok(), "mine");
 
-    // The whole life of one sandbox.
+    // The lifecycle of one sandbox.
     assert_eq!(types(&["create", "--name", "box", "--start"]).ok(), "box");
     assert!(types(&["ls"]).ok().contains("box"));
     types(&["exec", "box", "-c", "echo $((6 * 7)) > /root/answer"]).ok();

@@ -1,4 +1,4 @@
-//! What is seen of sandboxes from outside while they run: stats, events, wait.
+//! Observing running sandboxes from outside: stats, events, wait.
 
 use crate::support::{Kennel, hear, on_every_provider, signal, wait};
 use std::process::Stdio;
@@ -11,13 +11,13 @@ fn stats_show_resource_usage(kennel: &Kennel) {
     assert!(!busy.is_empty());
     let row = kennel.kennel(&["stats", "--no-stream", "--json"]).json();
     assert_eq!(row["sandboxId"], id);
-    assert!(row["cpuPercent"].as_f64().unwrap() > 1.0, "it works: {row}");
+    assert!(row["cpuPercent"].as_f64().unwrap() > 1.0, "it uses CPU time: {row}");
     assert!(row["memoryBytes"].as_u64().unwrap() > 0 && row["pids"].as_u64().unwrap() > 0, "{row}");
     let table = kennel.kennel(&["stats", "--no-stream", &id]).ok();
     let mut lines = table.lines();
     assert!(lines.next().unwrap().starts_with("ID"), "{table}");
     assert!(lines.next().unwrap().contains(&id), "{table}");
-    // Renewed until someone has seen enough.
+    // Updated until interrupted.
     let mut live = kennel.call(&["stats", "--json", &id]).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = live.stdout.take().unwrap();
     hear(&mut out, "}\n");
@@ -44,7 +44,7 @@ fn wait_returns_when_the_sandbox_ends(kennel: &Kennel) {
 fn events_are_reported(kennel: &Kennel) {
     let mut events = kennel.call(&["events", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = events.stdout.take().unwrap();
-    // It is heard from when it listens: until then sandboxes come and go.
+    // Events are reported from some moment on. Until then, sandboxes are created and removed.
     let heard = std::thread::spawn(move || {
         for event in ["created", "started", "stopped", "removed"] {
             hear(&mut out, &format!("\"event\":\"{event}\""));
@@ -56,7 +56,7 @@ fn events_are_reported(kennel: &Kennel) {
         kennel.kennel(&["rm", &id]).ok();
         heard.is_finished()
     });
-    assert!(heard.is_finished(), "something was never told");
+    assert!(heard.is_finished(), "an event was never reported");
     heard.join().unwrap();
     signal(&events, rustix::process::Signal::INT);
     events.wait().unwrap();

@@ -1,6 +1,6 @@
-//! What a user reads when all is well: the help of every command, and what each prints; in colour and without.
+//! What a user reads when nothing fails: the help and the output of every command, with colours and without.
 //!
-//! The words are in `snapshots/`; `INSTA_UPDATE=always cargo test -p kennel words` writes them anew.
+//! The texts are in `snapshots/`. `INSTA_UPDATE=always cargo test -p kennel words` updates them.
 
 mod machine;
 mod papers;
@@ -87,7 +87,7 @@ const COMMANDS: &[&str] = &[
 fn help(kennel: &Kennel, command: &str, coloured: bool) -> String {
     let mut call = std::process::Command::new(env!("CARGO_BIN_EXE_kennel"));
     call.args(command.split_whitespace()).arg("--help").env_clear().current_dir(kennel.here());
-    // The width of a terminal that nobody has.
+    // A terminal wider than any real one.
     call.env("COLUMNS", "100").envs(coloured.then_some(("CLICOLOR_FORCE", "1")));
     let said = finish(call, None).ok();
     let lines: Vec<&str> = said.lines().map(str::trim_end).collect();
@@ -95,7 +95,7 @@ fn help(kennel: &Kennel, command: &str, coloured: bool) -> String {
     text.replace('\x1b', "ESC")
 }
 
-/// A snapshot of its own for each, so that a change is seen where it is.
+/// Each help text is its own snapshot, so that a change is easy to find.
 #[test]
 fn the_help_of_every_command() {
     let kennel = Kennel::on("local");
@@ -107,7 +107,7 @@ fn the_help_of_every_command() {
     }
 }
 
-/// Colours are all that is added.
+/// Asserts that only colours were added.
 #[test]
 fn the_help_in_colour() {
     let kennel = Kennel::on("local");
@@ -137,7 +137,7 @@ fn every_command_has_a_snapshot_of_its_help() {
         assert!(!listed.is_empty(), "{said}");
         for command in listed.iter().filter_map(|line| line.split_whitespace().next()) {
             let command = format!("{above}{command}");
-            assert!(COMMANDS.contains(&command.as_str()), "the help of {command} is not looked at");
+            assert!(COMMANDS.contains(&command.as_str()), "the help of {command} has no snapshot");
         }
     }
 }
@@ -156,21 +156,21 @@ fn every_command_has_a_snapshot_of_a_success() {
         }
     }
     let calls: Vec<&str> = seen.lines().filter_map(|line| line.strip_prefix("$ kennel ")).collect();
-    // These alone are their help.
+    // These commands only have a help text.
     let groups = ["config", "image", "profile", "session", "volume"];
     for command in COMMANDS.iter().filter(|command| !groups.contains(command)) {
         let is_it =
             |call: &&str| call.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
-        assert!(calls.iter().any(is_it), "what {command} prints when all is well is in no snapshot");
+        assert!(calls.iter().any(is_it), "the output of {command} is in no snapshot");
     }
 }
 
-/// A walk through all commands, on the way into a snapshot.
+/// The output of a series of commands, for a snapshot.
 struct Walk<'a> {
     kennel: &'a Kennel,
     coloured: bool,
     text: String,
-    /// Words that differ from run to run, and what stands for them.
+    /// Texts that differ from run to run, and their replacements.
     replaced: Vec<(String, String)>,
 }
 
@@ -229,7 +229,7 @@ fn without_time(line: &str) -> String {
     }
 }
 
-/// A line without the numbers that no two runs share.
+/// A line without numbers that differ between runs.
 fn steady(line: &str) -> String {
     let line = without_time(&line.replace('\x1b', "ESC"));
     for name in [
@@ -248,7 +248,7 @@ fn steady(line: &str) -> String {
             return format!("{indent}{name}DIFFERS,");
         }
     }
-    // As wide as what is below it.
+    // As wide as the column below it.
     if let Some((before, after)) = line.split_once("CREATED ") {
         return format!("{before}CREATED   {}", after.trim_start());
     }
@@ -316,7 +316,7 @@ fn volumes(coloured: bool) -> String {
     walk.go(&["volume", "ls", "--json"]);
     walk.go(&["rm", "--force", "box"]);
     walk.go(&["volume", "inspect", "data-box"]);
-    // Filesystems differ in how much an empty directory takes.
+    // The size of an empty directory depends on the filesystem.
     let planned = kennel.kennel(&["volume", "prune", "--dry-run"]).ok();
     let size = planned.lines().last().and_then(|line| line.strip_prefix("would free ")).expect("a size");
     walk.stands_for(size, "SIZE");
@@ -437,7 +437,7 @@ fn what_build_prints() {
     let tag = format!("kennel-test/words-{}", kennel.home.mark().to_lowercase());
     let mut text = String::new();
     for more in [&[][..], &["--json"]] {
-        // What the engine says meanwhile is its own.
+        // The engine's own messages are not part of the snapshot.
         let said = kennel.kennel(&[&["build", "--tag", &tag], more].concat()).ok();
         let words = [&["$ kennel build --tag TAG"], more].concat().join(" ");
         write!(text, "{words}\n{}\n\n", said.replace(&tag, "TAG")).unwrap();
@@ -458,7 +458,7 @@ fn what_needs_no_sandbox() {
 
 #[test]
 fn what_needs_no_sandbox_in_colour() {
-    // Nothing of it has colours.
+    // The output has no colours.
     assert_eq!(without_a_sandbox(true), without_a_sandbox(false));
 }
 
@@ -473,7 +473,7 @@ fn without_a_sandbox(coloured: bool) -> String {
     walk.go(&["config", "show", "--json", "sandbox.memory"]);
     walk.go(&["config", "validate"]);
     walk.go(&["config", "trust"]);
-    // With an engine that is not there, and the kernel's own number left out.
+    // With an engine that does not exist, and without the kernel's version.
     walk.go(&["explain"]);
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     walk.stands_for(&kernel, "KERNEL");

@@ -1,4 +1,4 @@
-//! Files that the inside leaves in the workspace, and commands on the host that read them.
+//! Files that a sandbox leaves in the workspace, and commands on the host that read them.
 
 use crate::support::{Kennel, finish, on_every_provider};
 use std::os::unix::fs::symlink;
@@ -17,20 +17,20 @@ fn an_env_file_written_inside_reveals_nothing(kennel: &Kennel) {
         finish(call, None)
     };
     let print = ["-c", "echo \"$A-$TOKEN\""];
-    // A FIFO is not waited for: nobody writes to it, and the call would never end.
+    // A FIFO does not block: nobody writes to it, so the call would never end.
     let stderr = call("fifo", &print).fails(125);
     assert!(stderr.contains("fifo: it is not a regular file"), "{stderr}");
-    // A symlink leads nowhere, and nothing of what it leads to is shown.
-    assert_eq!(std::fs::read(kennel.here().join("link")).unwrap(), b"topsecret\n", "for others it leads there");
+    // A symlink is not followed, and nothing of its target is shown.
+    assert_eq!(std::fs::read(kennel.here().join("link")).unwrap(), b"topsecret\n", "other programs follow it");
     let stderr = call("link", &print).fails(125);
     assert!(stderr.contains("leads out of the current directory") && !stderr.contains("topsecret"), "{stderr}");
-    // Where the user names the file outright its lines are not shown either.
+    // If the user names the file itself, its lines are not shown either.
     let stderr = call(secret.to_str().unwrap(), &print).fails(125);
     assert!(stderr.contains("line 1: expected NAME=VALUE") && !stderr.contains("topsecret"), "{stderr}");
-    // A bare name takes nothing from the user's environment.
+    // A name without a value copies nothing from the user's environment.
     let stderr = call("bare", &print).fails(125);
     assert!(stderr.contains("line 2: expected NAME=VALUE") && !stderr.contains("TOKEN"), "{stderr}");
-    // The controls: a plain file, a symlink that stays beneath, and a name that the user typed.
+    // The controls: a plain file, a symlink that stays within the workspace, and a path that the user typed.
     assert_eq!(call("good", &print).ok(), "1-");
     symlink("good", kennel.here().join("near")).unwrap();
     assert_eq!(call("near", &print).ok(), "1-");
@@ -60,7 +60,7 @@ fn a_build_reads_nothing_outside_its_directory(kennel: &Kennel) {
         .ok();
     let stderr = kennel.kennel(&["build", "-t", "kennel-test/none", "context2"]).fails(125);
     assert!(stderr.contains("leads out of the current directory"), "{stderr}");
-    // The control: named outright, the file is read, and the engine is asked for what it names.
+    // The control: if the user names the file itself, it is read, and the engine is asked for the image that it names.
     let stderr =
         kennel.kennel(&["build", "-t", "kennel-test/none", "-f", secret.to_str().unwrap(), "context"]).fails(126);
     assert!(stderr.contains("topsecret"), "{stderr}");

@@ -28,7 +28,7 @@ on_every_provider!(
     ctrl_c_leaves_nothing,
 );
 
-/// What a tree is: names, and of each what it is, its permissions and its content or text.
+/// Describes a tree: for each name its type, permissions, and content or target.
 type Picture = BTreeMap<Vec<u8>, (char, u32, Vec<u8>)>;
 
 fn picture(root: &Path) -> Picture {
@@ -54,7 +54,7 @@ fn picture(root: &Path) -> Picture {
     found
 }
 
-/// They must be the same, said without megabytes of content.
+/// Asserts that two trees are the same, without printing megabytes of content.
 #[track_caller]
 fn same(found: &Picture, expected: &Picture) {
     let short = |picture: &Picture| -> Vec<String> {
@@ -69,7 +69,7 @@ fn same(found: &Picture, expected: &Picture) {
     assert!(found == expected, "the content differs");
 }
 
-/// A tree with everything in it that is hard to copy.
+/// Creates a tree with everything that is hard to copy.
 fn tree(kennel: &Kennel) -> PathBuf {
     let tree = kennel.home.path().join("tree");
     let long = "n".repeat(150);
@@ -100,7 +100,7 @@ fn tree(kennel: &Kennel) -> PathBuf {
     tree
 }
 
-/// Has the real `tar` make an archive.
+/// Packs an archive with the real `tar`.
 fn tar(options: &[&str], dir: &Path, what: &str) -> Vec<u8> {
     let mut call = Command::new("tar");
     call.arg("--create").args(options).arg("--directory").arg(dir).arg(what);
@@ -109,7 +109,7 @@ fn tar(options: &[&str], dir: &Path, what: &str) -> Vec<u8> {
     made.stdout
 }
 
-/// Has the real `tar` unpack an archive in a new directory.
+/// Unpacks an archive in a new directory with the real `tar`.
 fn untar(kennel: &Kennel, archive: &[u8], name: &str) -> PathBuf {
     let dir = kennel.home.path().join(name);
     std::fs::create_dir(&dir).unwrap();
@@ -152,7 +152,7 @@ fn a_tree_goes_in_and_out(kennel: &Kennel) {
     let unpack = ["cp", "--archive", "-", &format!("{id}:{dir}/made")];
     kennel.kennel_with(&unpack, &tar(&[], &tree, ".")).ok();
     kennel.kennel(&["exec", &id, "--", "touch", "-d", "@981173106", &format!("{dir}/made/block")]).ok();
-    // What is in it, by `/.`; the second time the archive goes over what is there.
+    // The content of a directory, by `/.`. The second time, the archive overwrites what is there.
     for name in ["first", "second"] {
         let out = kennel.kennel(&["cp", "--archive", &format!("{id}:{dir}/made/."), "-"]);
         assert!(out.status == 0 && out.stderr.is_empty(), "{}", out.stderr);
@@ -163,13 +163,13 @@ fn a_tree_goes_in_and_out(kennel: &Kennel) {
         }
         kennel.kennel_with(&unpack, &out.stdout).ok();
     }
-    // The directory itself, by its name; and one file.
+    // The directory itself, by its name, and one file.
     let out = kennel.kennel(&["cp", "--archive", &format!("{id}:{dir}/made"), "-"]);
     same(&picture(&untar(kennel, &out.stdout, "named").join("made")), &expected);
     let out = kennel.kennel(&["cp", "--archive", &format!("{id}:{dir}/made/link"), "-"]);
     let one = picture(&untar(kennel, &out.stdout, "one"));
     assert_eq!(one.keys().collect::<Vec<_>>(), [b"link"]);
-    assert!(one[&b"link"[..]].2 == expected[&b"large"[..]].2, "what is named is followed, as in every copy");
+    assert!(one[&b"link"[..]].2 == expected[&b"large"[..]].2, "a symlink that is named is followed, as in every copy");
     clean(kennel, &id);
 }
 
@@ -187,7 +187,7 @@ fn archives_of_tar_are_unpacked(kennel: &Kennel) {
         }
         clean(kennel, &id);
     }
-    // Another tar, whose headers have less in them. It has no names that are longer.
+    // Another tar, with simpler headers. It does not support longer names.
     let plain = tree.join("shared");
     std::fs::write(plain.join("file"), "file").unwrap();
     kennel.kennel_with(&["cp", "--archive", "-", &format!("{id}:{dir}")], &tar(&["--format=v7"], &tree, "shared")).ok();
@@ -208,12 +208,12 @@ fn an_archive_file_is_complete_or_absent(kennel: &Kennel) {
     let archive = std::fs::read(here.join("x.tar")).unwrap();
     assert_eq!(std::fs::read(untar(kennel, &archive, "back").join("x")).unwrap(), b"x\n");
     kennel.kennel(&["cp", "--archive", &format!("{source}/nothing"), "x.tar"]).fails(125);
-    assert!(std::fs::read(here.join("x.tar")).unwrap() == archive, "the older one stays");
+    assert!(std::fs::read(here.join("x.tar")).unwrap() == archive, "the older file stays");
     let stderr = kennel.kennel(&["cp", "--archive", &source, "."]).fails(125);
     assert!(stderr.contains("is a directory"), "{stderr}");
     symlink("x.tar", here.join("link")).unwrap();
     kennel.kennel(&["cp", "--archive", &source, "link"]).fails(125);
-    assert!(std::fs::read(here.join("x.tar")).unwrap() == archive, "nothing is written through a link");
+    assert!(std::fs::read(here.join("x.tar")).unwrap() == archive, "nothing is written through a symlink");
     std::fs::remove_file(here.join("link")).unwrap();
     assert_eq!(names(), ["x.tar"]);
     kennel.kennel(&["cp", "--archive", "x.tar", "y.tar"]).fails(125);
@@ -252,7 +252,7 @@ fn entries_that_lead_out_are_refused(kennel: &Kennel) {
         });
         kennel.kennel(&["exec", &id, "--", "rm", "-rf", &format!("{dir}/new")]).ok();
     }
-    // A name from the root is one below the target.
+    // An absolute name is unpacked below the target.
     kennel.kennel_with(&["cp", "--archive", "-", &target], &ended(&[file("//abs/./file", "below")])).ok();
     assert_eq!(kennel.kennel(&["cp", &format!("{target}/abs/file"), "-"]).ok(), "below");
     clean(kennel, &id);
@@ -280,7 +280,7 @@ fn damaged_archives_are_refused(kennel: &Kennel) {
     kennel.kennel(&["cp", "--archive", ".", &target]).fails(125);
     kennel.kennel(&["cp", "--archive", "nothing-here", &target]).fails(125);
     kennel.kennel(&["exec", &id, "--", "ls", &dir]).fails(if kennel.provider == "docker" { 1 } else { 2 });
-    // What came before is there, and nothing of what is not whole.
+    // The earlier entries are there, and the incomplete one is not.
     let mut damaged = archive.clone();
     damaged[1024] ^= 1;
     for (bytes, message) in [
@@ -364,7 +364,7 @@ fn entries_that_cannot_be_archived_are_reported(kennel: &Kennel) {
 
 fn changing_files_do_not_damage_the_archive(kennel: &Kennel) {
     let id = kennel.sandbox();
-    // The kernel's own files say a size that is not theirs: none, or a page.
+    // Files of the kernel report a wrong size: zero, or a page.
     for (path, size, message) in
         [("/proc/version", 0, "grew"), ("/sys/kernel/mm/transparent_hugepage/enabled", 4096, "shrank")]
     {
@@ -392,7 +392,7 @@ fn a_closed_output_pipe_ends_the_copy(kennel: &Kennel) {
 
 fn ctrl_c_leaves_nothing(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
-    // Of data, which takes a while: holes would be copied in a moment.
+    // With data, which takes a while to copy. Holes would be copied at once.
     let large = format!("mkdir {dir}; dd if=/dev/zero of={dir}/large bs=1048576 count=512 2>&1");
     kennel.kennel(&["exec", &id, "-c", &large]).ok();
     let names = || std::fs::read_dir(kennel.here()).unwrap().count();
@@ -406,7 +406,7 @@ fn ctrl_c_leaves_nothing(kennel: &Kennel) {
         child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         assert_eq!((said.as_str(), names()), ("", 0));
     }
-    // On the way in: half a file, and nothing more to come.
+    // Into the sandbox: half a file, and then no more input.
     let half = &file("half", &"x".repeat(200_000))[..100_000];
     let mut call = kennel.call(&["cp", "--archive", "-", &format!("{id}:{dir}/new")]);
     let mut child = call.stdin(Stdio::piped()).spawn().unwrap();

@@ -1,4 +1,5 @@
-//! Files with holes: a terabyte that takes a few blocks goes both ways, and takes a few blocks there too.
+//! Sparse files: a file of one terabyte with a few blocks of data is copied in both directions, and the copy has only a
+//! few blocks.
 
 use super::{clean, inside};
 use crate::support::{Kennel, on_every_provider};
@@ -13,9 +14,9 @@ on_every_provider!(
 );
 
 const TERABYTE: u64 = 1 << 40;
-/// Where there is data: at the start, in the middle across the border of a block, and at the very end.
+/// Where there is data: at the start, across the border of a block in the middle, and at the very end.
 const PLACES: [(u64, &[u8]); 3] = [(0, b"first"), (TERABYTE / 2 - 3, b"middle"), (TERABYTE - 4, b"last")];
-/// More than the blocks with data and what a file system notes about them, and far less than the file.
+/// More than the blocks with data and the filesystem's metadata, and far less than the size of the file.
 const FEW: u64 = 1 << 20;
 
 fn huge(path: &Path) {
@@ -35,7 +36,7 @@ fn is_huge(path: &Path) {
     assert_eq!(meta.size(), TERABYTE);
     assert!(meta.blocks() * 512 < FEW, "it takes {} blocks", meta.blocks());
     for (at, bytes) in PLACES {
-        // With what is around it: zeros.
+        // With the zeros around it.
         let before = at.min(10);
         let mut found = vec![1; (before as usize + bytes.len() + 10).min((TERABYTE - at + before) as usize)];
         file.read_exact_at(&mut found, at - before).unwrap();
@@ -48,7 +49,7 @@ fn is_huge(path: &Path) {
     assert_eq!(elsewhere, [0; 4096]);
 }
 
-/// Size and blocks as the inside sees them.
+/// Size and blocks as seen inside.
 fn seen_inside(kennel: &Kennel, id: &str, path: &str) -> (u64, u64) {
     let told = kennel.kennel(&["exec", id, "--", "stat", "-c", "%s %b", path]).ok();
     let (size, blocks) = told.split_once(' ').unwrap();
@@ -79,7 +80,7 @@ fn a_directory_and_an_archive_keep_the_holes(kennel: &Kennel) {
     kennel.kennel(&["cp", &format!("{id}:{dir}"), &back.display().to_string()]).ok();
     is_huge(&back.join("huge"));
     assert_eq!(std::fs::read(back.join("small")).unwrap(), b"small");
-    // An archive in a file has the holes too; a stream cannot.
+    // An archive in a file has the holes too. A stream cannot have holes.
     let archive = kennel.home.path().join("tar");
     kennel.kennel(&["cp", "--archive", &format!("{id}:{dir}"), &archive.display().to_string()]).ok();
     let meta = std::fs::metadata(&archive).unwrap();
@@ -94,12 +95,12 @@ fn a_directory_and_an_archive_keep_the_holes(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-/// Whatever lies where: holes at the start, at the end, everywhere, and data that ends within a block.
+/// All layouts: holes at the start, at the end and everywhere, and data that ends within a block.
 fn small_files_with_holes(kennel: &Kennel) {
     let (id, dir) = (kennel.sandbox(), inside(kennel));
     let from = kennel.home.path().join("from");
     std::fs::create_dir(&from).unwrap();
-    /// Its name, its size, and where its data lies: offset and length.
+    /// A file: its name, its size, and the offset and length of its data.
     type Case<'a> = (&'a str, u64, &'a [(u64, u64)]);
     let cases: [Case<'_>; 6] = [
         ("hole", 1 << 20, &[]),

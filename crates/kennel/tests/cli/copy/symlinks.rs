@@ -1,4 +1,4 @@
-//! Symlinks that the inside leaves in the workspace, and `kennel cp` on the host's side of it.
+//! Symlinks that a sandbox leaves in its workspace, and `kennel cp` on the host.
 
 use super::{clean, inside};
 use crate::support::{Finished, Kennel, finish, on_every_provider};
@@ -13,7 +13,7 @@ on_every_provider!(
     symlinks_swapped_in_on_the_path_are_not_followed,
 );
 
-/// A directory outside the workspace that is nobody else's, with a secret, as a file and in an archive.
+/// A directory outside the workspace that only the user can read, with a secret as a file and in an archive.
 fn victim(kennel: &Kennel) -> PathBuf {
     let victim = kennel.home.path().join("victim");
     std::fs::create_dir(&victim).unwrap();
@@ -25,7 +25,7 @@ fn victim(kennel: &Kennel) -> PathBuf {
     victim
 }
 
-/// A sandbox that has put symlinks out of its workspace into it.
+/// A sandbox that has created symlinks out of its workspace.
 fn sandbox(kennel: &Kennel, victim: &Path) -> String {
     let id = kennel.sandbox();
     let make = format!(
@@ -33,13 +33,13 @@ fn sandbox(kennel: &Kennel, victim: &Path) -> String {
         victim.display()
     );
     kennel.kennel(&["exec", &id, "-c", &make]).ok();
-    // The control: for everyone else on the host they lead out.
+    // The control: other programs on the host follow them.
     assert_eq!(std::fs::read(kennel.here().join("README.md")).unwrap(), b"secret");
     assert_eq!(std::fs::read(kennel.here().join("out/secret")).unwrap(), b"secret");
     id
 }
 
-/// The ways to name what is in the workspace: from there, by its path, and by a symlink of the user's own.
+/// The ways to name a path in the workspace: relative to it, by its absolute path, and through a symlink of the user.
 fn ways(kennel: &Kennel) -> [String; 3] {
     let own = kennel.home.path().join("own");
     symlink(kennel.here(), &own).unwrap();
@@ -64,7 +64,7 @@ fn nothing_is_read_through_symlinks_of_the_workspace(kennel: &Kennel) {
         refused(kennel.kennel(&["cp", "--archive", &format!("{way}/out/tar"), &to]));
     }
     kennel.kennel(&["exec", &id, "--", "test", "!", "-e", &format!("{dir}/copy")]).ok();
-    // What the user names outright is copied, and so is a symlink of the user's own.
+    // A path outside that the user names is copied, and so is a symlink of the user.
     let mine = kennel.home.path().join("mine");
     symlink(&victim, &mine).unwrap();
     kennel.kennel(&["cp", &mine.join("secret").display().to_string(), &to]).ok();
@@ -90,7 +90,7 @@ fn nothing_is_written_through_symlinks_of_the_workspace(kennel: &Kennel) {
     }
     assert_eq!(std::fs::read(victim.join("secret")).unwrap(), b"secret");
     assert_eq!(std::fs::read_dir(&victim).unwrap().count(), 2, "nothing was put there");
-    // The same copies work where the user named the place outright.
+    // The same copies work if the user names the target itself.
     kennel.kennel(&["cp", &file, &victim.join("new").display().to_string()]).ok();
     kennel.kennel(&["cp", &tree, "../victim"]).ok();
     assert_eq!(std::fs::read(victim.join("tree/secret")).unwrap(), b"ours\n");
@@ -114,7 +114,7 @@ fn symlinks_that_stay_beneath_are_followed(kennel: &Kennel) {
         assert_eq!(std::fs::read(kennel.here().join("sub/deep/new")).unwrap(), b"text\n");
         std::fs::remove_file(kennel.here().join("sub/deep/new")).unwrap();
     }
-    // A relative path counts from where it is typed, and its leading .. are the user's own.
+    // A relative path starts at the current directory. The user may start it with `..`.
     let mut below = kennel.call(&["cp", "../../near", &to]);
     finish(
         {
@@ -135,7 +135,8 @@ fn symlinks_that_stay_beneath_are_followed(kennel: &Kennel) {
     clean(kennel, &id);
 }
 
-/// A directory of the workspace that becomes a symlink out of it again and again, while the host copies from and to it.
+/// A directory of the workspace is replaced by a symlink out of it again and again, while the host copies from it and
+/// to it.
 fn symlinks_swapped_in_on_the_path_are_not_followed(kennel: &Kennel) {
     let (victim, dir, id) = (victim(kennel), inside(kennel), kennel.sandbox());
     let swap = format!(
@@ -148,7 +149,7 @@ fn symlinks_swapped_in_on_the_path_are_not_followed(kennel: &Kennel) {
     kennel.kennel_with(&["cp", "-", &format!("{id}:{dir}/new")], b"new").ok();
     for round in 0..10 {
         let copy = format!("{id}:{dir}/copy{round}");
-        // Whether it is a directory at that moment is luck.
+        // The copy may fail, depending on the moment.
         let _ = kennel.kennel(&["cp", "d/secret", &copy]);
         let _ = kennel.kennel(&["cp", &kennel.here().join("d").display().to_string(), &format!("{copy}-all")]);
         let found = kennel.kennel(&["exec", &id, "-c", &format!("cat {dir}/copy{round} {dir}/copy{round}-all/secret")]);
@@ -157,7 +158,7 @@ fn symlinks_swapped_in_on_the_path_are_not_followed(kennel: &Kennel) {
         let _ = kennel.kennel(&["cp", &format!("{id}:{dir}/new"), "d"]);
         assert_eq!(std::fs::read_dir(&victim).unwrap().count(), 2, "nothing was put there");
     }
-    assert!(swapping.try_wait().unwrap().is_none(), "it swapped all the time");
+    assert!(swapping.try_wait().unwrap().is_none(), "it kept swapping");
     kennel.kennel(&["exec", &id, "--", "rm", "-rf", &dir]).ok();
     kennel.kennel(&["rm", "--force", &id]).ok();
     swapping.wait().unwrap();

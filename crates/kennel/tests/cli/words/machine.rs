@@ -1,5 +1,5 @@
-//! What `doctor` and `setup` print where all is well in the end. What differs from machine to machine is left out; every
-//! check, and every part of it, is there.
+//! The output of `doctor` and `setup` if everything works in the end. Parts that depend on the machine are left out,
+//! but every check is there.
 
 use super::Walk;
 use crate::doctor::{Bare, install_docker};
@@ -7,9 +7,9 @@ use crate::support::{Finished, Kennel, finish};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
-/// Checks that go either way on a good machine.
+/// Checks that may succeed or fail on a good machine.
 const EITHER_WAY: [&str; 3] = ["landlock", "pasta", "newuidmap"];
-/// Checks whose words are the machine's own.
+/// Checks whose text depends on the machine.
 const OWN_WORDS: [&str; 2] = ["kernel", "control groups"];
 
 /// Without `--provider`, and without an engine.
@@ -23,7 +23,7 @@ fn doctor(kennel: &Kennel, words: &[&str], coloured: bool) -> Finished {
     done
 }
 
-/// A line for a person.
+/// Normalizes a line for people.
 fn steady(line: &str) -> String {
     if let Some((before, rest)) = line.split_once("a sandbox took ") {
         let (_, after) = rest.split_once(" ms").expect("so many milliseconds");
@@ -46,7 +46,7 @@ fn steady(line: &str) -> String {
     line.to_owned()
 }
 
-/// The same for a program.
+/// Normalizes JSON.
 fn steady_json(mut object: Value) -> String {
     for provider in object["providers"].as_array_mut().unwrap() {
         if provider["triedMs"].is_number() {
@@ -95,7 +95,7 @@ fn what_the_doctor_prints_in_colour() {
     insta::assert_snapshot!("doctor_in_colour", healthy(true));
 }
 
-/// Docker is got, and found when it is looked for again.
+/// Installs a fake Docker, which the next check finds.
 fn setup(coloured: bool) -> String {
     let bare = Bare::new(&install_docker());
     let mut walk = Walk::new(&bare.kennel, coloured);
@@ -112,7 +112,7 @@ fn setup(coloured: bool) -> String {
     walk.text
 }
 
-/// Without the engine's version, and without the renewal of lists on a machine that has none.
+/// Removes the engine's version, and the update of package lists on a machine that has none.
 fn engine(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {

@@ -1,9 +1,9 @@
-//! What is printed for others to read: the manual, completions, the schema, and settings as JSON.
+//! Generated output: the manual, completions, the schema, and settings as JSON.
 
 use super::Walk;
 use crate::support::Kennel;
 
-/// The same in colour: what programs read has none.
+/// Asserts that the output has no colours, because programs read it.
 fn same_in_colour(call: impl Fn(&mut Walk<'_>)) -> String {
     let [plain, coloured] = [false, true].map(|coloured| {
         let kennel = Kennel::on("local");

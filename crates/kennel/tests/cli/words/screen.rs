@@ -1,4 +1,4 @@
-//! What stands on a terminal after `attach`.
+//! The terminal's content after `attach`.
 
 use super::Walk;
 use crate::support::Kennel;
@@ -6,10 +6,10 @@ use crate::terminal::terminal;
 use expectrl::process::unix::WaitStatus;
 use expectrl::{Eof, Expect};
 
-/// A question that waits for whoever attaches.
+/// A command that asks a question and waits for the answer.
 const QUESTION: &[&str] = &["exec", "-d", "-t", "box", "-c", "printf 'your name? '; read name; echo \"hello, $name\""];
 
-/// Attaches, waits for a word, types, and notes all that is to be seen until it ends.
+/// Attaches, waits for a word, types, and records the screen until it ends.
 fn attach(walk: &mut Walk<'_>, awaited: &str, keys: &str) {
     let words = ["attach", "box"];
     let mut call = walk.kennel.call(&words);
@@ -30,7 +30,7 @@ fn walk(coloured: bool) -> String {
     walk.go(&["create", "--start", "--name", "box"]);
     kennel.kennel(QUESTION).ok();
     attach(&mut walk, "your name? ", "ann\r");
-    // Ctrl-P Ctrl-Q leaves, and what waits goes on waiting.
+    // Ctrl-P Ctrl-Q detaches, and the command keeps waiting.
     kennel.kennel(QUESTION).ok();
     attach(&mut walk, "your name? ", "\x10\x11");
     walk.text

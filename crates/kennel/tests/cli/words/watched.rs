@@ -1,4 +1,4 @@
-//! What `stats` and `events` print of sandboxes that run, without the numbers that no two runs share.
+//! The output of `stats` and `events` for running sandboxes, without numbers that differ between runs.
 
 use super::Walk;
 use crate::support::{Kennel, finish, signal};
@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A line of JSON in which every number, or what stands for none, is N.
+/// A JSON line in which every number, or null in its place, is N.
 fn without_numbers(line: &str) -> String {
     let mut out = String::new();
     let mut rest = line;
@@ -23,7 +23,7 @@ fn without_numbers(line: &str) -> String {
     out + rest
 }
 
-/// A table in which all but the first two columns of each row are N: how wide they are is the numbers' doing.
+/// A table in which all but the first two columns are N, because their width depends on the numbers.
 fn without_values(table: &str) -> String {
     let columns = |line: &str| {
         line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(String::from).collect::<Vec<_>>()
@@ -65,7 +65,7 @@ fn what_stats_prints() {
     insta::assert_snapshot!("stats", text);
 }
 
-/// Lives of sandboxes until one is told from beginning to end; answers what was told of that one.
+/// Creates and removes sandboxes until all events of one are seen. Returns these events.
 fn life(walk: &mut Walk<'_>, words: &[&str]) {
     let kennel = walk.kennel;
     let mut call = kennel.call(words);
@@ -80,7 +80,7 @@ fn life(walk: &mut Walk<'_>, words: &[&str]) {
         }
     });
     let mut told = None;
-    // It listens from some moment on: until then sandboxes come and go unheard.
+    // Events are reported from some moment on. Until then, sandboxes are created and removed.
     within_blocking(Duration::from_secs(30), || {
         let id = kennel.kennel(&["create"]).ok();
         for words in [&["start"][..], &["stop", "-t", "0"], &["rm"]] {

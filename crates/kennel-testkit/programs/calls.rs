@@ -1,10 +1,10 @@
-//! Makes system calls that a sandbox changes or refuses, and prints what came of each: its name and the mode of the file,
-//! or its name and the number of the error. Compiled by itself, without any crate.
+//! Makes system calls that a sandbox changes or refuses, and prints the result of each: its name and the mode of the
+//! file, or its name and the error number. It is compiled separately, without any crate.
 //!
-//! `calls modes DIR` tries every way to make a set-user-id file in a directory, and errors of the same calls.
-//! `calls fenced DIR` opens and makes files there after it has locked itself out by Landlock.
-//! `calls meddle PID` changes limits and scheduling of a process, and of itself; `calls meddle-with-users` those of all
-//! processes of its user.
+//! `calls modes DIR` tries every way to create a set-user-id file in a directory, and errors of the same calls. `calls
+//! fenced DIR` opens and creates files there after it has locked itself out with Landlock. `calls meddle PID` changes
+//! limits and scheduling of a process, and of itself. `calls meddle-with-users` changes those of all processes of its
+//! user.
 
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
@@ -92,7 +92,7 @@ fn say(name: &str, result: Result<u32, i32>) {
     }
 }
 
-/// The mode that a path has after a call.
+/// Returns the mode of a path after a call.
 fn mode_of(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).map_or(0, |metadata| metadata.mode() & 0o7777)
 }
@@ -100,7 +100,7 @@ fn mode_of(path: &Path) -> u32 {
 struct TestDir(PathBuf);
 
 impl TestDir {
-    /// A file that is there, with no rights for anyone else.
+    /// Creates a file without rights for other users.
     fn file(&self, name: &str) -> PathBuf {
         let path = self.0.join(name);
         let _ = std::fs::remove_file(&path);
@@ -109,27 +109,27 @@ impl TestDir {
         path
     }
 
-    /// The path of one that is not.
+    /// Returns the path of a file that does not exist.
     fn new(&self, name: &str) -> PathBuf {
         let path = self.0.join(name);
         let _ = std::fs::remove_file(&path);
         path
     }
 
-    /// Changes a new file, and says what mode it has then.
+    /// Changes a new file, and prints its mode afterwards.
     fn change(&self, name: &str, act: impl FnOnce(&Path, &CString) -> Result<i64, i32>) {
         let path = self.file(name);
         say(name, act(&path, &text(&path)).map(|_| mode_of(&path)));
     }
 
-    /// Makes a file, and says what mode it has then.
+    /// Creates a file, and prints its mode afterwards.
     fn make(&self, name: &str, act: impl FnOnce(&Path, &CString) -> Result<i64, i32>) {
         let path = self.new(name);
         say(name, act(&path, &text(&path)).map(|_| mode_of(&path)));
     }
 }
 
-/// How the kernel describes a file to open.
+/// The kernel's description of a file to open (`open_how`).
 #[repr(C)]
 struct How {
     flags: u64,
@@ -143,7 +143,7 @@ fn modes(dir: &str) {
     unsafe { umask(0) };
     let dirfd = std::fs::File::open(dir).unwrap();
     let base = i64::from(dirfd.as_raw_fd());
-    // Each of these is to have the bits outside, and to be without them inside.
+    // Each of these creates the bits outside, and must not create them inside.
     #[cfg(target_arch = "x86_64")]
     {
         place.change("bits:chmod", |_, path| call(90, at(path), 0o6755, 0, 0));
@@ -192,7 +192,7 @@ fn modes(dir: &str) {
     });
     let unnamed = call(number::OPENAT, HERE, at(&text(Path::new(dir))), TMPFILE | 2, 0o4755);
     say("bits:tmpfile", unnamed.map(|fd| mode_of_descriptor(fd)));
-    // The descriptor is one to write to, and goes or stays as was asked.
+    // The descriptor can be written, and is close-on-exec or not, as requested.
     for (name, flag) in [("kept", 0), ("closed", CLOSE_ON_EXEC)] {
         let path = place.new(name);
         let fd = call(number::OPENAT, HERE, at(&text(&path)), CREATE | WRITE | flag, 0o4644);
@@ -201,7 +201,7 @@ fn modes(dir: &str) {
         let written = fd.map(|fd| std::fs::write(format!("/proc/self/fd/{fd}"), "x").is_ok());
         say(&format!("same:written-{name}"), written.map(u32::from));
     }
-    // Everything else is as outside.
+    // Everything else is the same as outside.
     place.change("same:sticky", |_, path| call(number::FCHMODAT, HERE, at(path), 0o1644, 0));
     let below = place.0.join("directory");
     std::fs::create_dir_all(&below).unwrap();
@@ -234,7 +234,7 @@ fn modes(dir: &str) {
     say("same:made-again", call(number::MKNODAT, HERE, at(&file), 0o104_755, 0).map(|_| 0));
     let below = text(&nothing.join("x"));
     say("same:made-below-nothing", call(number::OPENAT, HERE, at(&below), CREATE, 0o4755).map(|_| 0));
-    // Ways that are closed.
+    // Calls that are refused.
     let path = place.new("closed:openat2");
     let how = How { flags: (CREATE | WRITE) as u64, mode: 0o4755, resolve: 0 };
     let done = call(OPENAT2, HERE, at(&text(&path)), &raw const how as i64, size_of::<How>() as i64);
@@ -260,7 +260,7 @@ fn mode_of_descriptor(fd: i64) -> u32 {
     std::fs::metadata(format!("/proc/self/fd/{fd}")).map_or(0, |metadata| metadata.mode() & 0o7777)
 }
 
-/// The same by the numbers of 32-bit programs: such a call either ends the process or is as the others.
+/// The same calls by the numbers of 32-bit programs. Such a call either ends the process, or has the same result.
 #[cfg(target_arch = "x86_64")]
 fn old_numbers(place: &TestDir) {
     let path = place.file("old:chmod");
@@ -277,7 +277,7 @@ fn old_numbers(place: &TestDir) {
     if child == 0 {
         // SAFETY: chmod, with a path that is there; then the end.
         unsafe {
-            // rbx is the compiler's own: put back after the call.
+            // rbx is reserved by the compiler: it is restored after the call.
             std::arch::asm!(
                 "xchg rbx, {path}", "int 0x80", "xchg rbx, {path}",
                 path = inout(reg) low => _, inout("rax") 15_i64 => _, in("rcx") 0o4755_i64,
@@ -291,11 +291,11 @@ fn old_numbers(place: &TestDir) {
     say("old:chmod", Ok(mode_of(&path)));
 }
 
-/// Opens and makes files after it has locked itself out of them by Landlock.
+/// Opens and creates files after it has locked itself out of them with Landlock.
 fn fenced(dir: &str) {
     const CREATE_RULESET: i64 = 444;
     const RESTRICT_SELF: i64 = 446;
-    // To write, to read and to make files.
+    // To write, to read and to create files.
     let handled: u64 = 2 | 4 | 256;
     let place = TestDir(PathBuf::from(dir));
     // SAFETY: plain system call.
@@ -327,7 +327,7 @@ fn meddle(process: i64) {
         // SAFETY: plain system call.
         unsafe { syscall(number::GETTID) }
     };
-    // The size of core dumps: it harms nobody.
+    // The size of core dumps, which harms nothing.
     const CORE: i64 = 4;
     for (who, pid) in [("other", process), ("own", own)] {
         if who == "other" {
@@ -352,7 +352,7 @@ fn meddle(process: i64) {
     say("own:limits-of-others", call(number::PRLIMIT, process, 7, 0, read.as_mut_ptr() as i64).map(|_| 0));
 }
 
-/// Changes the scheduling of all processes of its user. Only for a user without any others, or in a sandbox.
+/// Changes the scheduling of all processes of its user. Only for a user without other processes, or in a sandbox.
 fn meddle_with_users() {
     say("users:priority", call(number::SETPRIORITY, 2, 0, 1, 0).map(|_| 0));
     // SAFETY: plain system call.

@@ -1,8 +1,8 @@
-//! Attacks a sandbox from inside, as root there. Prints a line for each attack: its name, `held` or `ESCAPED`, and why.
-//! Plain Rust and raw system calls: it is compiled by itself and runs where there is nothing else.
+//! Attacks a sandbox from inside, as root. Prints a line for each attack: its name, `held` or `ESCAPED`, and the
+//! reason. It uses raw system calls and is compiled separately, so it needs no other files.
 //!
-//! Arguments: a file of the host with a secret in it, a process of the host, and the name of an abstract socket that
-//! someone listens on there.
+//! Arguments: a host file that contains a secret, a host process, and the name of an abstract socket on which a host
+//! process listens.
 
 use std::ffi::CString;
 use std::fs;
@@ -18,7 +18,7 @@ unsafe extern "C" {
 
 type Attack = Result<String, String>;
 
-/// System calls by their numbers on x86-64 and on ARM. From 424 on the numbers are the same everywhere.
+/// System calls by their numbers on x86-64 and on ARM. From 424 on, the numbers are the same everywhere.
 const NUMBERS: [(i64, i64); 42] = [
     (3, 57),    // close
     (16, 29),   // ioctl
@@ -71,7 +71,8 @@ const X32: i64 = 0x4000_0000;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("the numbers of system calls on this architecture are not in NUMBERS");
 
-/// The number of a system call here, by that on x86-64. One that is not in the table is a mistake of this program.
+/// Returns the number of a system call on this architecture, by its number on x86-64. A call that is not in the table
+/// is a bug of this program.
 fn number_here(number: i64) -> Option<i64> {
     if (424..X32).contains(&number) {
         return Some(number);
@@ -80,15 +81,15 @@ fn number_here(number: i64) -> Option<i64> {
     Some(if cfg!(target_arch = "x86_64") { intel } else { arm }).filter(|number| *number != NONE)
 }
 
-/// A system call, by its number on x86-64, that must fail. `Ok` is an escape.
+/// Makes a system call, by its number on x86-64, that must fail. `Ok` is an escape.
 fn call(number: i64, arguments: [i64; 6]) -> Attack {
     let [a, b, c, d, e, f] = arguments;
     let Some(number) = number_here(number) else { return Err("this architecture has no such call".into()) };
-    // SAFETY: the arguments are numbers, or point to what outlives the call; what a call does to this process is the
-    // point of it.
+    // SAFETY: the arguments are numbers, or point to memory that outlives the call. The effect of a call on this
+    // process is intended.
     let answer = unsafe { syscall(number, a, b, c, d, e, f) };
     if answer < 0 {
-        // SAFETY: the C library's own place for it.
+        // SAFETY: the C library's own location of `errno`.
         Err(std::io::Error::from_raw_os_error(unsafe { *__errno_location() }).to_string())
     } else {
         Ok(format!("it answered {answer}"))
@@ -105,7 +106,7 @@ fn opens(path: &str, write: bool) -> Attack {
     match opened {
         Ok(mut file) => {
             let mut byte = [0];
-            // Some open for anyone and refuse later. What has nothing to read gives nothing away.
+            // Some files can be opened by anyone, and refuse to be read. A file without content reveals nothing.
             match (write, file.read(&mut byte)) {
                 (true, _) => Ok(format!("{path} was opened for writing")),
                 (false, Ok(count)) if count > 0 => Ok(format!("{path} was read")),
@@ -124,7 +125,7 @@ fn writes(path: &str, what: &str) -> Attack {
     }
 }
 
-/// The first of several that gets through.
+/// Returns the first of several attempts that succeeds.
 fn any(attacks: impl IntoIterator<Item = Attack>) -> Attack {
     let mut reasons = Vec::new();
     for attack in attacks {
@@ -137,7 +138,7 @@ fn any(attacks: impl IntoIterator<Item = Attack>) -> Attack {
     Err(reasons.join("; "))
 }
 
-/// Out of a root by a directory that is held open: as old as chroot.
+/// Leaves a root through an open directory, the classic escape from chroot.
 fn climb(secret: &str) -> Attack {
     let _ = fs::create_dir("/tmp/pit");
     let held = fs::File::open("/").map_err(|error| error.to_string())?;
@@ -152,7 +153,7 @@ fn climb(secret: &str) -> Attack {
     opens(secret, false)
 }
 
-/// By the links in /proc that lead to other processes' roots, directories and files.
+/// Through the links in /proc to the roots, directories and files of other processes.
 fn magic_links(secret: &str) -> Attack {
     let mut tried = Vec::new();
     for pid in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -171,7 +172,7 @@ fn magic_links(secret: &str) -> Attack {
     any(tried)
 }
 
-/// Processes that are not of this sandbox.
+/// Processes that are not in this sandbox.
 fn strangers(host: i64) -> Attack {
     let mut seen = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -186,7 +187,7 @@ fn strangers(host: i64) -> Attack {
     if !seen.is_empty() {
         return Ok(seen.join(", "));
     }
-    // Its number may be one of ours here, too: only one that is not must be out of reach.
+    // The process id may also exist inside. Only an id that does not must be unreachable.
     if Path::new(&format!("/proc/{host}")).exists() {
         return Err("that number is one of ours".into());
     }
@@ -203,11 +204,11 @@ fn socket_connect(path: &str, is_abstract: bool) -> Attack {
     }
 }
 
-/// The program that keeps this sandbox, by the link to it.
+/// The program of the sandbox's keeper, through the link to it.
 fn overwrite_the_keeper() -> Attack {
     any(["/proc/1/exe", "/proc/self/exe"].map(|link| {
         let target = fs::read_link(link).unwrap_or_default();
-        // A copy of our own in the workspace is ours to write.
+        // A copy in the workspace is the sandbox's own, and may be written.
         if link == "/proc/self/exe" && target.starts_with("/workspace") {
             return Err("it is our own".into());
         }
@@ -234,7 +235,7 @@ fn opened(family: i64, kind: i64, protocol: i64) -> Result<i64, String> {
     socket.rsplit(' ').next().and_then(|number| number.parse().ok()).ok_or(socket)
 }
 
-/// Flags, addresses and routes by requests on a socket. Each asks for what is so already, or does no harm.
+/// Sets flags, addresses and routes by requests on a socket. Each requests the existing state, or does no harm.
 fn change_network() -> Attack {
     let socket = opened(2, 2, 0)?;
     let mut tried = Vec::new();
@@ -260,7 +261,7 @@ fn change_network() -> Attack {
     any(tried)
 }
 
-/// Deletes a table of rules that is not there: whoever may do that may make some.
+/// Deletes a firewall table that does not exist: whoever may do that may also create one.
 fn delete_rules() -> Attack {
     let socket = opened(16, 3, 12)?;
     let begin: [u32; 5] = [20, 0x0001_0010, 1, 0, 0x0a00_0000];
@@ -271,12 +272,12 @@ fn delete_rules() -> Attack {
     let mut answer = [0u8; 512];
     call(45, [socket, answer.as_mut_ptr() as i64, 512, 0, 0, 0])?;
     let _ = call(3, [socket, 0, 0, 0, 0, 0]);
-    // "Not permitted" is -1; that there is no such table would be told only to who may ask.
+    // "Not permitted" is -1. Only a permitted process would learn that there is no such table.
     let code = i32::from_ne_bytes(answer[16..20].try_into().unwrap());
     if code == -1 { Err("not permitted".into()) } else { Ok(format!("it was looked for: {code}")) }
 }
 
-/// Anything open that nobody gave us.
+/// Any open descriptor that was inherited.
 fn leaked_descriptors() -> Attack {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
@@ -289,7 +290,7 @@ fn leaked_descriptors() -> Attack {
     if found.is_empty() { Err("none".into()) } else { Ok(found.join(", ")) }
 }
 
-/// 32-bit calls have other numbers: 21 is mount there. It is made in a child, which may be killed for it.
+/// 32-bit calls have other numbers: 21 is mount there. A child makes the call, because it may be killed for it.
 #[cfg(target_arch = "x86_64")]
 fn other_numbers() -> Attack {
     let me = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -322,7 +323,7 @@ fn main() {
         int80();
     }
     if arguments.first().is_some_and(|word| word == "--type") {
-        // Into the terminal that it has, as if someone had typed it; and by the console's own way.
+        // Into the controlling terminal, as if a user had typed it, and through the console.
         let (key, paste) = ([b'x'], [3u8]);
         let typed = any([call(16, [0, 0x5412, key.as_ptr() as i64, 0, 0, 0]), call(16, [0, 0x541c, paste.as_ptr() as i64, 0, 0, 0])]);
         return println!("{typed:?}");
@@ -337,7 +338,8 @@ fn main() {
     let p = |text: &CString| text.as_ptr() as i64;
     let buffer = [0u64; 64];
     let b = buffer.as_ptr() as i64;
-    // What to change: by how much the clock is off. And a place here, and one where the keeper's program begins.
+    // Values to change: the frequency of the clock, an address in this program, and the first address of the keeper's
+    // program.
     let (adjustment, here, there) = ([1u64; 32], [b, 8], [0x0020_0000i64, 8]);
     let (set, local, remote) = (adjustment.as_ptr() as i64, here.as_ptr() as i64, there.as_ptr() as i64);
     const NEW_USER: i64 = 0x1000_0000;
@@ -406,11 +408,11 @@ fn main() {
         ("raw packets", any([call(41, [17, 3, 0, 0, 0, 0]), call(41, [2, 3, 255, 0, 0, 0])])),
         ("change interfaces, addresses and routes", change_network()),
         ("send in another's name", any(
-            // Transparent, of either kind; a mark; a record of the route.
+            // Transparent sockets of either kind, a mark, and a recorded route.
             [(0, 19), (41, 75), (1, 36)].map(|(level, option)| set_option(2, 2, 0, level, option)),
         )),
         ("the firewall", any([
-            // Rules of the old kind, of both families.
+            // Legacy firewall rules, for both address families.
             set_option(2, 3, 255, 0, 64),
             set_option(2, 2, 0, 0, 64),
             set_option(10, 2, 0, 41, 64),

@@ -1,5 +1,6 @@
-//! A program for the inside of a sandbox: `knock PATH` sends its input to a unix socket and prints what comes back;
-//! `knock listen PATH` answers there with garbage. Compiled for the test image by itself, without any crate.
+//! A program for the inside of a sandbox. `knock PATH` sends its input to a Unix socket and prints what comes back.
+//! `knock listen PATH` listens there and replies with garbage. It is compiled separately for the test image, without
+//! any crate.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,7 +10,7 @@ fn main() -> std::io::Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["listen", path] => {
             for stream in UnixListener::bind(path)?.incoming() {
-                // Whoever hangs up first is none of its business.
+                // Either side may close the connection first.
                 let _ = stream?.write_all(&[0xff; 4096]);
             }
             Ok(())
@@ -18,7 +19,7 @@ fn main() -> std::io::Result<()> {
             let mut input = Vec::new();
             std::io::stdin().read_to_end(&mut input)?;
             let mut stream = UnixStream::connect(path)?;
-            // The keeper may hang up at once: that is an answer too.
+            // The keeper may close the connection at once, which is also a result.
             let _ = stream.write_all(&input);
             let mut output = Vec::new();
             let _ = stream.read_to_end(&mut output);

@@ -1,7 +1,7 @@
-//! Tries to reach something from inside, or lets itself be reached. Plain Rust: it is compiled by itself.
+//! Tries to reach an address from inside, or listens on one. It is compiled separately, without any crate.
 //!
-//! `reach tcp|udp|icmp ADDRESS` prints `reached`, or why not. `reach serve ADDRESS` answers whatever comes to that address,
-//! connections and datagrams, and says on its output when it is ready.
+//! `reach tcp|udp|icmp ADDRESS` prints `reached`, or the reason. `reach serve ADDRESS` replies to all connections and
+//! datagrams at that address, and prints when it is ready.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -40,10 +40,10 @@ fn icmp(address: SocketAddr) -> std::io::Result<()> {
     if number < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: it is open, and nobody else's.
+    // SAFETY: it is open, and used nowhere else.
     let socket = unsafe { UdpSocket::from_raw_fd(number) };
     socket.connect(address)?;
-    // An echo request; the kernel fills in its number and the sum.
+    // An echo request. The kernel sets its identifier and checksum.
     exchange(&socket, &[8, 0, 0, 0, 0, 0, 0, 1, b'h', b'i'])
 }
 

@@ -1,4 +1,4 @@
-//! Servers and clients for the inside of a sandbox. Plain Rust: it is compiled by itself.
+//! Servers and clients for the inside of a sandbox. It is compiled separately, without any crate.
 //!
 //! `sockets HOW tcp:PORT|tcp6:PORT|at:ADDRESS|unix:PATH [NUMBER]`. Servers say `ready` on their output: `echo` sends everything back;
 //! `count` reads to the end, and sends the number of bytes; `pour` sends NUMBER bytes, closes that direction, and prints how

@@ -1,5 +1,5 @@
-//! Makes system calls by their numbers: `calls NUMBER:ARGUMENT:… …` prints a line for each, `ok` or the number of the error. With
-//! `32:` before the number it makes the call of 32-bit programs on x86_64.
+//! Makes system calls by their numbers: `calls NUMBER:ARGUMENT:… …` prints a line for each, `ok` or the error number.
+//! With `32:` before the number, it makes the call of 32-bit programs on x86_64.
 
 // SAFETY: as the C library declares them.
 unsafe extern "C" {
@@ -21,7 +21,7 @@ fn main() {
 
 fn call(numbers: &[i64]) -> i64 {
     let [number, a, b, c, d, e, f] = numbers[..] else { unreachable!() };
-    // SAFETY: the arguments are numbers that lead to no memory of this program.
+    // SAFETY: the arguments are numbers that point to no memory of this program.
     let answer = unsafe { syscall(number, a, b, c, d, e, f) };
     if answer < 0 { std::io::Error::last_os_error().raw_os_error().unwrap_or(-1).into() } else { 0 }
 }
@@ -29,7 +29,8 @@ fn call(numbers: &[i64]) -> i64 {
 #[cfg(target_arch = "x86_64")]
 fn call_32(numbers: &[i64]) -> i64 {
     let answer: i64;
-    // SAFETY: the arguments are numbers that lead to no memory of this program; rbx, which may not be named, is put back.
+    // SAFETY: the arguments are numbers that point to no memory of this program. rbx, which must not be named, is
+    // restored.
     unsafe {
         std::arch::asm!(
             "xchg {first}, rbx",

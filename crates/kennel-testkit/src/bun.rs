@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 /// The version of the package.
 pub const VERSION: &str = "1.4.4";
 
-/// Where the program is in the directory that [`install`] makes.
+/// The path of the program in the directory that [`install`] creates.
 pub const PROGRAMS: &str = "node_modules/.bin";
 
 /// Returns the directory of the package. All builds of this checkout share it.
@@ -30,7 +30,7 @@ pub fn install() -> io::Result<()> {
     let to = directory();
     let parent = to.parent().expect("it is in the build directory");
     std::fs::create_dir_all(parent)?;
-    // It gets its place only when it is complete.
+    // It gets its final name only when it is complete.
     let made = tempfile::Builder::new().prefix("kennel-test-bun-").tempdir_in(parent)?;
     let mut npm = Command::new("npm");
     npm.args(["install", "--no-audit", "--no-fund", "--no-save", "--prefix"]).arg(made.path());

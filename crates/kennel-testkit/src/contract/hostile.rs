@@ -30,11 +30,11 @@ pub async fn processes_inside_cannot_connect_to_the_keeper(stage: &Stage) {
     encode(&Frame { stream: 0, body }, &mut hello);
     let knock = ExecSpec::argv(["knock", &socket]);
     let output = sandbox.run(&knock, Some(&hello), 1 << 20).await.unwrap();
-    assert_eq!(output.stderr_text(), "", "it could knock");
+    assert_eq!(output.stderr_text(), "", "it could connect");
     let mut decoder = Decoder::new();
     decoder.feed(&output.stdout);
     while let Ok(Some(frame)) = decoder.next_frame() {
-        assert!(matches!(frame.body, Body::Fail(_)), "the keeper answered {frame:?}");
+        assert!(matches!(frame.body, Body::Fail(_)), "the keeper replied {frame:?}");
     }
     assert_eq!(ok(&sandbox, "echo unharmed").await, "unharmed");
 }
@@ -54,7 +54,7 @@ pub async fn connection_without_the_token_is_refused(stage: &Stage) {
     for wrong in [None, Some(Vec::new()), Some(vec![0; secret.len()]), Some(secret[1..].to_vec())] {
         let Dialed { stream, .. } = provider.dial(sandbox.id()).await.unwrap();
         let refused = Keeper::connect(Dialed { stream, token: wrong, owner: false }).await;
-        assert!(refused.is_err(), "a wrong secret was taken");
+        assert!(refused.is_err(), "a wrong secret was accepted");
     }
     let Dialed { stream, .. } = provider.dial(sandbox.id()).await.unwrap();
     Keeper::connect(Dialed { stream, token: Some(secret), owner: false }).await.unwrap();
@@ -98,7 +98,7 @@ pub async fn malformed_frames_end_only_their_connection(stage: &Stage) {
         // The keeper may close the connection while garbage is still being sent.
         let _ = stream.write_all(&garbage).await;
         let hung_up = tokio::time::timeout(SOON, stream.read_to_end(&mut Vec::new())).await;
-        assert!(hung_up.is_ok(), "{what}: the keeper did not hang up");
+        assert!(hung_up.is_ok(), "{what}: the keeper did not close the connection");
         assert_eq!(ok(&sandbox, "echo after").await, "after", "{what}");
     }
     // Commands that the connection had started end with it.
@@ -173,7 +173,7 @@ pub async fn replaced_socket_is_refused(stage: &Stage) {
     });
     futures_util::future::join_all(swaps).await;
     let knocked = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
-    assert!(knocked.is_err(), "someone was led to another socket");
+    assert!(knocked.is_err(), "a client was led to another socket");
 }
 
 /// If root inside can access the socket and replaces it, for example by another listener, the connection is refused.
@@ -219,5 +219,5 @@ pub async fn keeper_survives_kill_of_all_processes(stage: &Stage) {
     let alive = within(SOON, async || {
         sandbox.run(&ExecSpec::argv(["echo", "alive"]), None, 100).await.is_ok_and(|output| output.status.success())
     });
-    assert!(alive.await, "the keeper answers");
+    assert!(alive.await, "the keeper replies");
 }

@@ -280,5 +280,5 @@ pub async fn nested_sandboxes_need_the_nesting_option(stage: &Stage) {
         assert!(!sh(&sandbox, &inside).await.status.success(), "{script}");
     }
     let layers = |sandbox: Vec<IsolationLayer>| sandbox.contains(&IsolationLayer::Landlock);
-    assert!(!layers(sandbox.inspect().await.unwrap().enforcement.layers), "it stands in their way");
+    assert!(!layers(sandbox.inspect().await.unwrap().enforcement.layers), "it blocks nested sandboxes");
 }

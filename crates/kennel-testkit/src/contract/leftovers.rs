@@ -14,7 +14,7 @@ pub async fn leaves_nothing_behind(stage: &Stage) {
         assert!(within(SOON, async || stage.leftovers().is_empty()).await, "{}", stage.leftovers().join("\n"));
         counts.push(host::walk(&stage.home().state(), false).len());
     }
-    assert_eq!(counts[1], counts[2], "the state directory grows with every life");
+    assert_eq!(counts[1], counts[2], "the state directory grows with every sandbox");
 }
 
 /// Creates, uses and removes a sandbox. Commands still run when it is removed.

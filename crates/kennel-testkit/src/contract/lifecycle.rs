@@ -1,4 +1,4 @@
-//! The life of a sandbox, from creation to removal.
+//! The lifecycle of a sandbox, from creation to removal.
 
 use crate::inside::{SOON, at, code, files, ok};
 use crate::{Stage, eventually};
@@ -406,7 +406,7 @@ pub async fn ended_sandbox_is_auto_removed(stage: &Stage) {
     stopped.start().await.unwrap();
     ok(&stopped, "echo hi").await;
     stopped.hang_up().await;
-    assert_eq!(stopped.inspect().await.unwrap().status, Status::Running, "it is not its maker's");
+    assert_eq!(stopped.inspect().await.unwrap().status, Status::Running, "it outlives its creator");
     stopped.stop(Duration::from_secs(5)).await.unwrap();
     gone(&stopped).await;
     // Its name is free again.

@@ -180,6 +180,6 @@ pub async fn nested_mounts_are_visible(stage: &Stage) {
     let sandbox = stage.started(&spec).await;
     assert_eq!(ok(&sandbox, "cat deep/within/file beside && echo new > deep/within/new").await, "sharedshared");
     assert_eq!(std::fs::read(host.join("new")).unwrap(), b"new\n");
-    assert_eq!(std::fs::read(workspace.join("beside")).unwrap(), b"b", "the host's own stays as it is");
+    assert_eq!(std::fs::read(workspace.join("beside")).unwrap(), b"b", "the host's own file is unchanged");
     assert!(!workspace.join("deep/within/new").exists());
 }

@@ -44,7 +44,7 @@ pub async fn tied_sandbox_ends_with_its_last_command(stage: &Stage) {
     let output = sandbox.run(&spec, None, 100).await.unwrap();
     assert_eq!((output.status.code, output.stdout_text()), (Some(3), "done\n".to_owned()));
     line.closed().await;
-    assert!(host::marked(&mark).is_empty(), "whoever sees the keeper hang up knows that nothing runs any more");
+    assert!(host::marked(&mark).is_empty(), "when the keeper closes the connection, nothing runs any more");
     sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
     drop(line);
     eventually("it is gone", async || sandbox.inspect().await.is_err()).await;

@@ -1,4 +1,4 @@
-//! What the contract says of sandboxes, on the Docker of an ordinary user.
+//! The cases of the contract about isolation, on a rootless Docker.
 
 mod subject;
 

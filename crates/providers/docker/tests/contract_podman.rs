@@ -19,7 +19,7 @@ fn containers() -> Containers {
         dialer: Arc::new(UnixDialer::new(&socket)),
         socket,
         kind: EngineKind::Podman,
-        // A network for each takes its time, and only the cases about networks are about that.
+        // A separate network for each sandbox takes time, and only the cases about networks need it.
         spec: SandboxSpec { image: Some(image), network: Some(NetworkMode::None), ..SandboxSpec::default() },
     }
 }

@@ -1,4 +1,4 @@
-//! What the contract says of sandboxes, on the Podman of an ordinary user.
+//! The cases of the contract about isolation, on a rootless Podman.
 
 mod subject;
 

@@ -1,5 +1,5 @@
-//! What the contract says of sandboxes, on a Docker engine that is reached by TCP and TLS, as one of another machine: nothing of this one's is mounted,
-//! and keepers are spoken to through the engine.
+//! The cases of the contract about isolation, on a Docker engine that is reached by TCP and TLS, as if it were on
+//! another machine: no file of this machine is mounted, and keepers are reached through the engine.
 
 mod subject;
 

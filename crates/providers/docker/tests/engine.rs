@@ -1,5 +1,5 @@
-//! What only this provider has: an engine that others use too, that may be down, and that can be asked behind our back.
-//! What it shares with the other providers is in the contract suite.
+//! What is specific to this provider: other programs use the engine too, it may be down, and the test can query it
+//! directly. What all providers have in common is in the contract suite.
 
 use kennel_core::{Provider, RemoveOptions, Sandbox, Sweep, VolumeOptions};
 use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix, UnixDialer};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const FORCE: RemoveOptions = RemoveOptions { volumes: true, force: true };
 
-/// A provider in a home of its own.
+/// A provider in its own home.
 struct Fixture {
     home: Home,
     provider: Arc<Docker>,
@@ -41,12 +41,12 @@ impl Fixture {
         Docker::new(options, Arc::new(UnixDialer::new(socket)))
     }
 
-    /// The same installation, with another prefix for new containers.
+    /// Opens the same installation, with another prefix for new containers.
     fn with_prefix(&self, prefix: &str) -> Arc<Docker> {
         Arc::new(Self::open(&self.home, &self.socket, NamePrefix::new(prefix).unwrap()))
     }
 
-    /// A name that no other test gives: the engine is shared.
+    /// Returns a name that no other test uses, because tests share the engine.
     fn name(&self, word: &str) -> String {
         format!("{word}-{}", self.home.mark().to_lowercase())
     }
@@ -61,7 +61,7 @@ impl Fixture {
         sandbox
     }
 
-    /// Asks the engine behind the provider's back.
+    /// Queries the engine directly, not through the provider.
     fn docker(&self, arguments: &[&str]) -> String {
         docker::docker(&self.socket, arguments)
     }
@@ -82,7 +82,7 @@ fn run_dirs(home: &Home) -> Vec<String> {
         .collect()
 }
 
-/// The directory of the one engine's run directories.
+/// Returns the directory with the engine's run directories.
 fn run_root(home: &Home) -> PathBuf {
     let mut engines = std::fs::read_dir(home.state()).unwrap().flatten();
     let root = engines.next().map_or_else(|| home.state().join("none"), |entry| entry.path());
@@ -90,7 +90,7 @@ fn run_root(home: &Home) -> PathBuf {
     root
 }
 
-/// A provider on whatever listens at a socket.
+/// Opens a provider on the engine at this socket.
 fn taken_for(expected: EngineKind, home: &Path, socket: &Path) -> Docker {
     let options = DockerOptions {
         state_dir: home.join("state"),
@@ -161,7 +161,7 @@ async fn kennels_directories_are_masked_below_a_mount() {
     fixture.clean().await;
 }
 
-/// Also where somebody passes on what is said: the engine itself answers.
+/// Also if a proxy forwards the requests: the engine itself replies.
 #[tokio::test]
 async fn the_engines_socket_is_refused_and_masked() {
     let fixture = Fixture::new();
@@ -186,7 +186,7 @@ async fn the_engines_socket_is_refused_and_masked() {
     let ping = "printf 'GET /_ping HTTP/1.0\r\n\r\n' | knock /host/docker.sock";
     let sandbox = fixture.started(&mounting(&dir)).await;
     assert!(!run(&sandbox, ping).await.contains("Api-Version"));
-    // It is the mask that does it: a plain container with the same mount reaches the engine.
+    // The control: without the mask, a container with the same mount reaches the engine.
     let (mount, image, socket) = (format!("{}:/host:ro", dir.display()), fixture.image.clone(), fixture.socket.clone());
     let plain = tokio::task::spawn_blocking(move || {
         docker::docker(&socket, &["run", "--rm", "--network", "none", "-v", &mount, &image, "sh", "-c", ping])
@@ -196,7 +196,7 @@ async fn the_engines_socket_is_refused_and_masked() {
     fixture.clean().await;
 }
 
-/// The engine's filter would let some of them through, and no filter all of them.
+/// The engine's own filter would allow some of them, and no filter all of them.
 #[tokio::test]
 async fn kennels_seccomp_profile_allows_32_bit_programs() {
     use kennel_testkit::contract::isolation::{FILTERED, is_refusal};
@@ -216,7 +216,7 @@ async fn kennels_seccomp_profile_allows_32_bit_programs() {
     let sandbox = fixture.started(&SandboxSpec { workspace: Some(fixture.home.workspace()), ..fixture.spec() }).await;
     let answers = run(&sandbox, &format!("/workspace/calls {}", FILTERED.join(" "))).await;
     assert_eq!(refused(&FILTERED, &answers), [true; FILTERED.len()], "{answers}");
-    // getpid, socket of unix, of vsock, socketcall, io_uring_setup.
+    // getpid, sockets of the families unix and vsock, socketcall, io_uring_setup.
     let narrow = ["32:20", "32:359:1:1", "32:359:40:1", "32:102", "32:425:1"];
     assert_eq!(refused(&narrow, &plain(&narrow)), [false; 5]);
     let answers = run(&sandbox, &format!("/workspace/calls {}", narrow.join(" "))).await;
@@ -285,7 +285,7 @@ async fn a_container_is_found_whatever_its_name_begins_with() {
     sandbox.start().await.unwrap();
     let listed = fixture.docker(&["ps", "-q", "--filter", &format!("label=kennel.id={}", sandbox.id())]);
     assert_eq!(container(listed.trim()).trim(), format!("/dog-{}", fixture.name("box")));
-    // Whoever comes later, with the same prefix or another, finds it by its id and by its name, and can talk to it.
+    // A later process, with the same prefix or another, finds it by its id and its name, and can use it.
     for provider in [fixture.provider.clone(), cats.clone(), fixture.with_prefix("dog-")] {
         for text in [sandbox.id().as_str(), &fixture.name("box")] {
             let found = Sandbox::find(provider.clone(), text).await.unwrap();
@@ -294,14 +294,14 @@ async fn a_container_is_found_whatever_its_name_begins_with() {
         }
         assert_eq!(provider.list().await.unwrap().len(), 1);
         let dog = format!("dog-{}", fixture.name("box"));
-        assert_eq!(provider.get(&dog).await.unwrap_err().code(), ErrorCode::NotFound, "that is no sandbox's name");
+        assert_eq!(provider.get(&dog).await.unwrap_err().code(), ErrorCode::NotFound, "this is not the name of a sandbox");
     }
-    // Another's hand changes the name, and leaves the prefix that it has.
+    // Another program renames the container, and keeps its prefix.
     cats.rename(sandbox.id(), &fixture.name("crate")).await.unwrap();
     assert_eq!(container(listed.trim()).trim(), format!("/dog-{}", fixture.name("crate")));
     assert_eq!(fixture.provider.get(&fixture.name("crate")).await.unwrap().id, *sandbox.id());
     assert_eq!(dogs.get(&fixture.name("box")).await.unwrap_err().code(), ErrorCode::NotFound);
-    // A name is one sandbox's, whatever its container's begins with.
+    // A name belongs to one sandbox, whatever the prefix of its container.
     let error = cats.create(&kennel_core::new_id().unwrap(), &named("crate")).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::AlreadyExists, "{error}");
     assert!(error.to_string().contains(&format!("there is a container dog-{}", fixture.name("crate"))), "{error}");
@@ -336,7 +336,7 @@ async fn a_silent_keeper_fails_the_start() {
     let fixture = Fixture::new();
     let program = kennel_keeper_bin::KEEPER.install(&fixture.home.path().join("programs")).unwrap();
     programs::replace(&program, "exec tail -f \"$0\"");
-    // Shorter than the engine takes itself, and longer.
+    // Shorter, and longer, than the engine's own time limit.
     for millis in [1, 2000] {
         let spec = SandboxSpec { startup_ms: Some(millis), ..fixture.spec() };
         let sandbox = Sandbox::create(fixture.provider.clone(), &spec).await.unwrap();
@@ -345,7 +345,7 @@ async fn a_silent_keeper_fails_the_start() {
         let within = Duration::from_millis(millis);
         assert_eq!(error.to_string(), format!("start sandbox {}: it took longer than {within:?}", sandbox.id()));
         assert!(matches!(error.next_step(), Some(NextStep::AllowLongerStart { .. })), "{error:?}");
-        assert_eq!(sandbox.inspect().await.unwrap().status, Status::Stopped, "half started is not started");
+        assert_eq!(sandbox.inspect().await.unwrap().status, Status::Stopped, "a failed start leaves it stopped");
     }
     fixture.clean().await;
 }
@@ -356,7 +356,7 @@ async fn collected_output_equals_that_of_docker_exec() {
     let fixture = Fixture::new();
     let name = fixture.name("same");
     let sandbox = fixture.started(&SandboxSpec { name: Some(name.clone()), ..fixture.spec() }).await;
-    // Bytes of all kinds, the same each time, on both streams and back from standard input.
+    // All byte values, the same each time, on both output streams and from standard input.
     let input: Vec<u8> = (0..SIZE).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let script = "cat; head -c 1000000 /bin/busybox >&2";
     let ours = sandbox.run(&ExecSpec::shell(script), Some(&input), SIZE * 2).await.unwrap();
@@ -372,7 +372,7 @@ async fn collected_output_equals_that_of_docker_exec() {
     fixture.clean().await;
 }
 
-/// Docker measures for one caller at a time, and refuses the others.
+/// Docker measures volumes for one caller at a time, and refuses the others.
 #[tokio::test]
 async fn several_callers_measure_volumes_at_once() {
     let fixture = Fixture::new();

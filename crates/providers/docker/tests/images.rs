@@ -1,4 +1,4 @@
-//! Images of all kinds, volumes, and a root that is not written to: on Docker and on Podman.
+//! Images of all kinds, volumes, and a read-only root filesystem: on Docker and on Podman.
 
 mod engines;
 
@@ -68,7 +68,7 @@ async fn the_images_own_command_is_the_main_process(fixture: &Fixture) {
         (info.status, info.exit_code) == (Status::Stopped, Some(0))
     })
     .await;
-    // Without being asked to, it waits for commands; and one that is given is run as it is.
+    // By default it waits for commands, and a given command is run unchanged.
     let waits = fixture.started(&spec).await;
     assert_eq!(waits.inspect().await.unwrap().status, Status::Running);
     assert_eq!(run(&waits, &["echo", "given"]).await, "given");
@@ -117,11 +117,11 @@ async fn a_read_only_root_is_not_written(fixture: &Fixture) {
             assert!(!inside::sh(&sandbox, &script).await.status.success(), "{place} as {owner:?}");
         }
         inside::ok(&sandbox, "echo x > /tmp/new && echo x > new && pwd && id -u").await;
-        // It can be written to from outside no more than from inside.
+        // It cannot be written from outside either.
         let error = inside::files(&sandbox).await.write("/etc/new", b"x", kennel_core::WriteOptions::default()).await;
         assert!(error.is_err());
     }
-    // Its volumes can, by whom they are for.
+    // Its volumes can be written, by their users.
     let (owner, name) = (Some(Owner { uid: 4321, gid: 4322 }), Some(format!("read-only-{}", fixture.mark())));
     let caches = vec![Cache { name: "c".into(), target: "/cache/deep".into() }];
     let spec = SandboxSpec { read_only: true, data: true, caches, owner, name, ..fixture.spec() };
@@ -148,7 +148,7 @@ async fn a_data_volume_outlives_its_sandbox(fixture: &Fixture) {
     inside::ok(&sandbox, "echo kept > /.data/file && id -u").await;
     sandbox.remove(KEEP).await.unwrap();
     assert_eq!(fixture.volumes().len(), 1, "{:?}", fixture.volumes());
-    // Whoever comes later under the same name finds it.
+    // A later sandbox of the same name finds it.
     let again = fixture.started(&spec).await;
     assert_eq!(
         inside::ok(&again, "cat /.data/file; stat -c %u:%g /.data /.data/file").await,
@@ -206,7 +206,7 @@ async fn an_oom_kill_is_reported(fixture: &Fixture) {
     let output = inside::sh(&sandbox, "tail /dev/zero").await;
     assert_eq!(output.status.signal, Some(9), "{output:?}");
     assert!(sandbox.stats().await.unwrap().oom_kills.is_some_and(|kills| kills > 0));
-    assert_eq!(sandbox.inspect().await.unwrap().status, Status::Running, "it was the command's end, not its own");
+    assert_eq!(sandbox.inspect().await.unwrap().status, Status::Running, "the command ended it, not a stop");
     fixture.clean(false).await;
 }
 
@@ -230,11 +230,11 @@ async fn an_image_is_built(fixture: &Fixture) {
     assert!(said.contains("said-aloud") && said.to_lowercase().contains("step 3/"), "{said}");
     let sandbox = fixture.started(&SandboxSpec { image: Some(tag.clone()), ..fixture.spec() }).await;
     assert_eq!(inside::ok(&sandbox, "cat /word /src/word; ls /src; id -u").await, "given\nsentword\n77");
-    // The first of its steps: what an earlier one made would stay with the engine.
+    // The first step, because the engine would keep the results of earlier ones.
     file("RUN echo before; exit 3\nRUN true");
     let error = fixture.provider.build_image(&build, &tell).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::ExecFailed);
-    assert!(error.to_string().contains("echo before; exit 3"), "the step that failed: {error}");
+    assert!(error.to_string().contains("echo before; exit 3"), "the failed step is named: {error}");
     for (bad, said) in [(fixture.home.state(), "no Dockerfile"), (context.join("absent"), "No such file or directory")]
     {
         let error =
@@ -244,7 +244,7 @@ async fn an_image_is_built(fixture: &Fixture) {
     fixture.clean(true).await;
 }
 
-/// A file system in memory that no program runs from, for as long as it lives.
+/// A tmpfs from which no program can run, as long as this value lives.
 struct NoExec(PathBuf);
 
 impl NoExec {
@@ -275,17 +275,17 @@ async fn a_keeper_on_a_noexec_mount_is_copied(fixture: &Fixture) {
     let volume = fixture.ask(&["inspect", "--format", format, &name]);
     let is_there = || fixture.ask(&["volume", "ls", "--quiet"]).lines().any(|line| line == volume.trim());
     assert!(is_there(), "{volume}");
-    // What is in it does not matter: it is put there again before each start.
+    // Its content does not matter: it is written again before each start.
     sandbox.stop(Duration::from_secs(5)).await.unwrap();
     sandbox.start().await.unwrap();
     assert_eq!(inside::ok(&sandbox, "cat made").await, "hello");
     sandbox.remove(ALL).await.unwrap();
-    assert!(!is_there(), "it goes with its sandbox");
+    assert!(!is_there(), "it is removed with its sandbox");
     fixture.clean(false).await;
 }
 
 async fn an_image_of_another_architecture_has_a_keeper(fixture: &Fixture) {
-    // The beginning of a program for 64-bit ARM; no more of it is ever looked at.
+    // The first bytes of a program for 64-bit ARM. The rest is never read.
     let mut foreign = b"\x7fELF\x02\x01\x01".to_vec();
     foreign.resize(16, 0);
     foreign.extend([2, 0, 183, 0, 1, 0, 0, 0]);

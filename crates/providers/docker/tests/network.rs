@@ -1,4 +1,4 @@
-//! What a container with network `bridge` reaches, on this machine's own networks: the engines are on them.
+//! What a container with network `bridge` can reach, on this machine's own networks, because the engines use them.
 
 mod engines;
 
@@ -20,7 +20,7 @@ async fn the_internet_is_in_reach_and_the_host_is_not(fixture: &Fixture) {
         SandboxSpec { workspace: Some(fixture.home.workspace()), network: Some(NetworkMode::Bridge), ..fixture.spec() };
     let sandbox = fixture.started(&spec).await;
     assert!(sandbox.inspect().await.unwrap().enforcement.layers.contains(&IsolationLayer::NetworkFilter));
-    // The host gets an address, and a network that it is in. What holds is what there is when the sandbox starts.
+    // The host gets an address and a network. The rules are those of the moment when the sandbox starts.
     let net = Net::in_current_namespace("kentest1");
     let near = format!("{}:7100", Net::NEAR);
     let far = format!("{}:7100", Net::FAR);
@@ -39,7 +39,7 @@ async fn the_internet_is_in_reach_and_the_host_is_not(fixture: &Fixture) {
             assert!(outcome.starts_with("not reached"), "{how} {place}: {outcome}");
         }
     }
-    // Whoever starts it without Kennel gets nothing that is less.
+    // If another program starts the container, it is not less isolated: its keeper refuses to run.
     sandbox.stop(std::time::Duration::ZERO).await.unwrap();
     let container = format!("kennel-{}", sandbox.info().name);
     fixture.ask(&["start", &container]);

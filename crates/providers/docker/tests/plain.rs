@@ -1,4 +1,5 @@
-//! An engine on a machine where our programs do not run: it runs plain commands itself, says so, and refuses the rest.
+//! An engine on a machine where our programs do not run: it runs plain commands itself, reports this, and refuses the
+//! rest.
 
 use kennel_core::{ListenAt, Provider, RemoveOptions, Sandbox, Target, WriteOptions};
 use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix, TcpDialer, Tls};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 const FORCE: RemoveOptions = RemoveOptions { volumes: true, force: true };
 
-/// A real engine that takes its machine for another kind than ours is.
+/// A real engine that sees another architecture.
 struct Elsewhere {
     home: Home,
     engine: Private,
@@ -53,7 +54,7 @@ async fn code<T>(call: impl Future<Output = kennel_core::Result<T>>) -> Option<E
 
 #[test]
 fn without_a_keeper_the_engine_runs_plain_commands_and_says_so() {
-    // It waits for things, and so is made before anything runs at once.
+    // It blocks, so it is created before the runtime.
     let elsewhere = Elsewhere::new();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(plain_commands(&elsewhere));
@@ -69,7 +70,7 @@ async fn plain_commands(elsewhere: &Elsewhere) {
     files(&sandbox).await;
     refused(&sandbox).await;
 
-    // Others find it, and it is stopped and started as any.
+    // Later processes find it, and it is stopped and started as usual.
     let again = Sandbox::find(elsewhere.provider.clone(), "plain").await.unwrap();
     assert_eq!(inside::ok(&again, "cat /made/file").await, "content");
     sandbox.stop(Duration::from_secs(30)).await.unwrap();
@@ -79,7 +80,7 @@ async fn plain_commands(elsewhere: &Elsewhere) {
     sandbox.remove(FORCE).await.unwrap();
     assert_eq!(code(sandbox.exec(&ExecSpec::argv(["true"]))).await, Some(ErrorCode::NotFound));
 
-    // What ends with its maker cannot be promised.
+    // A tied sandbox cannot be promised.
     for asked in [SandboxSpec { tied: true, ..spec.clone() }, SandboxSpec { idle_seconds: Some(5), ..spec.clone() }] {
         let error = elsewhere.provider.create(&kennel_core::new_id().unwrap(), &asked).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::Unsupported);
@@ -107,7 +108,7 @@ async fn commands(sandbox: &Sandbox) {
     assert_eq!(output.stdout_text(), "out\n/tmp\ngiven yes\n42\nin");
     assert_eq!((output.stderr_text().as_ref(), output.status.code), ("err\n", Some(7)));
     assert_eq!(inside::ok(sandbox, "pwd").await, "/workspace");
-    // More than any window, in both directions.
+    // More than any flow control window, in both directions.
     let bytes: Vec<u8> = (0..5_000_000_u32).map(|at| (at % 251) as u8).collect();
     let output = sandbox.run(&ExecSpec::argv(["cat"]), Some(&bytes), bytes.len()).await.unwrap();
     assert!(output.stdout == bytes && output.status.success(), "{}", output.stdout.len());
@@ -147,7 +148,7 @@ async fn files(sandbox: &Sandbox) {
     assert_eq!(code(files.read("/made/../etc/passwd", 10)).await, Some(ErrorCode::InvalidConfig));
 }
 
-/// What needs a keeper.
+/// Everything that needs a keeper.
 async fn refused(sandbox: &Sandbox) {
     let none = Some(ErrorCode::Unsupported);
     let plain = ExecSpec::argv(["true"]);
@@ -180,5 +181,5 @@ async fn refused(sandbox: &Sandbox) {
     assert_eq!(code(sandbox.idle()).await, none);
     let mut exec = sandbox.exec(&ExecSpec::argv(["sleep", "1"])).await.unwrap();
     exec.signal(15);
-    assert_eq!(code(exec.next()).await, none, "it is not told that it was ended");
+    assert_eq!(code(exec.next()).await, none, "it is not told that the command was ended");
 }

@@ -1,4 +1,4 @@
-//! Images that come from a real registry, with and without a login: on Docker and on Podman.
+//! Images from a real registry, with and without a login: on Docker and on Podman.
 
 mod engines;
 
@@ -16,7 +16,7 @@ use std::sync::Mutex;
 
 on_every_engine!(an_image_is_pulled_as_the_policy_says, a_private_registry_gets_the_login);
 
-/// Puts an image into a registry that has layers of its own: those of others may be on an engine already.
+/// Pushes an image with new layers to a registry, because other layers may exist on the engine already.
 fn pushed(fixture: &Fixture, registry: &Registry) -> String {
     let content = fixture.home.path().join("content");
     std::fs::create_dir_all(content.join("bin")).unwrap();
@@ -25,7 +25,7 @@ fn pushed(fixture: &Fixture, registry: &Registry) -> String {
     let archive = fixture.home.path().join("image.tar");
     let packed = Command::new("tar").arg("cf").arg(&archive).arg("-C").arg(&content).arg(".").status();
     assert!(packed.unwrap().success());
-    // Docker lets a registry on loopback speak plainly.
+    // Docker allows plain HTTP for a registry on loopback.
     let (by, local) = (docker::socket(), format!("kennel-test/pushed-{}", fixture.mark()));
     docker::docker(&by, &["import", archive.to_str().unwrap(), &local]);
     let image = registry.push(&by, &local, "kennel-test/pulled");
@@ -33,14 +33,14 @@ fn pushed(fixture: &Fixture, registry: &Registry) -> String {
     image
 }
 
-/// Pulls, and answers what was told of it.
+/// Pulls, and returns the reported progress.
 async fn pull(provider: &Docker, image: &str, when: Pull) -> kennel_core::Result<Vec<PullProgress>> {
     let told = Mutex::new(Vec::new());
     provider.pull(image, when, &|progress| told.lock().unwrap().push(progress)).await?;
     Ok(told.into_inner().unwrap())
 }
 
-/// Podman counts only what takes it longer than this does.
+/// Podman reports progress only for downloads that take longer.
 fn each_layer_is_told(fixture: &Fixture, told: &[PullProgress]) {
     assert!(told.iter().any(|progress| progress.doing == "Download complete"), "{told:?}");
     let counted = told.iter().any(|progress| progress.bytes.is_some_and(|(_, all)| all > 0));
@@ -103,7 +103,7 @@ async fn a_private_registry_gets_the_login(fixture: &Fixture) {
     let told = pull(&with(vec![registry.logins()]), &image, Pull::Missing).await.unwrap();
     each_layer_is_told(fixture, &told);
     fixture.ask(&["rmi", &image]);
-    // Also where something is built on it.
+    // Also for a build that is based on the image.
     let context = fixture.home.path().join("built");
     std::fs::create_dir(&context).unwrap();
     std::fs::write(context.join("Dockerfile"), "ARG BASE\nFROM $BASE\nENV BUILT=yes\n").unwrap();
@@ -115,7 +115,7 @@ async fn a_private_registry_gets_the_login(fixture: &Fixture) {
     let _ = Command::new("docker")
         .args(["--host", &format!("unix://{}", fixture.socket.display()), "rmi", &image])
         .output();
-    // By a program that keeps secrets, for this registry or for all.
+    // By a credential helper, for this registry or for all.
     helper(fixture.home.path());
     for said in [format!(r#"{{"credHelpers": {{"{address}": "test"}}}}"#), r#"{"credsStore": "test"}"#.to_owned()] {
         pull(&with(vec![written("helped.json", &said)]), &image, Pull::Missing).await.unwrap();
@@ -127,7 +127,7 @@ async fn a_private_registry_gets_the_login(fixture: &Fixture) {
     fixture.clean(false).await;
 }
 
-/// A program that keeps the one secret.
+/// Creates a credential helper with one secret.
 fn helper(dir: &Path) {
     let program = dir.join("docker-credential-test");
     std::fs::write(&program, "#!/bin/sh\nread server; echo '{\"Username\": \"ann\", \"Secret\": \"secret\"}'\n")

@@ -1,5 +1,4 @@
-//! An engine that is killed and comes back, one of the test's own: while commands run in ten sandboxes, and while someone
-//! watches.
+//! A private engine that is killed and started again, while commands run in ten sandboxes and a watcher reads events.
 
 use futures_util::StreamExt;
 use kennel_core::{Provider, RemoveOptions, Sandbox};
@@ -31,7 +30,7 @@ async fn a_killed_engine_loses_no_sandbox() {
     let ours = provider(&home, &engine);
     let spec = SandboxSpec { image: Some(image), network: Some(NetworkMode::None), ..SandboxSpec::default() };
     let mut events = ours.watch().await.unwrap();
-    // Someone listens all the time, until each has been started twice.
+    // A watcher reads events until each sandbox was started twice.
     let listener = tokio::spawn(async move {
         let mut told: Vec<(String, EventKind)> = Vec::new();
         while told.iter().filter(|(_, kind)| *kind == EventKind::Started).count() < 20 {
@@ -58,7 +57,7 @@ async fn a_killed_engine_loses_no_sandbox() {
     let found: BTreeSet<String> = ours.list().await.unwrap().into_iter().map(|info| info.id.to_string()).collect();
     let made: BTreeSet<String> = sandboxes.iter().map(|sandbox| sandbox.id().to_string()).collect();
     assert_eq!(found, made, "none lost, none twice");
-    // An engine ends what ran under its predecessor, and says so: whoever waits learns of it.
+    // An engine ends the containers of the previous one and reports it, so that waiting clients are told.
     eventually("all have ended", async || {
         let infos = ours.list().await.unwrap();
         infos.iter().all(|info| info.status == Status::Stopped)
@@ -76,14 +75,14 @@ async fn a_killed_engine_loses_no_sandbox() {
         })
         .await
         .expect("a running call ends");
-        assert!(ended, "with a clear word");
+        assert!(ended, "with a clear error");
     }
     let again = sandboxes.iter().map(async |sandbox| {
         sandbox.start().await.unwrap();
         assert_eq!(inside::ok(sandbox, "echo again").await, "again");
     });
     futures_util::future::join_all(again).await;
-    // Whoever watched was told all of it, and each once.
+    // The watcher has received every event exactly once.
     let told = tokio::time::timeout(inside::SOON, listener).await.expect("the watch goes on").unwrap();
     for id in &made {
         let of_it: Vec<EventKind> = told.iter().filter(|(told, _)| told == id).map(|(_, kind)| *kind).collect();

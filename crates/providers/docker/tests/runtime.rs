@@ -1,4 +1,4 @@
-//! Another runtime than the engine's usual one, where the engine has it.
+//! Another OCI runtime than the engine's default, if the engine has it.
 
 mod engines;
 
@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 
 #[tokio::test]
 async fn the_requested_runtime_is_used() {
-    // By another name: which one it is matters to the engine alone.
+    // By another name: only the engine knows which runtime it is.
     let engine = Private::start_with(&["--add-runtime", "other=/usr/sbin/runc"]);
     let fixture = Fixture::on(EngineKind::Docker, engine.socket());
     let spec = SandboxSpec { network: Some(NetworkMode::None), ..fixture.spec() };
@@ -26,7 +26,8 @@ async fn the_requested_runtime_is_used() {
     fixture.clean(false).await;
 }
 
-/// A runtime that adds a failing hook to every start, until as many starts have failed as the file `failures` has lines.
+/// Creates a runtime that adds a failing hook to every start, until as many starts have failed as the file `failures`
+/// has lines.
 const FAILING_HOOK: &str = r#"#!/bin/sh
 cd "$(dirname "$0")"
 case " $* " in

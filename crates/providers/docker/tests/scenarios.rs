@@ -1,4 +1,4 @@
-//! What goes wrong with engines in everyday life, and is told as what it is: on Docker and on Podman.
+//! Common problems with engines, and their error messages: on Docker and on Podman.
 
 mod engines;
 
@@ -46,7 +46,7 @@ async fn a_stopped_engine_is_an_error_with_a_hint(fixture: &Fixture) {
     let title = if fixture.kind == EngineKind::Docker { "Docker" } else { "Podman" };
     for listened in [false, true] {
         if listened {
-            // A socket may be all that is left of an engine.
+            // A socket file may be left of an engine that is gone.
             drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         }
         let error = provider.list().await.unwrap_err();
@@ -70,7 +70,7 @@ async fn an_early_exit_shows_the_last_lines_of_the_log(fixture: &Fixture) {
         sandbox.inspect().await.unwrap().status == Status::Stopped
     })
     .await;
-    // Now there is nothing to run any more.
+    // Now there is no program to run any more.
     std::fs::remove_file(&main).unwrap();
     let error = sandbox.start().await.unwrap_err();
     assert_eq!((error.code(), error.exit_status()), (ErrorCode::StartFailed, 127), "{error}");
@@ -89,7 +89,7 @@ async fn a_command_that_takes_too_long_is_ended(fixture: &Fixture) {
     let spec = ExecSpec { timeout: Some(Duration::from_millis(300)), ..ExecSpec::shell(script) };
     let output = sandbox.run(&spec, None, 100).await.unwrap();
     assert!(output.status.timed_out && output.stdout == b"begun\n", "{output:?}");
-    // Whatever it had started is gone with it, and the sandbox is not.
+    // Its processes are gone, and the sandbox still exists.
     assert_eq!(inside::sh(&sandbox, "pgrep sleep").await.stdout_text(), "");
     fixture.clean(false).await;
 }
@@ -126,7 +126,7 @@ async fn changes_by_other_programs_are_seen_at_once(fixture: &Fixture) {
     fixture.ask(&["rm", "-f", &renamed]);
     assert_eq!(sandbox.inspect().await.unwrap_err().code(), ErrorCode::NotFound);
     assert_eq!(told().await, ErrorCode::NotFound);
-    // What it left on disk still goes.
+    // Files that it left on disk are still removed.
     sandbox.remove(engines::ALL).await.unwrap();
     fixture.clean(false).await;
 }

@@ -1,4 +1,4 @@
-//! User namespaces that an engine makes for each sandbox: what they are, and what they are refused with.
+//! User namespaces that an engine creates for each sandbox: their ids, and what is refused with them.
 
 mod engines;
 
@@ -12,7 +12,7 @@ fn with(spec: SandboxSpec, userns: &str) -> SandboxSpec {
     SandboxSpec { userns: Some(userns.into()), ..spec }
 }
 
-/// Where root inside is outside, as its process is really mapped.
+/// Returns the host id of root inside, from the id map of its process.
 async fn root_of(sandbox: &Sandbox) -> u32 {
     let map = inside::ok(sandbox, "cat /proc/self/uid_map").await;
     let root = map.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line[0] == "0");
@@ -29,13 +29,13 @@ async fn sandboxes_with_userns_auto_have_separate_ids() {
     let enforced = one.inspect().await.unwrap().enforcement;
     assert_eq!(enforced.mode, "podman, root, userns auto");
     assert!(enforced.layers.contains(&IsolationLayer::UserNamespace), "{enforced:?}");
-    // What is inside is its own to change, and it is the same after a start over.
+    // Root can change the files inside, and they are the same after a restart.
     inside::ok(&one, "id -u | grep -qx 0 && echo kept > file").await;
     one.stop(std::time::Duration::from_secs(5)).await.unwrap();
     one.start().await.unwrap();
     assert_eq!(inside::ok(&one, "cat file").await.trim(), "kept");
     assert_eq!(root_of(&one).await, first);
-    // Without being asked for there is none, and none is told of.
+    // By default there is no user namespace, and none is reported.
     let plain = fixture.started(&with(fixture.spec(), "host")).await;
     assert_eq!(root_of(&plain).await, 0);
     assert!(!plain.inspect().await.unwrap().enforcement.layers.contains(&IsolationLayer::UserNamespace));
@@ -86,7 +86,7 @@ async fn docker_refuses_userns_auto_and_keep_id() {
 
 #[tokio::test]
 async fn sandboxes_on_a_remapping_engine_have_its_ids() {
-    let _ = testers_ids(); // who has a range of ids to give
+    let _ = testers_ids(); // a user with subordinate ids
     let engine = Private::start_with(&["--userns-remap", "kennel-tester"]);
     let fixture = Fixture::on(EngineKind::Docker, engine.socket());
     let spec = SandboxSpec { network: Some(NetworkMode::None), ..fixture.spec() };
@@ -106,7 +106,8 @@ async fn sandboxes_on_a_remapping_engine_have_its_ids() {
     assert_eq!(inside::ok(&sandbox, "cat file").await.trim(), "kept");
     let other = fixture.started(&spec).await;
     assert_eq!(inside::ok(&other, "cat /shared/file").await.trim(), "all");
-    // What would be nobody's is refused, with what to do about it, and so is what would leave the range.
+    // Mounts whose files would belong to nobody are refused with a suggestion, and so are modes that would leave the
+    // range.
     let workspace = SandboxSpec { workspace: Some(fixture.home.path().to_owned()), ..fixture.spec() };
     let error = fixture.provider.create(&kennel_core::new_id().unwrap(), &workspace).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::Unsupported, "{error}");

@@ -1,4 +1,4 @@
-//! The user namespace `keep-id` of an ordinary user's Podman: that user is the same inside.
+//! The user namespace `keep-id` of a rootless Podman: the user has the same id inside.
 
 mod engines;
 
@@ -11,7 +11,7 @@ use kennel_types::{ErrorCode, ExecSpec, IsolationLayer, NetworkMode, SandboxSpec
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-/// The Podman of an ordinary user, who we are from now on.
+/// Switches this thread to an ordinary user, and uses that user's Podman.
 fn of_a_user() -> (Home, Arc<Docker>, SandboxSpec) {
     let socket = Service::User.socket();
     let image = image_on(&socket);
@@ -40,14 +40,14 @@ async fn a_user_is_the_same_inside_and_owns_the_workspace() {
     let sandbox = Sandbox::create(provider.clone(), &spec).await.unwrap();
     sandbox.start().await.unwrap();
     assert_eq!(inside::ok(&sandbox, "id -u; id -g").await.trim(), format!("{user}\n{group}"));
-    // Where root inside is outside, as its process is really mapped.
+    // The host id of root inside, from the id map of its process.
     let map = inside::ok(&sandbox, "cat /proc/self/uid_map").await;
     let mut map = map.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     assert!(map.any(|line| line[0] == "0" && line[1] != "0"), "root is one of the range");
     inside::ok(&sandbox, "test \"$(cat from-outside)\" = out && echo in > from-inside").await;
     let made = std::fs::metadata(workspace.join("from-inside")).unwrap();
     assert_eq!((made.uid(), made.gid()), (user, group));
-    // It has a home it can write to, and a name.
+    // The user has a writable home directory and a name.
     inside::ok(&sandbox, "cd \"$HOME\" && echo x > file && whoami").await;
     let root = ExecSpec { user: Some("0".into()), ..ExecSpec::argv(["id", "-u"]) };
     assert_eq!(sandbox.run(&root, None, 100).await.unwrap().stdout_text().trim(), "0");

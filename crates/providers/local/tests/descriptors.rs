@@ -1,4 +1,4 @@
-//! A keeper that has no descriptor left for a connection waits until it has.
+//! A keeper without a free descriptor for a new connection waits until it has one.
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_local::Local;
@@ -9,20 +9,20 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-/// It sleeps meanwhile, and lets the connection in afterwards.
+/// It sleeps meanwhile, and accepts the connection afterwards.
 #[tokio::test]
 async fn a_keeper_without_free_descriptors_waits() {
     let home = Home::new();
     let provider: Arc<dyn Provider> = Arc::new(Local::new(home.state(), home.programs()));
     let sandbox = Sandbox::create(provider.clone(), &SandboxSpec::default()).await.unwrap();
     sandbox.start().await.unwrap();
-    // From now on it serves: it has said that it runs before it set itself up.
+    // From now on it serves requests. It reports that it runs before that.
     assert_eq!(ok(&sandbox, "echo up").await, "up");
     let dir = home.state().join(sandbox.id().as_str());
     let pid: i32 = std::fs::read_to_string(dir.join("lock")).unwrap().trim().parse().unwrap();
     let keeper = Pid::from_raw(pid).unwrap();
-    // It has seen the connection once its listening socket is no longer waited for; and one that asks again and again never
-    // sleeps.
+    // Once its listening socket is not polled any more, it has noticed the connection. A keeper that polls in a loop
+    // would never sleep.
     let waits_for = || {
         let fds = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
         let infos = fds.map(|fd| std::fs::read_to_string(fd.path()).unwrap_or_default());

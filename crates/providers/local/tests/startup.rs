@@ -1,4 +1,4 @@
-//! A start that takes longer than it may: it is given up, and nothing of it goes on.
+//! A start that exceeds its time limit: it fails, and all its processes end.
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_keeper_bin::KEEPER;
@@ -14,7 +14,7 @@ async fn a_silent_keeper_fails_the_start() {
     let dir = home.path().join("programs");
     let provider: Arc<dyn Provider> = Arc::new(Local::new(home.state(), dir.clone()));
     let program = KEEPER.install(&dir).unwrap();
-    // It hears nothing, not even that nobody is on the line any more.
+    // It reads nothing, not even the end of the connection.
     let real = programs::replace(&program, "exec tail -f \"$0\"");
     let spec = SandboxSpec { startup_ms: Some(200), ..SandboxSpec::default() };
     let sandbox = Sandbox::create(provider, &spec).await.unwrap();
@@ -25,7 +25,7 @@ async fn a_silent_keeper_fails_the_start() {
     let gone = within(Duration::from_secs(90), async || host::processes(&home.mark()).is_empty()).await;
     assert!(gone, "{:?}", host::leftovers(&home.mark(), &[], &home.state()));
     assert_ne!(sandbox.inspect().await.unwrap().status, Status::Running);
-    // It was not the sandbox's fault: with more time, or a better day, it starts.
+    // The sandbox is intact: with more time it starts.
     programs::put(&program, &real);
     let patient = SandboxSpec { startup_ms: None, ..spec };
     let patient = Sandbox::create(sandbox.provider().clone(), &patient).await.unwrap();

@@ -1,5 +1,4 @@
-//! What a test can tell the mock to do, and that the library above it stands it: an error in good time, never a panic
-//! or a hang.
+//! Faults of the mock, and how the library handles them: with an error in time, and never with a panic or a hang.
 
 use kennel_core::{Error, ExecEvent, LogOptions, Piece, Provider, RemoveOptions, Sandbox, VolumeOptions, WriteOptions};
 use kennel_mock::{Answer, Call, Fault, Gate, Mock};
@@ -15,7 +14,7 @@ async fn running(mock: &Mock) -> Sandbox {
     sandbox
 }
 
-/// In paused time this passes at once when nothing else can happen.
+/// With paused time, this passes at once when nothing else can happen.
 async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_mins(1), future).await.expect("an answer in good time")
 }
@@ -44,7 +43,7 @@ async fn replies_are_scripted() {
     assert_eq!(mock.ran().len(), 4);
 }
 
-/// The mock's keeper knows nothing of holes, like one of an older release: all bytes travel, and the file is the same.
+/// The mock's keeper does not support sparse files, like an older one: all bytes are sent, and the file is the same.
 #[tokio::test]
 async fn a_keeper_without_sparse_files_gets_the_whole_file() {
     use std::os::unix::fs::{FileExt, MetadataExt};
@@ -105,7 +104,7 @@ async fn a_fault_fails_one_lifecycle_call() {
     assert_eq!(mock.get(id.as_str()).await.unwrap().status, Status::Running);
 }
 
-/// The caller learns nothing, and the effect is there nevertheless.
+/// The caller gets no reply, but the call has its effect.
 #[tokio::test]
 async fn a_call_has_its_effect_although_its_reply_is_lost() {
     let mock = Mock::new();
@@ -128,7 +127,7 @@ async fn a_call_has_its_effect_although_its_reply_is_lost() {
     assert_eq!(code(mock.list().await.err()), lost);
     assert_eq!(code(mock.stop(&id, Duration::ZERO).await.err()), lost);
     assert_eq!(mock.get(id.as_str()).await.unwrap().status, Status::Stopped);
-    // A call that fails by itself has no reply to lose: the fault waits for one that succeeds.
+    // A call that fails has no reply to lose: the fault applies to the next one that succeeds.
     let other = kennel_core::new_id().unwrap();
     assert_eq!(code(mock.remove(&other, RemoveOptions::default()).await.err()), Some(ErrorCode::NotFound));
     assert_eq!(code(mock.remove(&id, RemoveOptions::default()).await.err()), lost);
@@ -166,7 +165,7 @@ async fn a_silent_launch_ends_at_the_startup_timeout() {
         assert_eq!(error.code(), ErrorCode::StartFailed, "{error}");
         assert_eq!(error.to_string(), format!("start the sandbox: it took longer than {seconds}s"));
         assert!(matches!(error.next_step(), Some(NextStep::AllowLongerStart { .. })), "{error:?}");
-        // Time stands still but for this: nothing is measured here.
+        // Only this advances the paused time: nothing is measured here.
         assert_eq!(began.elapsed().as_secs(), seconds);
     }
 }
@@ -197,7 +196,7 @@ async fn a_new_connection_is_made_after_a_lost_one() {
     assert_eq!(exec.next().await.unwrap(), ExecEvent::Output(Channel::Stdout, b"kept\n".to_vec()));
 }
 
-/// Whatever a keeper says, everything that was asked of it ends with an error or an answer.
+/// Whatever a keeper sends, every request ends with an error or a result.
 async fn stands(garbage: Vec<u8>) {
     let mock = Mock::new();
     let sandbox = running(&mock).await;
@@ -205,7 +204,7 @@ async fn stands(garbage: Vec<u8>) {
     let keeper = in_time(sandbox.keeper()).await.unwrap();
     let spec = ExecSpec { stdin: true, ..ExecSpec::argv(["cat"]) };
     let ask = async {
-        // Garbage may be no frame yet: then nothing comes any more, and the caller's own timeout ends it.
+        // Garbage may be an incomplete frame: then nothing more arrives, and the caller's own timeout ends it.
         let limit = Duration::from_secs(5);
         let _ = tokio::time::timeout(limit, sandbox.run(&spec, Some(&vec![0; 200_000]), 1000)).await;
         let files = sandbox.files(None).await;
@@ -218,7 +217,7 @@ async fn stands(garbage: Vec<u8>) {
     };
     in_time(ask).await;
     drop(keeper);
-    // The sandbox itself is as it was.
+    // The sandbox itself is unchanged.
     sandbox.hang_up().await;
     assert_eq!(in_time(sandbox.run(&ExecSpec::argv(["echo", "x"]), None, 100)).await.unwrap().stdout, b"x\n");
 }
@@ -235,7 +234,7 @@ proptest! {
         paused(stands(garbage));
     }
 
-    /// Frames with a proper header, on streams that are open.
+    /// Frames with a valid header, on open streams.
     #[test]
     fn arbitrary_frames_after_the_welcome_cause_no_panic(
         frames in proptest::collection::vec(

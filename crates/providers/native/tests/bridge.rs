@@ -18,7 +18,7 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(90);
 const REMOVE: RemoveOptions = RemoveOptions { volumes: true, force: true };
 
-/// A home with the program that reaches, and a provider.
+/// A home with the program `reach`, and a provider.
 struct Ground {
     home: Home,
     native: Arc<dyn Provider>,
@@ -47,7 +47,7 @@ impl Ground {
     }
 }
 
-/// A test that fails leaves no sandbox, either.
+/// A failing test leaves no sandbox either.
 impl Drop for Ground {
     fn drop(&mut self) {
         for entry in std::fs::read_dir(self.home.state()).into_iter().flatten().flatten() {
@@ -75,23 +75,23 @@ fn held(how: &str, outcome: &str) {
     assert!(outcome.starts_with("not reached"), "{how}: {outcome}");
 }
 
-/// Its address.
+/// Returns the sandbox's address.
 async fn address(sandbox: &Sandbox) -> String {
     let trie = inside(sandbox, "cat /proc/net/fib_trie").await;
     let mut own = trie.lines().filter_map(|line| line.trim().strip_prefix("|-- "));
     own.find(|address| !address.starts_with("127.") && !address.starts_with("0.")).unwrap().to_owned()
 }
 
-/// Answers connections and datagrams inside, at this place.
+/// Listens for connections and datagrams inside, at this address.
 async fn serve(sandbox: &Sandbox, place: &str) {
-    // What an earlier one said must not count.
+    // The output of an earlier server must not count.
     let spec = format!("rm -f /tmp/served; /workspace/reach serve {place} > /tmp/served 2>&1 &");
     inside(sandbox, &spec).await;
     let ready = within(SOON, async || inside(sandbox, "cat /tmp/served").await == "ready").await;
     assert!(ready, "{}", inside(sandbox, "cat /tmp/served").await);
 }
 
-/// Answers on a machine: connections and datagrams, whatever they say.
+/// Replies to all connections and datagrams on a machine.
 fn answer((listener, datagrams): (TcpListener, UdpSocket)) {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -118,7 +118,7 @@ fn sockets(address: &str) -> (TcpListener, UdpSocket) {
     (TcpListener::bind(address).unwrap(), UdpSocket::bind(address).unwrap())
 }
 
-/// What comes back from a place on this host.
+/// Returns what an address of this host replies.
 fn echo(to: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(10))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -143,7 +143,7 @@ async fn the_internet_is_in_reach_and_the_host_is_not() {
         for address in [Net::NEAR, Net::FAR] {
             assert_eq!(reach(&sandbox, how, format!("{address}:7000")).await, "reached", "{how} {address}");
         }
-        // Its own end of the line, the host's other addresses, and what tells a machine in a cloud who it is.
+        // Its own gateway, the host's other addresses, and the metadata service of a cloud.
         for address in [Net::HOST, "10.207.0.1", "169.254.169.254"] {
             held(&format!("{how} {address}"), &reach(&sandbox, how, format!("{address}:7000")).await);
         }
@@ -152,12 +152,12 @@ async fn the_internet_is_in_reach_and_the_host_is_not() {
         held(address, &reach(&sandbox, "tcp", address).await);
         held(address, &reach(&sandbox, "udp", address).await);
     }
-    // Names may be asked for there: some clouds have no other place for it.
+    // DNS is allowed there, because some clouds have no other DNS server.
     assert_eq!(reach(&sandbox, "udp", "169.254.169.254:53").await, "reached");
-    // All that was tried does answer.
+    // The control: on the host, all these addresses reply.
     assert_eq!(echo("203.0.113.1:7000".parse().unwrap()).unwrap(), "hello");
     assert_eq!(echo("169.254.169.254:7000".parse().unwrap()).unwrap(), "hello");
-    // IPv6 it has none but its own loopback.
+    // It has no IPv6 except its own loopback.
     assert_eq!(inside(&sandbox, "cut -d' ' -f1 /proc/net/if_inet6").await, "00000000000000000000000000000001");
     sandbox.remove(REMOVE).await.unwrap();
 }
@@ -175,7 +175,7 @@ async fn no_sandbox_reaches_another() {
         for how in ["tcp", "udp", "icmp"] {
             held(how, &reach(from, how, format!("{address}:7000")).await);
         }
-        // The host may, and is answered.
+        // The host can connect, and gets a reply.
         assert_eq!(echo(format!("{address}:7000").parse().unwrap()).unwrap(), "hello");
     }
     for sandbox in [one, other] {
@@ -190,7 +190,7 @@ async fn no_other_machine_reaches_a_sandbox() {
     let sandbox = ground.sandbox(&[]).await;
     serve(&sandbox, "0.0.0.0:7000").await;
     let address: SocketAddr = format!("{}:7000", address(&sandbox).await).parse().unwrap();
-    // The internet knows the way, which is not the usual case.
+    // The internet has a route to it, which is unusual.
     net.there(|| kennel_testkit::net::ip(&["route", "add", "10.207.0.0/16", "via", Net::HOST]));
     let outcome = net.there(|| TcpStream::connect_timeout(&address, Duration::from_secs(2)).map(drop));
     assert!(outcome.is_err());
@@ -213,7 +213,7 @@ async fn dns_works_inside() {
     sandbox.remove(REMOVE).await.unwrap();
 }
 
-/// As with systemd-resolved or dnsmasq: who answers can be reached on the host only.
+/// As with systemd-resolved or dnsmasq: the DNS server can be reached only on the host.
 #[tokio::test]
 async fn dns_works_with_a_resolver_on_the_hosts_loopback() {
     let net = Net::with_internet();
@@ -226,14 +226,14 @@ async fn dns_works_with_a_resolver_on_the_hosts_loopback() {
     let sandbox = ground.sandbox(&[]).await;
     assert!(inside(&sandbox, "cat /etc/resolv.conf").await.starts_with("nameserver 127.0.0.11\n"));
     assert_eq!(inside(&sandbox, "getent ahostsv4 kennel.test | head -1 | cut -d' ' -f1").await, "198.51.100.9");
-    // And that is all there is of the host's loopback.
+    // Nothing else of the host's loopback can be reached.
     held("loopback", &reach(&sandbox, "tcp", "127.0.0.1:7001").await);
     sandbox.remove(REMOVE).await.unwrap();
     let gone = within(SOON, async || kennel_testkit::host::processes(&ground.home.mark()).is_empty()).await;
     assert!(gone, "{:?}", kennel_testkit::host::processes(&ground.home.mark()));
 }
 
-/// The same for an ordinary user's, by `pasta`.
+/// The same for a sandbox of an ordinary user, with `pasta`.
 #[tokio::test]
 async fn dns_works_for_users_with_a_resolver_on_the_hosts_loopback() {
     programs::prepare();
@@ -253,7 +253,8 @@ async fn dns_works_for_users_with_a_resolver_on_the_hosts_loopback() {
     sandbox.remove(REMOVE).await.unwrap();
 }
 
-/// Rules in the sandbox's own network hold an ordinary user's: by `pasta` it would reach whatever the user reaches.
+/// Rules in its own network namespace restrict the sandbox of an ordinary user. Otherwise it could reach, through
+/// `pasta`, everything that the user can reach.
 #[tokio::test]
 async fn an_ordinary_users_sandbox_reaches_the_internet_and_not_the_host() {
     programs::prepare();
@@ -262,9 +263,9 @@ async fn an_ordinary_users_sandbox_reaches_the_internet_and_not_the_host() {
         answer(net.there(|| sockets(&format!("{address}:7000"))));
     }
     answer(net.there(|| sockets("169.254.169.254:53")));
-    // At every address that the host has, now or later.
+    // On every address of the host, now or later.
     answer(sockets("0.0.0.0:7000"));
-    // Only root can give the host another address.
+    // Only root can add an address to the host.
     let later = "read _; ip address add 198.18.0.1/24 dev lan0";
     let mut root = Command::new("sh").args(["-c", later]).stdin(Stdio::piped()).spawn().unwrap();
     become_ordinary_user(NOBODYS_IDS);
@@ -297,13 +298,13 @@ async fn an_ordinary_users_sandbox_reaches_the_internet_and_not_the_host() {
     assert!(within(SOON, follows).await, "the rules follow the host's addresses");
     held("an address that came later", &reach(&sandbox, "udp", "198.18.0.1:7000").await);
     assert_eq!(reach(&sandbox, "tcp", format!("{}:7000", Net::FAR)).await, "reached");
-    // Root inside cannot take the rules away.
+    // Root inside cannot remove the rules.
     let tried = inside(&sandbox, "nft flush ruleset 2>&1").await;
     assert!(tried.contains("Operation not permitted"), "{tried}");
     sandbox.remove(REMOVE).await.unwrap();
 }
 
-/// Says of every name that it is at one address.
+/// A DNS server that returns the same address for every name.
 fn answer_names(socket: UdpSocket) {
     std::thread::spawn(move || {
         let mut buffer = [0; 512];
@@ -334,7 +335,7 @@ async fn published_ports_are_on_loopback_and_nowhere_else() {
     // Nobody listens yet.
     assert!(echo(ports[0].address).is_err());
     serve(&sandbox, "0.0.0.0:7000").await;
-    // What listens inside for itself alone was published all the same.
+    // A server that listens only on loopback inside is published too.
     serve(&sandbox, "127.0.0.1:7001").await;
     assert_eq!(echo(ports[0].address).unwrap(), "hello");
     assert_eq!(echo(ports[1].address).unwrap(), "hello");
@@ -342,16 +343,16 @@ async fn published_ports_are_on_loopback_and_nowhere_else() {
     datagrams.set_read_timeout(Some(SOON)).unwrap();
     datagrams.send_to(b"hello", ports[2].address).unwrap();
     assert_eq!(datagrams.recv(&mut [0; 10]).unwrap(), 5);
-    // Not at the host's other addresses, and not from elsewhere.
+    // Not on the host's other addresses, and not from other machines.
     let other = SocketAddr::new(Net::HOST.parse().unwrap(), ports[1].address.port());
     assert!(echo(other).is_err());
     assert!(net.there(|| TcpStream::connect_timeout(&other, Duration::from_secs(2)).is_err()));
-    // Another sandbox is elsewhere.
+    // Another sandbox has another address.
     let neighbour = ground.sandbox(&[]).await;
     held("a neighbour", &reach(&neighbour, "tcp", "127.0.0.1:3456").await);
     held("a neighbour", &reach(&neighbour, "tcp", other).await);
     neighbour.remove(REMOVE).await.unwrap();
-    // They go with the sandbox, and come back with it.
+    // Ports close with the sandbox, and open again with it.
     sandbox.stop(Duration::ZERO).await.unwrap();
     assert!(sandbox.inspect().await.unwrap().ports.is_empty());
     assert!(echo(ports[1].address).is_err());
@@ -378,7 +379,7 @@ async fn a_port_that_is_taken_is_refused_and_nothing_is_left() {
     assert_eq!(sandbox_interfaces(), [""; 0]);
     drop(taken);
     sandbox.start().await.unwrap();
-    // By another sandbox, too.
+    // Also if another sandbox uses it.
     let second = Sandbox::create(ground.native.clone(), &spec).await.unwrap();
     assert_eq!(second.start().await.unwrap_err().code(), ErrorCode::StartFailed);
     for sandbox in [sandbox, second] {
@@ -418,10 +419,10 @@ async fn nothing_is_left_when_everything_is_killed() {
     let port = sandbox.inspect().await.unwrap().ports[0].address;
     assert_eq!(sandbox_interfaces().len(), 1);
     let mark = ground.home.mark();
-    // The jail, what is inside, and what passes bytes on.
+    // The jail, the processes inside, and the port forwarder.
     let lock = ground.home.state().join(sandbox.id().as_str()).join("lock");
     let jail: u32 = std::fs::read_to_string(lock).unwrap().trim().parse().unwrap();
-    // The process inside and the one that forwards ports. A third one maps ids until just after the start.
+    // The process inside and the port forwarder. A third one maps ids until shortly after the start.
     let settled = within(SOON, async || children(jail).len() == 2);
     assert!(settled.await, "{:?}", children(jail));
     let others = children(jail);
@@ -434,11 +435,11 @@ async fn nothing_is_left_when_everything_is_killed() {
     assert!(gone.await, "{:?} {:?}", sandbox_interfaces(), kennel_testkit::host::processes(&mark));
     TcpListener::bind(port).expect("the port is free again");
     sandbox.remove(REMOVE).await.unwrap();
-    // Only the rules are left, which are everyone's, and they are as they were.
+    // Only the shared rules are left, and they are unchanged.
     let tables = program("nft", &["list", "tables"]);
     assert_eq!(tables.trim(), "table inet kennel");
     let rules = program("nft", &["list", "ruleset"]);
-    assert_eq!(rules.matches("10.207.").count(), 1, "nothing is of one sandbox alone: {rules}");
+    assert_eq!(rules.matches("10.207.").count(), 1, "no rule of a single sandbox is left: {rules}");
 }
 
 fn is_gone(pid: u32) -> bool {
@@ -456,7 +457,7 @@ async fn twenty_sandboxes_have_twenty_addresses() {
     answer(net.there(|| sockets("0.0.0.0:7000")));
     let ground = Ground::new();
     let made = (0..20).map(async |_| {
-        // Each stands for another program.
+        // Each thread represents another program.
         let native = Arc::new(Native::new(ground.home.state(), ground.home.programs()));
         let sandbox = Sandbox::create(native, &ground.spec()).await.unwrap();
         sandbox.start().await.unwrap();
@@ -496,7 +497,7 @@ async fn flushed_firewall_rules_are_restored() {
     }
 }
 
-/// A machine that passed nothing on before does so for sandboxes, and for nobody else.
+/// A machine that did not forward packets before does so for sandboxes only.
 #[tokio::test]
 async fn ip_forwarding_does_not_make_the_host_a_router() {
     let net = Net::with_internet();
@@ -511,7 +512,7 @@ async fn ip_forwarding_does_not_make_the_host_a_router() {
     sandbox.remove(REMOVE).await.unwrap();
 }
 
-/// Docker's own rules, without Docker: nothing passes but what is its own.
+/// Docker's own rules, without Docker: only its own packets are forwarded.
 #[tokio::test]
 async fn sandboxes_reach_the_internet_despite_dockers_drop_policy() {
     let net = Net::with_internet();
@@ -520,7 +521,7 @@ async fn sandboxes_reach_the_internet_despite_dockers_drop_policy() {
     let sandbox = ground.sandbox(&[]).await;
     let far = format!("{}:7000", Net::FAR);
     assert_eq!(reach(&sandbox, "tcp", &far).await, "reached");
-    // Docker comes later.
+    // Docker starts later.
     for words in ["-P FORWARD DROP", "-N DOCKER-USER", "-A DOCKER-USER -j RETURN", "-I FORWARD -j DOCKER-USER"] {
         program("iptables", &words.split(' ').collect::<Vec<_>>());
     }
@@ -537,7 +538,7 @@ async fn sandboxes_reach_the_internet_despite_dockers_drop_policy() {
     sandbox.remove(REMOVE).await.unwrap();
 }
 
-/// The real one, on this machine's own network: the only test that touches it. What was not there before is not there
+/// The real Docker, on this machine's own network: the only test that changes it. Everything that was added is removed
 /// afterwards.
 #[tokio::test]
 async fn sandboxes_reach_the_internet_next_to_a_real_docker() {
@@ -554,7 +555,7 @@ async fn sandboxes_reach_the_internet_next_to_a_real_docker() {
     let ground = Ground::new();
     let sandbox = ground.sandbox(&[]).await;
     let outcome = reach(&sandbox, "tcp", format!("{}:7000", Net::FAR)).await;
-    // Containers of the engine are sandboxes of others.
+    // Containers of the engine cannot be reached, like other sandboxes.
     let bridge = reach(&sandbox, "icmp", "172.17.0.1:1").await;
     sandbox.remove(REMOVE).await.unwrap();
     if !closed {
@@ -565,7 +566,7 @@ async fn sandboxes_reach_the_internet_next_to_a_real_docker() {
     held("the engine's own end", &bridge);
 }
 
-/// What of ours is on this machine.
+/// Returns Kennel's interfaces and rules on this machine.
 struct Traces {
     table: bool,
     chain: bool,
@@ -589,7 +590,7 @@ impl Traces {
     }
 }
 
-/// What passes bytes on has nothing that would be worth taking, and no other network than the sandbox's.
+/// The port forwarder has no privileges, and only the sandbox's network.
 #[tokio::test]
 async fn the_forwarder_runs_as_nobody() {
     let _net = Net::alone();
@@ -609,7 +610,7 @@ async fn the_forwarder_runs_as_nobody() {
     let [forwarder] = forwarders[..] else { panic!("{forwarders:?}") };
     assert_eq!(network(forwarder), network(inside[0]));
     assert_ne!(network(forwarder), network(jail));
-    // Its filter comes a moment after it listens.
+    // Its system call filter is loaded shortly after it listens.
     let status = || std::fs::read_to_string(format!("/proc/{forwarder}/status")).unwrap();
     let filtered = within(SOON, async || status().contains("Seccomp:\t2")).await;
     assert!(filtered, "{}", status());
@@ -629,7 +630,7 @@ async fn the_forwarder_runs_as_nobody() {
     sandbox.remove(REMOVE).await.unwrap();
 }
 
-/// It stands still with the sandbox, and goes on with it; a group with limits goes when both are gone.
+/// The forwarder is paused and resumed with the sandbox. A cgroup with limits is removed when both are gone.
 #[tokio::test]
 async fn ports_work_again_after_a_pause() {
     let _net = Net::alone();

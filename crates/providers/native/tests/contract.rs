@@ -1,4 +1,4 @@
-//! The contract, on the kernel's own namespaces. It needs root.
+//! The contract, on native as root. It needs root.
 
 use kennel_core::Provider;
 use kennel_native::Native;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 struct Namespaces {
     home: Home,
-    /// No rule of this machine is touched.
+    /// A private network, so that no rule of this machine is changed.
     _net: Net,
 }
 

@@ -1,4 +1,4 @@
-//! What the contract says of sandboxes, on the kernel's own namespaces, with an image as the root. It needs root.
+//! The cases of the contract about isolation, on native as root, with an image. It needs root.
 
 use kennel_core::Provider;
 use kennel_image::{LoadOptions, PullOptions, Store};
@@ -11,7 +11,7 @@ const IMAGE: &str = "kennel-test/busybox:latest";
 
 struct Images {
     home: Home,
-    /// No rule of this machine is touched.
+    /// A private network, so that no rule of this machine is changed.
     _net: Net,
 }
 

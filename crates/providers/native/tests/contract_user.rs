@@ -1,4 +1,4 @@
-//! What the contract says of sandboxes, on the kernel's own namespaces, made by an ordinary user who has one id to give: its own.
+//! The cases of the contract about isolation, on native as an ordinary user without subordinate ids.
 
 use kennel_core::Provider;
 use kennel_native::Native;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 struct Rootless {
     home: Home,
-    /// No rule of this machine is touched.
+    /// A private network, so that no rule of this machine is changed.
     _net: Net,
 }
 

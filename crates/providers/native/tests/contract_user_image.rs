@@ -1,5 +1,4 @@
-//! What the contract says of sandboxes, on the kernel's own namespaces, with an image as the root. As an ordinary user who has
-//! one id to give: its own.
+//! The cases of the contract about isolation, on native as an ordinary user without subordinate ids, with an image.
 
 use kennel_core::Provider;
 use kennel_image::{LoadOptions, PullOptions, Store};
@@ -12,7 +11,7 @@ const IMAGE: &str = "kennel-test/busybox:latest";
 
 struct Images {
     home: Home,
-    /// No rule of this machine is touched.
+    /// A private network, so that no rule of this machine is changed.
     _net: Net,
 }
 

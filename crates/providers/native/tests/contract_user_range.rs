@@ -1,4 +1,4 @@
-//! The contract, on the kernel's own namespaces, made by an ordinary user who was given ids to give to others.
+//! The contract, on native as an ordinary user with a range of subordinate ids.
 
 use kennel_core::Provider;
 use kennel_native::Native;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 struct Rootless {
     home: Home,
-    /// No rule of this machine is touched.
+    /// A private network, so that no rule of this machine is changed.
     _net: Net,
 }
 

@@ -1,5 +1,5 @@
-//! What the contract says of sandboxes, on the kernel's own namespaces, with an image as the root. As an ordinary user who was
-//! given ids to give to others.
+//! The cases of the contract about isolation, on native as an ordinary user with a range of subordinate ids, with an
+//! image.
 
 use kennel_core::Provider;
 use kennel_image::{LoadOptions, PullOptions, Store};
@@ -12,7 +12,7 @@ const IMAGE: &str = "kennel-test/busybox:latest";
 
 struct Images {
     home: Home,
-    /// No rule of this machine is touched.
+    /// A private network, so that no rule of this machine is changed.
     _net: Net,
 }
 

@@ -1,7 +1,7 @@
-//! Ways out, each tried for real, by root inside. All must be refused, or lead nowhere but inside. Once where the host's
-//! root made the sandbox, once where an ordinary user did, whose own files and processes are then what is attacked.
+//! Real escape attempts by root inside. All must be refused, or have no effect outside. The sandbox is created by root,
+//! and by an ordinary user, whose files and processes are then attacked.
 //!
-//! The attacks are in the kit's program `escape`; its numbers of system calls are those of x86-64.
+//! The attacks are in the test program `escape`.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -14,14 +14,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 
-/// Whose rights the sandbox is made with.
+/// The user who creates the sandbox.
 #[derive(Clone, Copy)]
 enum Maker {
     Root,
     User,
 }
 
-/// How many attacks there are: one that is not carried out is no proof.
+/// The number of attacks, because an attack that is not carried out proves nothing.
 const ATTACKS: usize = 40;
 
 async fn attacked(network: NetworkMode, made_by: Maker) -> Vec<String> {
@@ -30,7 +30,7 @@ async fn attacked(network: NetworkMode, made_by: Maker) -> Vec<String> {
 
 async fn attacked_as(spec: SandboxSpec, made_by: Maker) -> Vec<String> {
     let _net = Net::alone();
-    // The compiler is root's.
+    // Only root has access to the compiler.
     let compiled = tempfile::tempdir().unwrap();
     let program = compiled.path().join("escape");
     programs::compile(programs::ESCAPE, &program);
@@ -42,7 +42,7 @@ async fn attacked_as(spec: SandboxSpec, made_by: Maker) -> Vec<String> {
     std::fs::write(home.workspace().join("escape"), program).unwrap();
     std::fs::set_permissions(home.workspace().join("escape"), std::fs::Permissions::from_mode(0o755)).unwrap();
     if let (true, Maker::Root) = (spec.nesting, made_by) {
-        // Root's own is not shared with such a sandbox.
+        // Root's own directory is not shared with such a sandbox.
         for path in [home.workspace(), home.workspace().join("escape")] {
             std::os::unix::fs::chown(path, Some(NOBODYS_IDS.0), Some(NOBODYS_IDS.1)).unwrap();
         }
@@ -65,7 +65,7 @@ async fn attacked_as(spec: SandboxSpec, made_by: Maker) -> Vec<String> {
     let words = ["/workspace/escape", secret.to_str().unwrap(), &pid, &name];
     let output = sandbox.run(&ExecSpec::argv(words), None, 1 << 20).await.unwrap();
     assert!(output.status.success(), "{:?}: {}", output.status, output.stderr_text());
-    // Whatever was done to it, it can still be used, and ended.
+    // After all attacks, it can still be used and stopped.
     let after = sandbox.run(&ExecSpec::shell("echo still here"), None, 100).await.unwrap();
     assert_eq!(after.stdout_text(), "still here\n");
     sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
@@ -99,7 +99,7 @@ fn none_gets_out(told: &[String]) {
     assert_eq!(told.len(), ATTACKS, "{told:#?}");
 }
 
-/// Sandboxes inside were asked for: they can be made, and that is all.
+/// With nesting, sandboxes can be created inside, and no other attack succeeds.
 #[tokio::test]
 async fn with_nesting_no_other_escape_succeeds() {
     only_namespaces_are_made(Maker::Root).await;
@@ -119,8 +119,8 @@ async fn only_namespaces_are_made(made_by: Maker) {
     assert_eq!(told.len(), ATTACKS, "{told:#?}");
 }
 
-/// The host's network was asked for: sockets that have no file are of the network, and so in reach, unless Landlock knows
-/// of them. Nothing else is.
+/// With network `host`, abstract sockets belong to the network namespace and can be reached, unless Landlock blocks
+/// them. No other attack succeeds.
 #[tokio::test]
 async fn on_the_hosts_network_no_other_escape_succeeds() {
     at_most_sockets_are_reached(&attacked(NetworkMode::Host, Maker::Root).await);
@@ -141,7 +141,7 @@ fn at_most_sockets_are_reached(told: &[String]) {
     assert_eq!(told.len(), ATTACKS, "{told:#?}");
 }
 
-/// Into the terminal of who started it, as if that person had typed it.
+/// Input cannot be injected into the terminal of the caller.
 #[tokio::test]
 async fn nothing_is_typed_into_the_terminal_of_the_caller() {
     let (home, _net) = (Home::new(), Net::alone());

@@ -1,5 +1,5 @@
-//! A sandbox of root, on the host's own files: what other users of the host may not read cannot be read inside, wherever
-//! it lies. Everything else is there, and package managers work.
+//! A sandbox of root on the host's files: files that other users of the host may not read cannot be read inside. All
+//! other files are visible, and package managers work.
 
 use kennel_core::{Provider, RemoveOptions, Sandbox, WriteOptions};
 use kennel_native::Native;
@@ -13,7 +13,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files that hold secrets on real machines. The test creates each under another name in the same directory, so that no file of the host is changed.
+/// Paths of files that contain secrets on real machines. The test creates each under another name in the same
+/// directory, so that no file of the host is changed.
 const CANARIES: [&str; 76] = [
     "/boot/grub/grub.cfg",
     "/etc/NetworkManager/system-connections/office.nmconnection",
@@ -95,7 +96,7 @@ const CANARIES: [&str; 76] = [
 
 const SECRET: &str = "a secret of root's";
 
-/// Files on the host, removed in the end with the directories that were made for them.
+/// Files on the host, which are removed at the end with the directories that were created for them.
 #[derive(Default)]
 struct Placed {
     files: Vec<PathBuf>,
@@ -106,7 +107,7 @@ impl Placed {
     fn dir(&mut self, dir: &Path) {
         let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
         for dir in missing.into_iter().rev() {
-            // Another test may make the same.
+            // Another test may create the same directory.
             if fs::create_dir(dir).is_ok() {
                 fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
                 self.dirs.push(dir.to_owned());
@@ -149,7 +150,7 @@ async fn end(sandbox: Sandbox) {
     sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
 }
 
-/// Which of these files root inside can read.
+/// Returns which of these files root inside can read.
 async fn readable(sandbox: &Sandbox, files: &[PathBuf]) -> Vec<String> {
     let lines: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     inside::files(sandbox)
@@ -170,7 +171,7 @@ async fn files_of_root_cannot_be_read_inside() {
     for file in &files {
         placed.file(file.clone(), SECRET, 0o600);
     }
-    // The same place is no reason: what everyone may read is there.
+    // Only permissions count, not the path: a file that everyone may read is visible.
     let open = placed.file(format!("/etc/wireguard/open.{mark}").into(), "for all", 0o644);
     for file in &files {
         assert_eq!(fs::read_to_string(file).unwrap(), SECRET, "a plain process of root reads it");
@@ -178,7 +179,7 @@ async fn files_of_root_cannot_be_read_inside() {
     let sandbox = started(&home).await;
     assert_eq!(readable(&sandbox, &files).await, Vec::<String>::new());
     assert_eq!(inside::ok(&sandbox, &format!("cat {}", open.display())).await, "for all");
-    // Nor by a copy that root inside makes of it, or by opening it up.
+    // Neither a copy that root inside makes, nor a change of permissions, makes it readable.
     let [first, ..] = &files[..] else { unreachable!() };
     for file in [first, &files[10], &files[57]] {
         let file = file.display();
@@ -191,7 +192,7 @@ async fn files_of_root_cannot_be_read_inside() {
     end(sandbox).await;
 }
 
-/// Files that exist on this machine and that other users may not read.
+/// Returns files of this machine that other users may not read.
 fn private_files() -> Vec<PathBuf> {
     const ENOUGH: usize = 20_000;
     let mut found = Vec::new();
@@ -246,7 +247,7 @@ async fn directories_with_data_are_not_visible() {
     for file in &files {
         placed.file(file.clone(), "for all", 0o644);
     }
-    // What a service keeps is its own, though everyone may read it.
+    // The data of a service is not visible, even if everyone may read it.
     let service = PathBuf::from(format!("/var/lib/{mark}"));
     placed.dir(&service);
     let of_service = placed.file(service.join("state"), "for all", 0o644);
@@ -260,7 +261,7 @@ async fn directories_with_data_are_not_visible() {
 
 #[tokio::test]
 async fn only_filesystems_of_the_system_are_visible() {
-    // In a mount namespace of its own.
+    // In a separate mount namespace.
     let (home, _net) = (Home::new(), Net::alone());
     let mut placed = Placed::default();
     let mark = format!("kennel-test-{}", std::process::id());
@@ -285,7 +286,7 @@ async fn only_filesystems_of_the_system_are_visible() {
         assert_eq!(fs::read_to_string(Path::new(&dir.to_string()).join("file")).unwrap(), "for all");
     }
     assert_eq!(inside::ok(&sandbox, &format!("ls -A {}", other.display())).await, "");
-    // What was written is there again, in a sandbox that lives on.
+    // After a restart of the sandbox, the written files are still there.
     sandbox.stop(std::time::Duration::ZERO).await.unwrap();
     sandbox.start().await.unwrap();
     assert_eq!(inside::ok(&sandbox, &format!("cat {}/file", inner.display())).await, "mine");
@@ -295,7 +296,7 @@ async fn only_filesystems_of_the_system_are_visible() {
     }
 }
 
-/// What installing packages does to files that the host keeps to root: locks, password files, caches.
+/// What a package manager does to files that only root may read: locks, password files, caches.
 #[tokio::test]
 async fn packages_users_and_caches_can_be_changed_inside() {
     let (home, _net) = (Home::new(), Net::alone());

@@ -1,5 +1,5 @@
-//! The host ids of root's sandboxes: each has a range of its own that is nobody else's, and what the kernel counts per user
-//! is counted there. It needs root.
+//! The host ids of root's sandboxes: each sandbox has its own range, and limits that the kernel counts per user are
+//! counted there. It needs root.
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
@@ -11,16 +11,17 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-/// The first id of sandboxes that were made before each had a range of its own: the first subordinate id on Debian.
+/// The first id of sandboxes that were created before each had its own range: the first subordinate id on Debian.
 const SHARED: u32 = 100_000;
 
-/// Makes inotify instances until the kernel refuses, says how many, and keeps them until its input ends.
+/// A script that creates inotify instances until the kernel refuses, prints their number, and keeps them until its
+/// input ends.
 const INSTANCES: &str =
     "my $n = 0; while ($n < 2000 && syscall(253) >= 0) { $n++ } $| = 1; print \"made $n\\n\"; my $end = <STDIN>;";
 
 struct Fixture {
     home: Home,
-    /// No rule of this machine is touched.
+    /// A private network, so that no rule of this machine is changed.
     _net: Net,
 }
 
@@ -50,7 +51,7 @@ async fn remove(sandbox: Sandbox) {
     sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
 }
 
-/// The first host id of a sandbox, as the kernel says.
+/// Returns the first host id of a sandbox, from its id map.
 async fn first_id(sandbox: &Sandbox) -> u32 {
     let map = ok(sandbox, "cat /proc/self/uid_map").await;
     let fields: Vec<u32> = map.split_whitespace().map(|field| field.parse().unwrap()).collect();
@@ -81,7 +82,7 @@ async fn each_sandbox_has_its_own_id_range() {
             assert_eq!(taken, None);
         }
     }
-    // It keeps it.
+    // It keeps its range.
     one.stop(std::time::Duration::ZERO).await.unwrap();
     one.start().await.unwrap();
     assert_eq!(first_id(&one).await, first);
@@ -110,7 +111,7 @@ async fn an_old_record_keeps_the_ids_it_had() {
     remove(sandbox).await;
 }
 
-/// Whether a process of that user may send a signal to a process.
+/// Whether a process of that user may send a signal to another process.
 fn may_signal(user: u32, pid: u32) -> bool {
     Command::new("kill")
         .args(["-0", &pid.to_string()])
@@ -132,7 +133,7 @@ async fn subordinate_ids_of_a_user_cannot_signal_roots_keepers() {
     let pid = host::marked_soon(&format!("{}-sleep", fixture.home.mark())).await[0];
     let keeper = keeper_of(pid);
     assert!(!may_signal(SHARED, keeper) && !may_signal(SHARED, pid));
-    // It can signal its own, and whoever has the ids of the sandbox can signal its keeper.
+    // The control: it can signal its own processes, and a process with the sandbox's ids can signal the keeper.
     let mut own = Command::new("sleep").arg("1000").uid(SHARED).gid(SHARED).spawn().unwrap();
     assert!(may_signal(SHARED, own.id()));
     own.kill().unwrap();
@@ -141,7 +142,7 @@ async fn subordinate_ids_of_a_user_cannot_signal_roots_keepers() {
     remove(sandbox).await;
 }
 
-/// Process 1 of the sandbox that a process is in.
+/// Returns process 1 of the sandbox that a process is in.
 fn keeper_of(mut pid: u32) -> u32 {
     let field = |pid: u32, name: &str| -> Vec<u32> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -163,12 +164,13 @@ async fn inotify_instances_are_not_charged_to_the_hosts_root() {
     let seen = read_until(&mut inside, |seen| seen.ends_with(b"\n")).await;
     let made: u32 = String::from_utf8(seen).unwrap().trim().strip_prefix("made ").unwrap().parse().unwrap();
     assert!(made >= 100, "the kernel allowed {made}");
-    // As many as are refused to the sandbox by now.
+    // As many as the sandbox could create.
     let free: Vec<_> = (0..4).map(|_| rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC)).collect();
     assert!(free.iter().all(Result::is_ok), "{free:?}");
     remove(sandbox).await;
 
-    // They are counted per user: of two processes of one user, the second finds none left. Not as root, whose are in use.
+    // The control: they are counted per user. Of two processes of one user, the second can create none. Not with root,
+    // who already has some.
     const NOBODYS: u32 = 2_147_000_000;
     let first = Plain::start(NOBODYS);
     assert_eq!(first.made, made, "the same number as a plain process");

@@ -1,4 +1,4 @@
-//! Programs killed at any moment: what is left can be found, and removed, by whoever comes later.
+//! Programs that are killed at any moment: a later process finds what is left, and removes it.
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
@@ -11,7 +11,7 @@ fn native(home: &Home) -> Arc<dyn Provider> {
     Arc::new(Native::new(home.state(), home.path().join("programs")))
 }
 
-/// All processes that stand for a sandbox of this home: jails, and what is inside.
+/// Returns all processes of sandboxes of this home: jails, and the processes inside.
 fn kill_all(home: &Home) {
     for pid in host::processes(&home.mark()) {
         if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
@@ -20,7 +20,7 @@ fn kill_all(home: &Home) {
     }
 }
 
-/// Ends everything after each delay, however far the start was by then, and clears up.
+/// Kills everything after each delay, at whatever step of the start, and cleans up.
 async fn killed_at_any_moment(home: &Home, limits: Limits) {
     let mut ids = Vec::new();
     for delay in (0..60).map(|step| Duration::from_micros(step * 400)) {
@@ -41,7 +41,7 @@ async fn killed_at_any_moment(home: &Home, limits: Limits) {
             let _ = starting.await;
             kill_all(home);
             drop(maker);
-            // Someone else comes, and sees all there is.
+            // A later process finds everything.
             let later = native(home);
             for left in later.list().await.unwrap() {
                 later.remove(&left.id, RemoveOptions { force: true, volumes: true }).await.unwrap();

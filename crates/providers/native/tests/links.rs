@@ -1,4 +1,4 @@
-//! What is mounted is what was named: a link in its place leads nowhere. And what is hidden is hidden where it really is.
+//! A mount is what the user named: a symlink in its place is not followed. Masks apply to the real path.
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
@@ -22,7 +22,7 @@ async fn a_symlink_in_place_of_a_mount_is_refused() {
     let error = native.create(&kennel_core::new_id().unwrap(), &spec(&link)).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
     assert_eq!(error.next_step(), Some(&NextStep::UsePath { path: "/etc".into() }));
-    // As a sandbox that shares the directory could do, once it was looked at.
+    // As a sandbox that shares the directory could do after the check.
     let sandbox = Sandbox::create(native, &spec(&dir)).await.unwrap();
     std::fs::remove_dir(&dir).unwrap();
     symlink("/etc", &dir).unwrap();
@@ -37,7 +37,7 @@ async fn a_symlink_in_place_of_a_mount_is_refused() {
 #[tokio::test]
 async fn kennels_directories_are_masked_at_the_target_of_a_symlink() {
     let (home, _net) = (Home::new(), Net::alone());
-    // Where sandboxes see what the host has.
+    // A workspace whose files sandboxes see.
     let real = tempfile::Builder::new().prefix("kennel-test-").tempdir_in("/var/cache").unwrap();
     std::fs::set_permissions(real.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let linked = home.path().join("linked");
@@ -72,7 +72,7 @@ async fn a_path_that_cannot_be_masked_is_refused() {
 async fn the_socket_of_a_running_engine_is_refused() {
     let socket = docker::socket().canonicalize().unwrap();
     let home = Home::new();
-    // The same by another name.
+    // The same file by another path.
     let link = home.path().join("other");
     std::fs::hard_link(&socket, &link).unwrap();
     let native = Native::new(home.state(), home.programs());

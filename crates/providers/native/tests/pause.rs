@@ -1,4 +1,4 @@
-//! A paused sandbox whose jail is killed: what is frozen cannot die by itself.
+//! A paused sandbox whose jail is killed: frozen processes cannot end by themselves.
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
@@ -23,7 +23,7 @@ async fn nothing_stays_frozen_when_its_jail_is_killed() {
     rustix::process::kill_process(rustix::process::Pid::from_raw(jail).unwrap(), rustix::process::Signal::KILL)
         .unwrap();
     let freed = within(Duration::from_secs(90), async || sandbox.start().await.is_ok()).await;
-    assert!(freed, "a new life can begin");
+    assert!(freed, "it can be started again");
     sandbox.hang_up().await;
     sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
     let gone = within(Duration::from_secs(90), async || host::marked(&home.mark()).is_empty()).await;

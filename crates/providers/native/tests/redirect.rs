@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 
 struct Namespaces {
     home: Home,
-    /// No rule of this machine is touched.
+    /// A private network, so that no rule of this machine is changed.
     _net: Net,
 }
 

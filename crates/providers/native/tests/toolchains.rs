@@ -1,4 +1,4 @@
-//! Programs of a home directory are there, to be read and run; the home is not.
+//! Programs in a home directory can be read and run inside. The rest of the home directory is not visible.
 
 use kennel_core::{Provider, RemoveOptions, Sandbox};
 use kennel_native::Native;
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A home with a tool, and with what nobody may see.
+/// A home directory with a tool, and with secrets.
 fn furnish(person: &Path) {
     for (file, text) in [
         (".cargo/bin/hello", "#!/bin/sh\necho hello from $0\n"),
@@ -26,7 +26,7 @@ fn furnish(person: &Path) {
 }
 
 async fn shows_programs_and_no_secrets(home: &Home) {
-    // Not where Kennel keeps its own.
+    // Not in Kennel's own directories.
     let elsewhere = Home::new();
     let person = elsewhere.path().join("person");
     furnish(&person);
@@ -58,7 +58,7 @@ async fn shows_programs_and_no_secrets(home: &Home) {
     );
     assert!(!person.join(".cargo/config").exists() && !person.join(".cargo/registry").exists());
     sandbox.remove(RemoveOptions { volumes: true, force: true }).await.unwrap();
-    // What is shared stays for the next one.
+    // Shared files are there for the next sandbox.
     let sandbox = Sandbox::create(native, &spec).await.unwrap();
     sandbox.start().await.unwrap();
     let output = sandbox.run(&ExecSpec::shell(format!("cat {at}/.cargo/registry/index")), None, 100).await.unwrap();

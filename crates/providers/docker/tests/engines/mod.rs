@@ -1,6 +1,6 @@
-//! A provider in a home of its own, on Docker or on root's Podman, for what both have to do alike.
+//! A provider in its own home, on Docker or on root's Podman, for tests that both must pass.
 
-#![allow(dead_code)] // each file of tests uses what it needs
+#![allow(dead_code)] // not every test program uses everything
 
 pub(crate) use kennel_docker::EngineKind;
 
@@ -14,15 +14,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// With all that belongs to it.
+/// Options that also remove the volumes.
 pub(crate) const ALL: RemoveOptions = RemoveOptions { volumes: true, force: true };
 
-/// A build that looks at no other images: Podman fails where one that it looks at is removed meanwhile, as other tests do.
+/// A build that ignores other images: Podman fails if one that it looks at is removed meanwhile, as other tests do.
 pub(crate) fn alone() -> ImageBuild {
     ImageBuild { no_cache: true, ..ImageBuild::default() }
 }
 
-/// Makes a test of each case on each engine.
+/// Creates a test of each case on each engine.
 #[allow(unused_macros)] // the same
 macro_rules! on_every_engine {
     ($($case:ident),* $(,)?) => {
@@ -37,21 +37,21 @@ macro_rules! on_every_engine {
 #[allow(unused_imports)] // the same
 pub(crate) use on_every_engine;
 
-/// An engine, and an image on it that is made for the test.
+/// An engine with an image for the test.
 pub(crate) struct Fixture {
     pub(crate) home: Home,
     pub(crate) provider: Arc<Docker>,
     pub(crate) kind: EngineKind,
-    /// Where it is asked behind our back.
+    /// The engine's socket, for direct queries.
     pub(crate) socket: PathBuf,
-    /// A small image that is there already.
+    /// A small image that exists already.
     pub(crate) image: String,
 }
 
 impl Drop for Fixture {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // What a test that failed has left.
+            // Left by a test that failed.
             let host = format!("unix://{}", self.socket.display());
             let docker = |arguments: &[&str]| Command::new("docker").args(["--host", &host]).args(arguments).output();
             let label = format!("label=kennel.installation={}", self.mark());
@@ -77,7 +77,7 @@ impl Fixture {
         Self::on(kind, socket)
     }
 
-    /// One on an engine that listens there.
+    /// Opens a provider on the engine at this socket.
     pub(crate) fn on(kind: EngineKind, socket: PathBuf) -> Self {
         let home = Home::new();
         let image = docker::image_on(&socket);
@@ -92,22 +92,22 @@ impl Fixture {
         Self { home, provider, kind, socket, image }
     }
 
-    /// What no other test has.
+    /// Returns a name that no other test uses.
     pub(crate) fn mark(&self) -> String {
         self.home.mark().to_lowercase()
     }
 
-    /// What an image that the test makes is called.
+    /// Returns the name of an image that the test creates.
     pub(crate) fn own_image(&self) -> String {
         format!("kennel-test/own-{}", self.mark())
     }
 
-    /// The same installation on whatever listens at a socket, with these logins.
+    /// Opens the same installation on the engine at this socket, with these logins.
     pub(crate) fn open(&self, socket: &Path, logins: Credentials) -> Arc<Docker> {
         Arc::new(self.made(socket, self.home.programs()).with_logins(logins))
     }
 
-    /// The same installation, with programs in another place.
+    /// Opens the same installation, with another program directory.
     pub(crate) fn open_from(&self, programs: &Path) -> Arc<Docker> {
         Arc::new(self.made(&self.socket, programs.to_owned()))
     }
@@ -123,12 +123,12 @@ impl Fixture {
         Docker::new(options, Arc::new(UnixDialer::new(socket)))
     }
 
-    /// Asks the engine behind the provider's back.
+    /// Queries the engine directly, not through the provider.
     pub(crate) fn ask(&self, arguments: &[&str]) -> String {
         docker::docker(&self.socket, arguments)
     }
 
-    /// A spec with an image of these files, each a copy of busybox, and these changes.
+    /// Returns a spec with an image of these files, each a copy of busybox, and these changes.
     pub(crate) fn with_image(&self, files: &[&str], changes: &[&str]) -> SandboxSpec {
         let root = self.home.path().join("image");
         for file in files {

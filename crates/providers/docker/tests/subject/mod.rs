@@ -1,4 +1,4 @@
-//! An engine under test, in a home of its own.
+//! An engine under test, in its own home.
 
 use kennel_core::Provider;
 use kennel_docker::{Dialer, Docker, DockerOptions, EngineKind, NamePrefix, UnixDialer};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(crate) struct Containers {
     pub(crate) home: Home,
     pub(crate) programs: PathBuf,
-    /// Where it is asked behind our back.
+    /// The engine's socket, for direct queries.
     pub(crate) socket: PathBuf,
     pub(crate) dialer: Arc<dyn Dialer>,
     pub(crate) kind: EngineKind,
@@ -18,8 +18,8 @@ pub(crate) struct Containers {
 }
 
 impl Containers {
-    /// On the engine of an ordinary user, who we are from now on.
-    #[allow(dead_code)] // each file of tests uses what it needs
+    /// Switches this thread to an ordinary user, and uses that user's engine.
+    #[allow(dead_code)] // not every test program uses everything
     pub(crate) fn of_a_user(kind: EngineKind, socket: PathBuf) -> Self {
         let image = docker::image_on(&socket);
         programs::prepare();
@@ -31,7 +31,7 @@ impl Containers {
             dialer: Arc::new(UnixDialer::new(&socket)),
             socket,
             kind,
-            // A network for each takes its time, and only the cases about networks are about that.
+            // A separate network for each sandbox takes time, and only the cases about networks need it.
             spec: SandboxSpec { image: Some(image), network: Some(NetworkMode::None), ..SandboxSpec::default() },
         }
     }

@@ -1,5 +1,5 @@
-//! Writes the seeds that both targets start from: one file per kind of frame, and a few whole conversations. They are
-//! checked in; run this again when the protocol changes (`cargo run --example seeds`, in this directory).
+//! Writes the seeds of the fuzz targets: one file per kind of frame, and a few whole connections. They are checked in.
+//! Run this again when the protocol changes (`cargo run --example seeds`, in this directory).
 
 use kennel_proto::{
     Body, Channel, Entry, ExitReport, Failure, FailureKind, Features, FileKind, Frame, Hello, IdleReport,
@@ -169,12 +169,12 @@ fn stat() -> Stat {
     Stat { kind: FileKind::File, size: 1, mode: 0o644, uid: 0, gid: 0, modified_ms: 1, target: None }
 }
 
-/// A file of two blocks of which the second has data.
+/// A file of two blocks, of which the second has data.
 fn holes() -> Vec<u8> {
     [&sparse::head(4096, 3)[..], b"end", &sparse::head(4099, 0)].concat()
 }
 
-/// One entry of a directory.
+/// An entry of a directory.
 fn entry() -> Vec<u8> {
     item(Entry { name: b"name".to_vec().into(), stat: stat(), unreadable: true })
 }
@@ -189,7 +189,7 @@ fn datagram() -> Vec<u8> {
     item(ListenItem::Datagram { peer: 1, bytes: b"question".to_vec().into() })
 }
 
-/// A message as it travels: a length and the message.
+/// A message as it is sent: a length and the message.
 fn item(message: impl minicbor::Encode<()>) -> Vec<u8> {
     let message = minicbor::to_vec(message).expect("it fits into memory");
     let mut bytes = (message.len() as u32).to_le_bytes().to_vec();
@@ -197,7 +197,7 @@ fn item(message: impl minicbor::Encode<()>) -> Vec<u8> {
     bytes
 }
 
-/// Layers and descriptions; the first byte says which.
+/// Layers and image metadata. The first byte says which.
 fn layers(dir: &Path) {
     std::fs::create_dir_all(dir).expect("make a directory for seeds");
     let mut layer = tar::Builder::new(Vec::new());
@@ -232,7 +232,7 @@ fn layers(dir: &Path) {
     }
 }
 
-/// The first byte says how the rest is cut.
+/// The first byte determines the chunks.
 fn write(dir: &Path, name: &str, frames: &[Frame]) {
     std::fs::create_dir_all(dir).expect("make a directory for seeds");
     let mut bytes = vec![64];

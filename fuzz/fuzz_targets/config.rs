@@ -1,5 +1,5 @@
-//! Settings from arbitrary bytes in each format: a tree or an error, never a panic; and what passes the check can be
-//! used.
+//! Parses arbitrary bytes as settings in each format: the result is a tree or an error, and never a panic. Settings
+//! that pass the check can be used.
 #![no_main]
 
 use kennel_config::{Environment, Format, Layered, SettingsLayer, check_text};

@@ -1,6 +1,7 @@
-//! The decoder on arbitrary bytes in arbitrary cuts: a frame or an error, never a panic, never memory past the caps.
+//! Decodes arbitrary bytes in arbitrary chunks: the result is a frame or an error, never a panic, and never memory
+//! above the caps.
 //!
-//! The first byte says how the rest is cut. What decodes must encode, and come back the same.
+//! The first byte determines the chunks. A decoded frame, encoded again, must decode to the same frame.
 #![no_main]
 
 use kennel_proto::{Decoder, HEADER, caps, try_encode};

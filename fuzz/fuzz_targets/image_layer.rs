@@ -1,14 +1,14 @@
-//! Layers and descriptions of images from arbitrary bytes: unpacked, or an error; never a panic, never anything outside
-//! the directory, never memory past the caps.
+//! Unpacks layers and parses image metadata from arbitrary bytes: the result is a success or an error, never a panic,
+//! never a change outside the directory, and never memory above the caps.
 //!
-//! The first byte says what the rest is: a layer, an archive, or one of the descriptions in it.
+//! The first byte says what the rest is: a layer, an archive, or one of its metadata files.
 #![no_main]
 
 use kennel_image::{Limits, LoadOptions, Store, unpack_layer};
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 
-/// Small: a fuzzer finds out soon enough how to fill a disk.
+/// Small limits, because a fuzzer soon finds out how to fill a disk.
 const LIMITS: Limits = Limits {
     bytes: 1 << 20,
     entries: 200,

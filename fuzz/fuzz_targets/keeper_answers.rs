@@ -1,10 +1,10 @@
-//! A keeper that answers anything at all: after a valid welcome come arbitrary bytes in arbitrary cuts, and then it hangs
-//! up. A command with input, a listing, a file, a plain call, a file with holes, a symlink, a change of permissions,
-//! a question for the idle time, a deep listing, a write at an offset, a held command, a fan-out, a connection to the
-//! inside, connections from there and datagrams are under way meanwhile. Each must end, in an error or not; none may
-//! panic, wait for ever or hold more than its window.
+//! A keeper that sends anything: after a valid welcome it sends arbitrary bytes in arbitrary chunks, and then closes
+//! the connection. Meanwhile, all kinds of requests are running: a command with input, listings, file transfers (also
+//! sparse, and at an offset), a symlink, a change of permissions, the idle time, a held command, a fan-out, a
+//! connection to the inside, connections from there, and datagrams. Each must end, with or without an error. None may
+//! panic, wait forever or buffer more than its window.
 //!
-//! Time stands still: it moves only when nothing else can, so whoever waits for ever is seen at once.
+//! Time is paused and advances only when nothing else can happen, so a request that waits forever is noticed at once.
 #![no_main]
 
 use async_trait::async_trait;
@@ -31,12 +31,12 @@ fuzz_target!(|input: &[u8]| {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let keeper = tokio::spawn(answer(theirs, input.to_vec()));
         let done = tokio::time::timeout(FOR_EVER, ask(ours)).await;
-        assert!(done.is_ok(), "the client waits for ever");
+        assert!(done.is_ok(), "the client waits forever");
         keeper.abort();
     });
 });
 
-/// Everything a host may have under way at once.
+/// All requests that a host may have at once.
 async fn ask(stream: DuplexStream) {
     let provider = Arc::new(Lying { stream: Mutex::new(Some(stream)) });
     let Ok(sandbox) = Sandbox::find(provider, "box").await else { return };
@@ -57,7 +57,7 @@ async fn ask(stream: DuplexStream) {
         let Ok(mut reader) = files.open_sparse("/huge").await else { return };
         while let Ok(Some(_)) = reader.piece().await {}
     };
-    // These wait for the welcome, and so have the last streams.
+    // These wait for the welcome, so they have the last streams.
     let link = async {
         if let Ok(files) = sandbox.files(None).await {
             let _ = files.symlink("/link", "file", true).await;
@@ -115,7 +115,7 @@ async fn ask(stream: DuplexStream) {
     let _ = tokio::join!(first, tree, part, held, shared, connect, listen, datagrams);
 }
 
-/// Says welcome and then whatever it was told to; reads along, so that nobody waits to write.
+/// Sends the welcome and then the given bytes. Also reads, so that no writer blocks.
 async fn answer(stream: DuplexStream, bytes: Vec<u8>) {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let reading = tokio::spawn(async move {
@@ -128,7 +128,7 @@ async fn answer(stream: DuplexStream, bytes: Vec<u8>) {
     let _ = writer.write_all(&welcome).await;
     if let Some((cut, rest)) = bytes.split_first() {
         for piece in rest.chunks(usize::from(*cut).max(1)) {
-            // Let the client get on with it between two pieces.
+            // Let the client run between two chunks.
             tokio::task::yield_now().await;
             if writer.write_all(piece).await.is_err() {
                 break;
@@ -139,7 +139,7 @@ async fn answer(stream: DuplexStream, bytes: Vec<u8>) {
     let _ = reading.await;
 }
 
-/// A provider that has one sandbox, and one line to it.
+/// A provider with one sandbox and one connection to it.
 struct Lying {
     stream: Mutex<Option<DuplexStream>>,
 }

@@ -31,7 +31,7 @@ const TARGETS: [Target; 4] = [
     Target { name: "image_layer", allocation: 160, until: Until::Seconds(30) },
 ];
 
-/// How long.
+/// How long to fuzz.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Fuzz {
     /// Inputs for each target [default: a million frames, a minute of keepers, half a minute of settings and of images]

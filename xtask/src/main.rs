@@ -37,7 +37,7 @@ enum Chore {
     Extended(test_environment::Report),
     /// Measure Kennel and comparable programs, in one run
     Bench(Bench),
-    /// The part of it that is built for speed
+    /// The part that is built with optimizations
     #[cfg(feature = "bench")]
     #[command(hide = true)]
     Measure(Bench),
@@ -47,7 +47,7 @@ enum Chore {
     Guest,
 }
 
-/// What to measure, and how to tell it.
+/// What to measure, and how to print it.
 #[derive(Debug, clap::Args)]
 struct Bench {
     /// Print one JSON object

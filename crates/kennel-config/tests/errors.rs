@@ -1,4 +1,4 @@
-//! What people are told when a file is wrong.
+//! The error messages for invalid files.
 
 mod common;
 
@@ -107,7 +107,7 @@ fn the_number_of_reported_errors_is_capped() {
 #[test]
 fn a_file_of_another_program() {
     let home = Home::new();
-    // Around our section anything goes, even words of ours.
+    // Outside of our section any content is allowed, even our own keys.
     home.write(
         "project/opencode.json",
         "{\"agent\": {\"build\": {}}, \"container\": {\"enabled\": false}, /* x */ \"x\": [],}",
@@ -115,7 +115,7 @@ fn a_file_of_another_program() {
     home.write("project/config.yaml", "title: a site\nsandbox: 7\n");
     assert!(!common::config(&home.load()).container.enabled);
 
-    // Broken: a warning. A wrong key inside our section: an error.
+    // A broken file is a warning. A wrong key in our section is an error.
     home.write("project/config.yaml", "title: [\n");
     let loaded = home.load();
     assert_eq!(loaded.warnings.len(), 1);
@@ -136,7 +136,7 @@ fn a_truncated_file_of_another_program_with_our_section() {
         ("config.yaml", include_str!("fixtures/relay-config.yaml")),
     ] {
         let home = Home::new();
-        // In the middle of a text, so that it is no file of its format.
+        // Cut in the middle, so that its format is invalid.
         let cut = text.rfind('"').unwrap();
         let file = home.write(&format!("project/{name}"), &text[..cut]);
         let told = home.try_load().expect_err(name).to_string();
@@ -146,7 +146,8 @@ fn a_truncated_file_of_another_program_with_our_section() {
         let told = validate(&[search_path], &Environment::new()).expect_err(name).to_string();
         assert!(told.contains(name), "{told}");
     }
-    // Without the section, or before it, nobody can tell: only the one that exists for sandboxes is refused.
+    // Without the section, or before it, the file's purpose is unknown: only the file that exists for sandboxes is
+    // refused.
     let home = Home::new();
     home.write("project/opencode.json", "{\"theme\": ");
     assert_eq!(home.load().warnings.len(), 1);
@@ -162,14 +163,14 @@ fn sections_that_are_not_used_are_not_checked() {
         assert_eq!(loaded.warnings, []);
         loaded.unused.into_iter().map(|(name, at)| format!("{name} {}", at.line)).collect::<Vec<_>>()
     };
-    // A variable that only the agent needs, and a mistake that only profiles would run into.
+    // A variable that only the agent needs, and an error that only profiles are affected by.
     let mut home = Home::new();
     home.write("project/kennel.toml", "[agent]\nenv = { KEY = \"${API_KEY}\" }\n[container]\nprofile = 1\n");
     assert_eq!(unused(&home), ["container 3", "agent 1"]);
     home.try_load().unwrap_err();
     home.variable("KENNEL_AGENT_MODE", "neither");
     assert_eq!(unused(&home), ["container 3", "agent 1", "agent 0"]);
-    // What is used is checked as before.
+    // Sections that are used are checked as before.
     home.write("project/kennel.toml", "[agent]\ncommand = \"${API_KEY}\"\n[sandbox]\nmemory = \"${SIZE}\"\n");
     let told = home.try_load_without(&["container", "agent"], "project").unwrap_err().to_string();
     assert!(told.contains("SIZE") && !told.contains("API_KEY"), "{told}");

@@ -1,4 +1,4 @@
-//! Files as people have them, read whole.
+//! Complete example files, as users write them.
 
 mod common;
 
@@ -73,7 +73,7 @@ fn a_relay_with_an_agent() {
     assert_eq!(container.workspace_container_path, "/workspace");
     assert!(container.auto_remove);
     assert_eq!(container.startup_timeout.0, Duration::from_secs(10));
-    // What is shown never has what came from a variable.
+    // The displayed settings never contain the value of a variable.
     assert!(!loaded.layered.show().to_string().contains("secret"));
 }
 

@@ -1,11 +1,11 @@
-//! What a project's file needs trust for.
+//! Which settings of a project's file need trust.
 
 mod common;
 
 use common::Home;
 use std::path::PathBuf;
 
-/// What the project's file opens up over the user's, each as `key: what`.
+/// Returns what the project's file grants beyond the user's file, each as `key: what`.
 fn grants(user: &str, project: &str) -> Vec<String> {
     let home = Home::new();
     home.write("user/config.toml", format!("[sandbox]\n{user}\n"));
@@ -119,7 +119,7 @@ fn a_path_needs_trust_unless_it_is_a_plain_directory_of_the_project() {
     std::fs::remove_file(home.path("project/kennel.toml")).unwrap();
     home.write("project/.kennel/config.toml", "[sandbox]\nvolumes = [\"../data:/d\"]\nworkspace = \"..\"\n");
     assert_eq!(grants_of(&home), [""; 0]);
-    // Where each leads is told, and what does not exist leads nowhere.
+    // Each grant shows where its path leads. A missing path leads nowhere.
     home.write("project/.kennel/config.toml", "[sandbox]\nvolumes = [\"../out:/d\", \"/missing/for/sure:/e\"]\n");
     let loaded = home.load();
     let grants = loaded.layered.grants(&|path| path.canonicalize().ok());

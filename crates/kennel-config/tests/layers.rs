@@ -155,7 +155,7 @@ fn variables_in_files() {
     assert!(!sandbox.auto_remove);
     assert_eq!(sandbox.user.as_deref(), Some("a$b"));
     assert_eq!(sandbox.workspace, Some(home.path("project/x12")));
-    // The shell has had its turn with a variable.
+    // In a variable of the environment, the shell has already expanded variables.
     assert_eq!(sandbox.image.as_deref(), Some("${N}"));
 }
 
@@ -178,7 +178,7 @@ fn the_project_is_found_from_below() {
     );
     assert!(loaded.search_paths.iter().any(|search_path| search_path.owner == Owner::Other { section: "agent" }));
 
-    // Not past a `.git`, and not past the nearest.
+    // Not past a `.git`, and not past the nearest file.
     std::fs::create_dir(home.path("project/a/.git")).unwrap();
     assert_eq!(config(&home.try_load_from("project/a/b").unwrap()).sandbox.image, None);
     home.write("project/a/b/.kennel/config.json", "{\"sandbox\": {\"image\": \"near\"}}");
@@ -213,7 +213,7 @@ fn files_are_validated_by_themselves() {
     assert!(error.contains("missing.json: cannot read: "), "{error}");
 }
 
-/// A tree as the check makes them: a key is a map in all of them or in none.
+/// A tree as the check creates them: a key is a map in all trees or in none.
 fn trees(layer: SettingsLayer, name: &'static str) -> impl Strategy<Value = Tree> {
     let leaf = move |value: Option<i64>| {
         value.map(|value| {
@@ -242,7 +242,7 @@ proptest! {
         prop_assert_eq!(&left, &a.clone().merge(b.clone().merge(c.clone())));
         prop_assert_eq!(&left, &left.clone().merge(Tree::default()));
         prop_assert_eq!(&left, &Tree::default().merge(left.clone()));
-        // Each setting is that of the strongest layer that has one, and none is lost.
+        // Each setting is that of the strongest layer that has it, and none is lost.
         for (key, setting) in left.settings() {
             let strongest = [&c, &b, &a].into_iter().find_map(|tree| tree.at(&key));
             prop_assert_eq!(Some(&Tree::Leaf(setting.clone())), strongest);

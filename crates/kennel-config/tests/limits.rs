@@ -1,4 +1,4 @@
-//! What a hostile file may cost.
+//! Resource limits for hostile files.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn yaml_aliases_that_expand_too_far_are_refused() {
     }
     assert!(wrong("a.yaml", &bomb.join("\n")).contains("grow past"));
 
-    // One long text many times, and anchors within anchors.
+    // One long text many times, and nested anchors.
     let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(100_000), "*a,".repeat(1000));
     assert!(wrong("a.yaml", &long).contains("grow past"));
     let within = format!("a: {}{}{}\n", "&x [".repeat(50), "x,".repeat(200_000), "]".repeat(50));
@@ -81,7 +81,7 @@ fn a_fifo_does_not_block() {
     assert!(made.success());
     let told = home.try_load().unwrap_err().to_string();
     assert!(told.ends_with("kennel.toml: cannot read: it is a named pipe, not a regular file"), "{told}");
-    // Another program's file is passed over with a warning.
+    // Another program's file is skipped with a warning.
     std::fs::rename(home.path("project/kennel.toml"), home.path("project/opencode.json")).unwrap();
     let warnings = home.load().warnings;
     assert!(warnings[0].to_string().ends_with("opencode.json: cannot read: it is a named pipe, not a regular file"));
@@ -104,19 +104,19 @@ fn a_symlink_of_the_project_is_not_followed() {
     };
     symlink(&good, home.path("project/kennel.toml")).unwrap();
     told("project/kennel.toml");
-    // One that leads nowhere yet may lead somewhere in a moment.
+    // A dangling symlink may get a target later.
     symlink("/nowhere/at/all", home.path("project/kennel.toml")).unwrap();
     told("project/kennel.toml");
     symlink(elsewhere, home.path("project/.kennel")).unwrap();
     told("project/.kennel");
-    // The control: the same file at its own place, and as the user's own by a symlink.
+    // The control: the same file as a regular file, and as a symlink of the user.
     std::fs::copy(&good, home.path("project/kennel.toml")).unwrap();
     assert_eq!(common::config(&home.load()).sandbox.image.as_deref(), Some("x"));
     std::fs::remove_file(home.path("project/kennel.toml")).unwrap();
     symlink(&good, home.path("user/config.toml")).unwrap();
     assert_eq!(common::config(&home.load()).sandbox.image.as_deref(), Some("x"));
     std::fs::remove_file(home.path("user/config.toml")).unwrap();
-    // A symlink of the user's own to what is no file.
+    // A symlink of the user to something that is not a file.
     symlink("/dev/zero", home.path("user/config.toml")).unwrap();
     let told = home.try_load().unwrap_err().to_string();
     assert!(told.ends_with("config.toml: cannot read: it is a device, not a regular file"), "{told}");

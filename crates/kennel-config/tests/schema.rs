@@ -3,7 +3,7 @@
 use kennel_config::schema;
 use serde_json::Value;
 
-/// Whether a schema has a place for everything in a value. Only keys: kinds of values are the check's matter.
+/// Asserts that the schema has all keys of a value. The types of values are not compared.
 fn knows(schema: &Value, value: &Value, path: &str) {
     let Some(entries) = value.as_object() else { return };
     let forms: Vec<&Value> = match schema["anyOf"].as_array() {

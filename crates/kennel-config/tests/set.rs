@@ -25,7 +25,7 @@ fn toml_keeps_comments_and_order() {
         after("a.toml", before, "sandbox.image", "b\"c"),
         "# top\n[sandbox] # here\nimage = 'b\"c' # why\nmemory_limit = \"1g\"\n\n[agent]\nmode = \"process\"\n"
     );
-    // Under the name that the file uses, and a new one at the end of its section.
+    // Under the name that the file uses. A new key is added at the end of its section.
     assert!(after("a.toml", before, "sandbox.memory", "2g").contains("memory_limit = \"2g\"\n"));
     let more = after("a.toml", before, "sandbox.autoRemove", "false");
     assert!(more.contains("memory_limit = \"1g\"\nautoRemove = false\n\n[agent]"), "{more}");
@@ -98,7 +98,7 @@ fn a_refused_value_changes_nothing() {
     }
     let told = set(&yaml, "sandbox.image", "x").unwrap_err().to_string();
     assert!(told.ends_with("add this by hand: sandbox.image: x"), "{told}");
-    // Nothing is left over.
+    // No other file is left.
     let mut names: Vec<_> = std::fs::read_dir(home.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["a.toml", "a.yaml", "broken.toml", "opencode.json", "project", "user"]);
@@ -114,7 +114,7 @@ fn the_file_is_replaced_in_one_step() {
     std::os::unix::fs::symlink(&file, &link).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
     let before = std::fs::metadata(&file).unwrap();
-    // Whoever has the old file open still reads all of it.
+    // A process that has the old file open still reads all of it.
     let mut open = std::fs::File::open(&file).unwrap();
 
     // A symlink is followed if it is the user's own, and never in a project.

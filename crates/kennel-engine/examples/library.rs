@@ -1,4 +1,4 @@
-//! The library by itself, as the README shows it.
+//! The use of the library, as the README shows it.
 #![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use kennel_core::{RUN_OUTPUT_CAP, RemoveOptions, Result, Sandbox, WriteOptions};

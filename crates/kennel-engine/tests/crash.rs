@@ -1,8 +1,9 @@
 //! Kills the process at every named step of every operation, reconciles, and compares the providers with the store: no
 //! orphan, no loss, no duplicate, and the store can be read.
 //!
-//! A step lies between two effects, and what a crash leaves depends only on the effects before it. So these kills stand
-//! for a kill at any moment, and no test has to guess a delay. The providers' own steps are tested with the providers.
+//! A step lies between two effects, and what a crash leaves depends only on the effects before it. So these kills
+//! represent a kill at any moment, and no test has to guess a delay. The providers' own steps are tested with the
+//! providers.
 
 mod common;
 
@@ -28,7 +29,7 @@ enum Operation {
     Stop,
     StopAndRemoveSandbox,
     Remove,
-    /// Completes an opening that was killed after its sandbox was made.
+    /// Completes an opening that was killed after its sandbox was created.
     ReconcileOpen,
     /// Completes a removal that was killed before its sandbox was removed.
     ReconcileRemove,
@@ -211,7 +212,7 @@ async fn compare(paths: &Paths, sessions: &Sessions, operation: Operation, befor
     }
     let found = session.map(|session| (session.state, sandboxes.len()));
     let expected: &[Option<(SessionState, usize)>] = match operation {
-        // Not yet recorded; recorded, but nothing made; made.
+        // Not yet recorded; recorded, but nothing created; created.
         Operation::Open | Operation::OpenWithWorkspace => {
             &[None, Some((SessionState::Failed, 0)), Some((SessionState::Running, 1))]
         }

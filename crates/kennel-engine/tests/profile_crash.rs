@@ -108,7 +108,7 @@ impl Paths {
         Some(sandbox)
     }
 
-    /// The names of all files beside the lock, which stays.
+    /// Returns the names of all files except the lock file, which stays.
     fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.profiles_dir()).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -26,7 +26,7 @@ enum Op {
     },
     Settle(u8),
     Reconcile,
-    /// Somebody stops or removes the sandbox of a session behind the engine's back.
+    /// Another program stops or removes the sandbox of a session.
     StopSandbox(u8),
     RemoveSandbox(u8),
     Fault(Fault),
@@ -65,7 +65,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// An error of the provider, or a refusal, is fine. A defect is not.
+/// An error of the provider, or a refusal, is accepted. A defect is not.
 fn expected<T>(op: &Op, done: Result<T>) {
     if let Err(error) = done {
         assert_ne!(error.code(), ErrorCode::Internal, "{op:?}: {error}");
@@ -111,7 +111,8 @@ async fn reconcile(sessions: &Sessions) {
     }
 }
 
-/// Makes sandboxes that are not this store's: made by hand, with a session's name only, and of another store.
+/// Creates sandboxes that do not belong to this store: without a session, with a session's name only, and of another
+/// store.
 async fn others(mock: &Mock) -> Vec<SandboxId> {
     let mut made = Vec::new();
     for (session, store) in [(None, None), (Some("s-0"), None), (Some("s-1"), Some("another"))] {
@@ -124,7 +125,7 @@ async fn others(mock: &Mock) -> Vec<SandboxId> {
     made
 }
 
-/// Waits until every fault has happened that can, and until nothing is left to do.
+/// Waits until all remaining faults have occurred, and nothing is left to do.
 async fn settle_everything(bench: &Bench) {
     for _ in 0..200 {
         reconcile(&bench.sessions).await;
@@ -159,7 +160,7 @@ async fn case(programs: Vec<Vec<Op>>) {
     bench.check().await;
     let sandboxes = bench.mock.list().await.unwrap();
     for other in &others {
-        assert!(sandboxes.iter().any(|info| info.id == *other), "what is not ours was removed");
+        assert!(sandboxes.iter().any(|info| info.id == *other), "a sandbox of others was removed");
     }
     let sessions = bench.sessions.list(&SessionFilter::default()).await.unwrap();
     for info in sandboxes.iter().filter(|info| !others.contains(&info.id)) {

@@ -1,4 +1,4 @@
-//! Reconciliation on sandboxes in memory: what is repaired, and what is left alone.
+//! Reconciliation on sandboxes in memory: what is repaired, and what is not changed.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 const FORCE: RemoveOptions = RemoveOptions { force: true, volumes: false };
 
 impl Bench {
-    /// Makes a sandbox with these labels, as a killed process would have left it.
+    /// Creates a sandbox with these labels, as a killed process would have left it.
     async fn stray(&self, session: Option<&str>, store: Option<&str>) -> SandboxId {
         let owned = |text: Option<&str>| text.map(ToOwned::to_owned);
         let spec = SandboxSpec { session: owned(session), store: owned(store), ..SandboxSpec::default() };
@@ -37,13 +37,13 @@ impl Bench {
         plan.actions
     }
 
-    /// Changes a record behind the engine's back, to what a killed process would have left.
+    /// Changes a record directly in the database, to what a killed process would have left.
     fn forge(&self, change: &str) {
         let connection = rusqlite::Connection::open(self.store()).unwrap();
         assert_eq!(connection.execute(&format!("UPDATE sessions SET {change}"), []).unwrap(), 1);
     }
 
-    /// Brings the history in line with a forged state.
+    /// Adapts the history to a forged state.
     fn forge_state(&self, from: &str, to: &str) {
         self.forge(&format!("state = '{to}'"));
         let connection = rusqlite::Connection::open(self.store()).unwrap();
@@ -237,8 +237,9 @@ async fn a_session_that_somebody_is_changing_is_left_alone() {
     let opening = tokio::spawn(async move { opening.open(OpenSession { workspace, ..request() }).await });
     kennel_testkit::eventually("the clone runs", async || !bench.mock.ran().is_empty()).await;
     let (session, stray) = (bench.only().await.id, bench.mock.list().await.unwrap().remove(0).id);
-    assert_eq!(bench.sessions.plan().await.unwrap(), Plan::default(), "a living process changes it");
-    // That process may have begun after a plan was made. By then the session seems stuck, and the sandbox a stray.
+    assert_eq!(bench.sessions.plan().await.unwrap(), Plan::default(), "a running process is changing it");
+    // That process may have started after the plan was made. Then the session looks interrupted, and its sandbox looks
+    // like an orphan.
     let why = Unneeded::NotTheSessions;
     let remove = Action::RemoveSandbox { provider: "mock".into(), sandbox: stray, session: session.clone(), why };
     let plan = Plan { actions: vec![Action::FailOpen { session }, remove], ..Plan::default() };

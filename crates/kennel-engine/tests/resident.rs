@@ -33,7 +33,7 @@ async fn events_are_numbered_over_restarts_of_the_resident() {
 
     let mut reader = resident.events().after(Some(0));
     let running = tokio::spawn(resident.run(std::future::pending()));
-    assert_eq!(next(&mut reader).await.1, EventKind::Missed.name(), "nobody knows what was before");
+    assert_eq!(next(&mut reader).await.1, EventKind::Missed.name(), "earlier events are unknown");
     let provider = engine.provider(kennel_types::ProviderKind::Mock).unwrap();
     let sandbox = Sandbox::create(provider.clone(), &SandboxSpec::default()).await.unwrap();
     sandbox.start().await.unwrap();
@@ -56,7 +56,7 @@ async fn events_are_numbered_over_restarts_of_the_resident() {
     let mut listed = Vec::new();
     while listed.len() < 2 {
         let (_, what) = next(&mut reader).await;
-        // The stream itself says it too, because a reader may begin here.
+        // The stream contains it too, because a reader may start here.
         if what != "missed" {
             listed.push(what);
         }

@@ -1,4 +1,4 @@
-//! Sessions on sandboxes in memory: their life, and what is left when something fails.
+//! Sessions on sandboxes in memory: their lifecycle, and what is left when something fails.
 
 mod common;
 
@@ -131,7 +131,7 @@ async fn the_end_of_the_main_process_is_the_result() {
     let done = bench.sessions.wait(bad.as_str()).await.unwrap();
     assert_eq!((done.summary.state, done.summary.exit_code), (SessionState::Failed, Some(7)));
     assert_eq!(done.log.as_deref(), Some(&["no".to_owned()][..]));
-    // Its sandbox is gone, and its result is not.
+    // Its sandbox is gone, but its result is kept.
     assert_eq!(bench.mock.get(done.summary.sandbox.as_str()).await.unwrap_err().code(), ErrorCode::NotFound);
     assert_eq!(bench.sessions.show(bad.as_str()).await.unwrap(), done);
     let error = bench.sessions.start(bad.as_str()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! The store's file: what is wrong with it is told apart, and nothing is ever lost or replaced silently.
+//! The store's file: each problem has its own error, and nothing is ever lost or replaced silently.
 
 mod common;
 
@@ -74,7 +74,7 @@ async fn a_damaged_store_is_moved_aside_and_never_replaced_silently() {
     assert_eq!(error.next_step(), Some(&NextStep::AdoptSandboxes));
     assert!(std::fs::read_to_string(&first).unwrap().starts_with("this is no database"));
     assert_eq!(std::fs::read_to_string(dir.path().join("kennel.db.corrupt-1-wal")).unwrap(), "more");
-    assert!(!path.exists(), "nothing takes its place before somebody asks");
+    assert!(!path.exists(), "no new store replaces it without a request");
 
     // A page in the middle of a real store.
     let id = {
@@ -96,7 +96,7 @@ async fn a_damaged_store_is_moved_aside_and_never_replaced_silently() {
     assert_ne!(Store::open(&path).await.unwrap().id(), id, "the next one is a new store");
 }
 
-/// A large store is not checked whenever it is opened, but damage is noticed when it is used or reconciled.
+/// A large store is not checked at every opening, but damage is noticed when it is used or reconciled.
 #[tokio::test]
 async fn damage_to_a_large_store_is_found_and_nothing_is_removed_because_of_it() {
     let bench = Bench::new().await;
@@ -158,7 +158,7 @@ async fn a_full_disk_loses_nothing() {
         assert_eq!(sessions.show(id.as_str()).await.unwrap().summary.state, SessionState::Running);
     }
     check_history(&sessions).await;
-    // What was recorded is still there for a later process, and the sandbox that could not be recorded is removed.
+    // Recorded data is still there for a later process, and the sandbox that could not be recorded is removed.
     drop(sessions);
     let store = Store::open(tmpfs.0.join("kennel.db")).await.unwrap();
     let sessions = Sessions::new(store, vec![Arc::new(bench.mock.clone()) as _]);

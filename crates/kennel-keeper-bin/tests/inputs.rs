@@ -1,4 +1,4 @@
-//! What makes the build script run again: everything that the programs are made of, and nothing else.
+//! What makes the build script run again: all inputs of the programs, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn watched() -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// The packages of this workspace by name, and where they are.
+/// The packages of this workspace by name, with their directories.
 fn members(manifest: &DocumentMut) -> BTreeMap<String, PathBuf> {
     let members = manifest["workspace"]["members"].as_array().expect("the workspace has members");
     let dirs = members.iter().map(|member| root().join(member.as_str().expect("a member is a path")));
@@ -36,7 +36,7 @@ fn parse(path: &Path) -> DocumentMut {
     text.parse().unwrap_or_else(|error| panic!("parse {}: {error}", path.display()))
 }
 
-/// Packages by their names in the lock file, which have a version where there are several.
+/// Packages by their names in the lock file, with a version if there are several.
 struct Graph {
     members: BTreeMap<String, PathBuf>,
     locked: BTreeMap<String, BTreeSet<String>>,
@@ -56,17 +56,18 @@ impl Graph {
         Self { members: members(&parse(&root().join("Cargo.toml"))), locked }
     }
 
-    /// What a package is built of. The lock file does not say which dependencies are for tests only; manifests do.
+    /// Returns the dependencies of a package. The lock file does not say which of them are only for tests, but
+    /// manifests do.
     fn direct(&self, package: &str) -> BTreeSet<String> {
         let Some(dir) = self.members.get(package) else { return self.locked[package].clone() };
         let manifest = parse(&dir.join("Cargo.toml"));
-        assert!(manifest.get("target").is_none(), "{package} has dependencies that this test does not look at");
+        assert!(manifest.get("target").is_none(), "{package} has dependencies that this test does not know");
         let tables =
             ["dependencies", "build-dependencies"].into_iter().filter_map(|table| manifest.get(table)?.as_table());
         tables.flat_map(|table| table.iter().map(|(name, _)| name.to_owned())).collect()
     }
 
-    /// A package and everything that it is built of.
+    /// Returns a package and all its dependencies.
     fn closure(&self, packages: &[&str]) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let mut ahead: Vec<String> = packages.iter().map(|&package| package.to_owned()).collect();

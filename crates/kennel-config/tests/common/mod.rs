@@ -1,6 +1,6 @@
-//! A home for each test: a user's directory, a project, an environment.
+//! A home for each test: a user's directory, a project and an environment.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code)] // not every test program uses everything
 
 use kennel_config::{
     Config, Environment, Error, Format, Layered, Loaded, Node, SearchPath, SettingsLayer, Sources, Tree, check_text,
@@ -73,7 +73,7 @@ pub(crate) fn config(loaded: &Loaded) -> Config {
     loaded.layered.config().unwrap()
 }
 
-/// A text as the file `/here/<name>`.
+/// Parses a text as the file `/here/<name>`.
 pub(crate) fn tree(name: &str, text: &str) -> Result<Tree, Error> {
     let file = Path::new("/here").join(name);
     check_text(text, Format::of_path(&file).unwrap(), &file, SettingsLayer::Project, &Environment::new())
@@ -83,7 +83,7 @@ pub(crate) fn read(name: &str, text: &str) -> Config {
     Layered::new([tree(name, text).unwrap_or_else(|error| panic!("{error}"))]).config().unwrap()
 }
 
-/// What is wrong with a text, one problem on a line, without the directory.
+/// Returns the problems of a text, one per line, without the directory.
 pub(crate) fn wrong(name: &str, text: &str) -> String {
     tree(name, text).expect_err("it should be refused").to_string().replace("/here/", "")
 }

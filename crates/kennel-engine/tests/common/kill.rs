@@ -113,7 +113,7 @@ pub(crate) fn instructions<T: DeserializeOwned>() -> T {
     serde_json::from_slice(instructions.as_encoded_bytes()).unwrap()
 }
 
-/// Makes one test for each operation, natively and on a container engine, so that they run at the same time and name
+/// Creates one test for each operation, on native and on a container engine, so that they run at the same time and name
 /// what failed. The program has a type `Operation` and a function `crash_everywhere`.
 macro_rules! crash_tests {
     ($($name:ident $operation:ident,)*) => {

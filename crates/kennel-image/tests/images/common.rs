@@ -1,4 +1,4 @@
-//! Images made by hand, sound and otherwise, and a look at what a store holds.
+//! Images made by the tests, valid and invalid, and functions that inspect a store.
 
 use kennel_image::{Digest, Error, Image, Limits, LoadOptions, Progress, Reference, Result, Store};
 use serde_json::json;
@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use tar::{Builder, EntryType, Header};
 
-/// A store in a directory of its own.
+/// A store in its own directory.
 pub(crate) struct Shelf {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) store: Store,
@@ -39,7 +39,7 @@ impl Shelf {
         self.load_with(path, &LoadOptions { name: Some(name.parse().unwrap()), ..LoadOptions::default() })
     }
 
-    /// All files in the store that are not its own lock, with the layers' contents left out.
+    /// Lists all files of the store except its lock, without the contents of layers.
     pub(crate) fn holds(&self) -> Vec<String> {
         let root = self.dir.path().join("images");
         let mut all = Vec::new();
@@ -51,13 +51,13 @@ impl Shelf {
         all
     }
 
-    /// Nothing is left behind.
+    /// Asserts that nothing is left behind.
     #[track_caller]
     pub(crate) fn is_empty(&self) {
         assert_eq!(self.holds(), Vec::<String>::new());
     }
 
-    /// What was refused, why, and that nothing is left of it.
+    /// Asserts that an archive is refused with this reason, and that nothing is left of it.
     #[track_caller]
     pub(crate) fn refuses(&self, archive: &[u8], why: &str) -> Error {
         let error = self.load(archive).expect_err("it is refused");
@@ -69,12 +69,12 @@ impl Shelf {
 
 pub(crate) fn quiet(_: Progress) {}
 
-#[allow(clippy::unnecessary_wraps)] // one that says what is in use may fail
+#[allow(clippy::unnecessary_wraps)] // the signature is that of a function that may fail
 pub(crate) fn nobody() -> Result<HashSet<Digest>> {
     Ok(HashSet::new())
 }
 
-/// Does it to the end.
+/// Runs a future to its end.
 pub(crate) fn wait<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
@@ -87,7 +87,7 @@ pub(crate) fn tight(bytes: u64) -> Limits {
     Limits { bytes, ..Limits::default() }
 }
 
-/// A layer on its way to be an archive.
+/// A layer that is being built as an archive.
 pub(crate) struct Layer(Builder<Vec<u8>>);
 
 impl Layer {
@@ -134,7 +134,7 @@ impl Layer {
         self
     }
 
-    /// Attributes of the next entry.
+    /// Sets attributes of the next entry.
     pub(crate) fn xattrs(mut self, all: &[(&str, &[u8])]) -> Self {
         let names: Vec<String> = all.iter().map(|(name, _)| format!("SCHILY.xattr.{name}")).collect();
         let values = all.iter().map(|(_, value)| *value);
@@ -142,7 +142,7 @@ impl Layer {
         self
     }
 
-    /// A name or target that no tool would write.
+    /// Adds an entry with a name or target that no tool would write.
     pub(crate) fn raw(mut self, kind: EntryType, name: &str, target: &str) -> Self {
         let content: &[u8] = if kind == EntryType::Regular { b"escaped" } else { b"" };
         let mut header = Self::header(kind, 0o644, content.len());
@@ -169,7 +169,7 @@ pub(crate) fn zstd(bytes: &[u8]) -> Vec<u8> {
     zstd::encode_all(bytes, 3).unwrap()
 }
 
-/// A configuration for these unpacked layers.
+/// Returns a configuration for these unpacked layers.
 pub(crate) fn config(layers: &[&[u8]]) -> Vec<u8> {
     let diff_ids: Vec<String> = layers.iter().map(|layer| Digest::compute(layer).to_string()).collect();
     config_of(&diff_ids)
@@ -186,7 +186,7 @@ pub(crate) fn config_of(diff_ids: &[String]) -> Vec<u8> {
     serde_json::to_vec(&config).unwrap()
 }
 
-/// An archive as `docker save` made it for long: layers in directories, unpacked.
+/// Creates an archive in the older format of `docker save`: layers in directories, unpacked.
 pub(crate) fn saved(name: &str, layers: &[&[u8]]) -> Vec<u8> {
     saved_with(name, &config(layers), layers)
 }
@@ -206,7 +206,7 @@ pub(crate) fn archive(files: &[(String, Vec<u8>)]) -> Vec<u8> {
     files.iter().fold(Layer::new(), |archive, (name, bytes)| archive.file(name, bytes)).tar()
 }
 
-/// The files of an OCI layout with one image; layers are given unpacked and as they are packed.
+/// Creates the files of an OCI layout with one image. Layers are given unpacked and compressed.
 pub(crate) fn layout(name: &str, layers: &[(&[u8], &[u8])]) -> Vec<(String, Vec<u8>)> {
     let plain: Vec<&[u8]> = layers.iter().map(|(plain, _)| *plain).collect();
     let config = config(&plain);

@@ -1,4 +1,4 @@
-//! Archives, layouts and plain files: what they become, and what is refused.
+//! Loading archives, layouts and plain files: the result, and what is refused.
 
 use crate::common::{
     Layer, Shelf, archive, config, config_of, gzip, layout, nobody, reference, saved, saved_with, spread, tight, zstd,
@@ -26,10 +26,10 @@ fn is_whiteout(path: &Path) -> bool {
     meta.file_type().is_char_device() && meta.rdev() == 0
 }
 
-/// `cap_net_raw=ep`, as it is on disk.
+/// `cap_net_raw=ep`, as stored on disk.
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// The opaque mark of whoever runs this.
+/// The attribute of opaque directories for the current user.
 fn opaque() -> &'static str {
     if rustix::process::geteuid().is_root() { "trusted.overlay.opaque" } else { "user.overlay.opaque" }
 }
@@ -69,7 +69,7 @@ fn a_saved_image_is_loaded_completely() {
     let [lower, upper] = &image.layers[..] else { panic!("{image:?}", image = image.layers) };
     assert_eq!(std::fs::read(lower.join("etc/a")).unwrap(), b"one");
     let root = std::fs::metadata(upper).unwrap();
-    assert_eq!(root.mode() & 0o7777, 0o755, "or nobody could look into the sandbox's root");
+    assert_eq!(root.mode() & 0o7777, 0o755, "otherwise other users could not enter the sandbox's root");
     let su = std::fs::symlink_metadata(upper.join("bin/su")).unwrap();
     assert_eq!((su.mode() & 0o7777, su.mtime(), su.nlink()), (0o4755, 1_700_000_000, 2));
     let owner = if rustix::process::geteuid().is_root() {
@@ -98,7 +98,7 @@ fn a_saved_image_is_loaded_completely() {
     let capability = rustix::process::geteuid().is_root().then(|| CAPABILITY.to_vec());
     assert_eq!(xattr(&upper.join("noted"), "security.capability"), capability);
     let images = shelf.dir.path().join("images");
-    assert_eq!(std::fs::metadata(images).unwrap().mode() & 0o7777, 0o700, "set-user-id programs are nobody else's");
+    assert_eq!(std::fs::metadata(images).unwrap().mode() & 0o7777, 0o700, "set-user-id programs are accessible only to the owner");
 }
 
 #[test]
@@ -123,13 +123,13 @@ fn whiteouts_and_files_of_one_layer_are_combined() {
     assert!(is_whiteout(&root.join("gone")));
     for dir in ["again", "parent", "kept"] {
         assert_eq!(std::fs::read(root.join(dir).join("file")).unwrap(), b"x", "{dir}");
-        assert_eq!(xattr(&root.join(dir), opaque()), Some(b"y".to_vec()), "{dir}: what is below does not show");
+        assert_eq!(xattr(&root.join(dir), opaque()), Some(b"y".to_vec()), "{dir}: lower layers are hidden");
     }
     assert_eq!(std::fs::read(root.join("plain")).unwrap(), b"x");
     assert!(!root.join(".wh..wh.plnk").exists());
 }
 
-/// What the kernel makes of layers: the paths that are seen in an overlay of them.
+/// Returns the paths that are visible in a kernel overlay of these layers.
 fn seen(image: &Image) -> String {
     let point = tempfile::tempdir().unwrap();
     let layers: Vec<&str> = image.layers.iter().rev().map(|layer| layer.to_str().unwrap()).collect();
@@ -169,7 +169,7 @@ fn the_kernel_understands_the_whiteouts() {
         .tar();
     let image = one(shelf.load(&saved("a", &[&lower, &upper])).unwrap());
     assert_eq!(seen(&image), ". ./a ./a/kept ./b ./b/new ./c ./c/new");
-    // The same layer twice is one directory: the kernel would refuse it twice.
+    // A repeated layer is used once, because the kernel would refuse it twice.
     let again = one(shelf.load(&saved("b", &[&lower, &upper, &lower])).unwrap());
     assert_eq!(again.layers.len(), 2);
     assert_eq!(seen(&again), ". ./a ./a/gone ./a/kept ./b ./b/new ./b/one ./b/two ./c ./c/new ./c/old ./d");
@@ -216,7 +216,7 @@ fn plain_files_are_loaded_under_a_name() {
     std::fs::hard_link(files.join("bin/program"), files.join("bin/twin")).unwrap();
     let image = one(shelf.load_named(&files, "mine").unwrap());
     let root = &image.layers[0];
-    assert_eq!(std::fs::read(root.join(".wh.literal")).unwrap(), b"y", "a file system has no marks");
+    assert_eq!(std::fs::read(root.join(".wh.literal")).unwrap(), b"y", "plain files have no whiteouts");
     assert_eq!(std::fs::metadata(root.join("bin/twin")).unwrap().nlink(), 2);
     assert_eq!(std::fs::read_link(root.join("link")).unwrap(), Path::new("/nowhere"));
     let again = one(shelf.load_named(&files, "other").unwrap());
@@ -245,12 +245,12 @@ fn corrupt_layers_and_wrong_digests_leave_nothing() {
     let sound = Layer::new().file("sound", b"x").tar();
     let layer = Layer::new().file("a", &[7; 3000]).tar();
     let diff = Digest::compute(&layer).to_string();
-    // Not the content that the configuration tells of; the sound layer below it goes, too.
+    // The content does not match the configuration. The valid layer below it is removed too.
     let mut other = layer.clone();
     other[600] ^= 1;
     let both = config_of(&[Digest::compute(&sound).to_string(), diff.clone()]);
     shelf.refuses(&saved_with("a", &both, &[&sound, &other]), "does not match: expected sha256:");
-    // A stream that breaks off, and one that is damaged.
+    // A truncated stream, and a damaged one.
     let packed = gzip(&layer);
     for damaged in [packed[..packed.len() - 20].to_vec(), {
         let mut bytes = packed.clone();
@@ -263,9 +263,9 @@ fn corrupt_layers_and_wrong_digests_leave_nothing() {
         &saved_with("a", &config_of(std::slice::from_ref(&diff)), &[&layer[..1200]]),
         "ends before the end of its content",
     );
-    // Counts that do not fit.
+    // Numbers of layers that do not match.
     shelf.refuses(&saved_with("a", &config_of(&[diff.clone(), diff.clone()]), &[&layer]), "has 1 layers");
-    // A configuration that is not the one that its name says.
+    // A configuration whose digest does not match.
     let mut archive_bytes = saved("a", &[&layer]);
     let at = archive_bytes.windows(3).position(|window| window == b"A=b").unwrap();
     archive_bytes[at] = b'Z';
@@ -288,7 +288,7 @@ fn a_layout_with_wrong_digests_is_refused() {
             "{error}"
         );
         shelf.is_empty();
-        // One that is not there at all, and one that is too short.
+        // A missing blob, and one that is too short.
         let mut files = good.clone();
         files.remove(index);
         shelf.refuses(&archive(&files), "does not contain");
@@ -355,7 +355,7 @@ fn layers_cannot_write_outside() {
         let error = shelf.refuses(&saved("a", &[&layer.tar()]), why);
         assert_eq!(error.code(), ErrorCode::InvalidConfig, "{error}");
     }
-    // A slash in front means the layer's own root, as everywhere; a link is kept as it is and never followed out.
+    // A leading slash means the root of the layer. A symlink is kept unchanged, and never followed out of the layer.
     let layer = Layer::new()
         .raw(EntryType::Regular, "/rooted", "")
         .symlink("link", target_name)
@@ -399,7 +399,7 @@ fn bombs_are_refused_while_they_stream() {
     shelf.refuses(&saved("a", &[&long]), "too long");
     let deep = Layer::new().file(&vec!["d"; 300].join("/"), b"").tar();
     shelf.refuses(&saved("a", &[&deep]), "too long");
-    // An archive that is a bomb by itself.
+    // An archive that is itself a decompression bomb.
     let path = shelf.file("bomb.tar.gz", &packed);
     let limits = tight(1 << 20);
     let error = shelf.load_with(&path, &LoadOptions { limits, name: Some(reference("a")) }).unwrap_err();

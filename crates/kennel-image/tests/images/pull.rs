@@ -1,4 +1,4 @@
-//! Images from a real registry on loopback, and from one that lies.
+//! Images from a real registry on loopback, and from one that sends malformed responses.
 
 use crate::common::{Layer, Shelf, config, config_of, gzip, nobody, quiet, reference, wait, zstd};
 use kennel_image::{Credentials, Digest, Image, LoadOptions, Progress, Proxies, PullOptions, Result};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
-/// Puts things into a real registry, as another program would.
+/// Pushes to a real registry, as another program would.
 struct Pusher<'a> {
     registry: &'a Registry,
     login: bool,
@@ -56,7 +56,7 @@ impl Pusher<'_> {
         Digest::compute(&text)
     }
 
-    /// An image of these layers as they are packed; answers its name and the manifest's digest.
+    /// Pushes an image with these compressed layers. Returns its name and the manifest's digest.
     fn image(&self, repository: &str, config: &[u8], layers: &[&[u8]]) -> (String, Digest) {
         let layers: Vec<Value> = layers.iter().map(|layer| self.blob(repository, layer)).collect();
         let mut config = self.blob(repository, config);
@@ -68,7 +68,7 @@ impl Pusher<'_> {
 }
 
 fn public(registry: &Registry) -> Pusher<'_> {
-    // The client of the tests is the same as ours, and wants the same.
+    // The test's HTTP client is the same as ours, and needs the same provider of cryptography.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Pusher { registry, login: false }
 }
@@ -81,7 +81,7 @@ fn pull(shelf: &Shelf, name: &str, options: &PullOptions) -> Result<Image> {
     wait(shelf.store.pull(&reference(name), options, &quiet))
 }
 
-/// Bytes that do not shrink.
+/// Bytes that cannot be compressed.
 fn noise(count: usize) -> Vec<u8> {
     let mut state = 7u64;
     let next = |state: &mut u64| {
@@ -111,14 +111,14 @@ fn an_image_is_pulled_from_a_real_registry() {
         "{:?}",
         shelf.holds()
     );
-    // By digest, and once more: nothing comes again.
+    // By digest, and a second time: nothing is downloaded again.
     let by_digest = pull(&shelf, &format!("{}@{digest}", registry.name("team/app")), &options()).unwrap();
     assert_eq!(by_digest.layers, image.layers);
     drop(registry);
-    assert_eq!(pull(&shelf, &name, &options()).unwrap(), image, "what is here needs no registry");
+    assert_eq!(pull(&shelf, &name, &options()).unwrap(), image, "an image in the store needs no registry");
     let error = pull(&shelf, &name, &PullOptions { when: Pull::Always, ..options() }).unwrap_err();
     assert_eq!(error.code(), ErrorCode::NotAvailable);
-    assert!(shelf.store.get(&reference(&name)).unwrap().is_some(), "what was here stays");
+    assert!(shelf.store.get(&reference(&name)).unwrap().is_some(), "the existing image is kept");
     let error = pull(&shelf, "other", &PullOptions { when: Pull::Never, ..options() }).unwrap_err();
     assert_eq!(error.code(), ErrorCode::ImageNotFound);
 }
@@ -241,7 +241,7 @@ fn corrupt_blobs_are_refused_and_leave_nothing() {
         assert!(error.to_string().contains(why), "{error}");
         shelf.is_empty();
     }
-    // A configuration that is not the one of the manifest, and content that is not that of the configuration.
+    // A configuration that does not match the manifest, and content that does not match the configuration.
     let registry = Registry::start();
     let text = config(&[&layer]);
     let (name, _) = public(&registry).image("app", &text, &[&packed]);
@@ -255,7 +255,7 @@ fn corrupt_blobs_are_refused_and_leave_nothing() {
     let error = pull(&shelf, &name, &options()).unwrap_err();
     assert!(error.to_string().contains("does not match"), "{error}");
     shelf.is_empty();
-    // An entry that would get out, and a bomb.
+    // An entry that leads outside, and a decompression bomb.
     let out = Layer::new().raw(tar::EntryType::Regular, "../out", "").tar();
     let (name, _) = public(&registry).image("out", &config(&[&other, &out]), &[&gzip(&other), &gzip(&out)]);
     let error = pull(&shelf, &name, &options()).unwrap_err();
@@ -269,7 +269,7 @@ fn corrupt_blobs_are_refused_and_leave_nothing() {
     shelf.is_empty();
 }
 
-/// Passes on what is said, and hangs up in the middle of an answer that gets long.
+/// A proxy that closes the connection in the middle of a long response.
 struct Cutter {
     port: u16,
     heard: Arc<Mutex<String>>,
@@ -309,7 +309,7 @@ impl Cutter {
                     let _ = server.shutdown(std::net::Shutdown::Both);
                     let _ = done.send(count > after);
                 });
-                // One after the other: so it is known how often it has hung up.
+                // One request at a time, so that the number of closed connections is known.
                 if cut && answered.recv() == Ok(true) {
                     times -= 1;
                 }
@@ -337,7 +337,7 @@ fn an_interrupted_download_is_continued() {
     let image = pull(&shelf, &cutter.name("app"), &options()).unwrap();
     assert_eq!(image.manifest, Some(digest));
     assert!(cutter.continued() >= 2, "{}", cutter.continued());
-    // One that is stopped in the middle leaves what has come, and the next goes on from there.
+    // An aborted pull keeps what was downloaded, and the next one continues there.
     let cutter = Cutter::before(registry.address(), 6_000, usize::MAX);
     let shelf = Shelf::new();
     let blob = Digest::compute(&gzip(&layer));
@@ -351,7 +351,7 @@ fn an_interrupted_download_is_continued() {
             () = async { while *seen.lock().unwrap() == 0 { tokio::task::yield_now().await } } => None,
         }
     });
-    assert!(stopped.is_none(), "it was stopped in the middle: {stopped:?}");
+    assert!(stopped.is_none(), "it was aborted in the middle: {stopped:?}");
     let kept = std::fs::metadata(&half).unwrap().len();
     assert!(kept > 0 && kept < gzip(&layer).len() as u64, "{kept}");
     let through = Cutter::before(registry.address(), 0, 0);
@@ -421,7 +421,7 @@ fn concurrent_pulls_of_shared_layers_do_not_deadlock() {
         }
     });
     assert_eq!(shelf.holds().len(), 8 + names.len(), "{:?}", shelf.holds());
-    // One blob that would be two layers would have to be waited for by who has it.
+    // If one blob were two layers, its holder would wait for itself.
     let (plain, packed) = (&layers[0], gzip(&layers[0]));
     let lie = config_of(&[Digest::compute(plain).to_string(), Digest::compute(b"else").to_string()]);
     let (name, _) = pusher.image("lie", &lie, &[&packed, &packed]);
@@ -429,7 +429,7 @@ fn concurrent_pulls_of_shared_layers_do_not_deadlock() {
     assert!(error.to_string().contains("two different diff ids"), "{error}");
 }
 
-/// A registry that answers what it is told to.
+/// A registry that sends the given responses.
 fn lying(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> u16 {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -443,7 +443,7 @@ fn lying(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> u16 {
                 let mut byte = [0];
                 while !head.ends_with(b"\r\n\r\n") && head.len() < 10_000 {
                     match client.read(&mut byte) {
-                        // A secure greeting.
+                        // A TLS handshake.
                         Ok(1) if head.is_empty() && byte[0] == 0x16 => return,
                         Ok(1) => head.push(byte[0]),
                         _ => return,
@@ -541,7 +541,7 @@ fn a_login_is_exchanged_for_a_token() {
     let layer = Layer::new().file("f", b"x").tar();
     public(&registry).image("app", &config(&[&layer]), &[&gzip(&layer)]);
     let behind = registry.address();
-    // A door in front of a real registry that wants a token, and hands one out for a login.
+    // A proxy in front of a real registry that requires a token, and returns one for a login.
     let door = lying(move |head| {
         let host = head.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or("").to_owned();
         if head.starts_with("GET /token?") {

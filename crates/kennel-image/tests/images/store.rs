@@ -60,7 +60,7 @@ fn layers_used_by_a_sandbox_are_kept() {
     let removed = shelf.store.remove(&["one"], &noted).unwrap();
     assert_eq!((removed.layers, removed.in_use), (0, 2));
     assert_eq!(layers(&shelf), HashSet::from([base.hex(), one.hex()]), "{two}");
-    // It goes with its sandbox.
+    // The layers are removed with the sandbox.
     std::fs::remove_dir_all(&sandbox).unwrap();
     assert_eq!(shelf.store.prune(false, &noted).unwrap().freed, 1100);
     shelf.is_empty();
@@ -146,7 +146,7 @@ fn a_missing_store_is_empty() {
     assert!(shelf.store.hold(&reference("one")).unwrap().is_none());
     assert!(shelf.store.list().unwrap().is_empty());
     assert_eq!(shelf.store.prune(true, &nobody).unwrap(), kennel_image::Removed::default());
-    assert!(!shelf.dir.path().join("images").exists(), "to look makes nothing");
+    assert!(!shelf.dir.path().join("images").exists(), "reading creates nothing");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_store_of_another_user_is_refused() {
     assert_eq!(error.code(), ErrorCode::PermissionDenied);
 }
 
-/// Everything again as an ordinary user: this program, called by `nobody`.
+/// Runs everything again as an ordinary user: this program, called by `nobody`.
 #[test]
 fn an_ordinary_user_can_have_a_store() {
     use std::os::unix::fs::PermissionsExt;

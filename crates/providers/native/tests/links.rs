@@ -37,7 +37,7 @@ async fn a_symlink_in_place_of_a_mount_is_refused() {
 #[tokio::test]
 async fn kennels_directories_are_masked_at_the_target_of_a_symlink() {
     let (home, _net) = (Home::new(), Net::alone());
-    // A workspace whose files sandboxes see.
+    // A host directory that sandboxes see.
     let real = tempfile::Builder::new().prefix("kennel-test-").tempdir_in("/var/cache").unwrap();
     std::fs::set_permissions(real.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let linked = home.path().join("linked");

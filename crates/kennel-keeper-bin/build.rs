@@ -10,12 +10,12 @@ use std::process::Command;
 /// The programs, and the variables for their hashes.
 const PROGRAMS: [(&str, &str); 2] = [("kennel-keeper", "KENNEL_KEEPER_HASH"), ("kennel-jail", "KENNEL_JAIL_HASH")];
 
-/// The crates of this workspace that they are made of.
+/// The crates of this workspace that they consist of.
 const SOURCES: [&str; 5] =
     ["kennel-proto", "kennel-syscalls", "kennel-netlink", "kennel-keeper", "providers/native/jail"];
 
-/// How they are built, whatever Kennel itself is built with: size before speed, they are mapped into every sandbox. It is said here
-/// and not in the workspace's manifest, so that other changes of that do not build them again.
+/// Their build profile, whatever the profile of Kennel itself is. Size matters more than speed, because they are mapped
+/// into every sandbox. The profile is not in the workspace's manifest, because any change there would rebuild them.
 const PROFILE: [&str; 6] = [
     "profile.keeper.inherits = 'release'",
     "profile.keeper.opt-level = 's'",
@@ -30,8 +30,9 @@ fn main() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is in crates/").to_owned();
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=KENNEL_KEEPER_PREBUILT");
-    // Not the lock file, nor the workspace's manifest: most of both is about other crates. What the programs depend on is among this
-    // script's own dependencies, so cargo runs it again when a version or a feature of that changes. tests/inputs.rs checks both.
+    // Not the lock file and the workspace's manifest, which are mostly about other crates. The dependencies of the
+    // programs are also dependencies of this script, so cargo runs it again when one of them changes. tests/inputs.rs
+    // checks both.
     for source in SOURCES {
         for input in ["src", "Cargo.toml", "build.rs"].map(|input| crates.join(source).join(input)) {
             if input.exists() {

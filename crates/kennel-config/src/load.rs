@@ -178,7 +178,7 @@ fn check_search_path(
         return Ok(Checked::default());
     }
     if unused.contains(&section) {
-        // What is wrong in it is told to those who use it.
+        // Errors in it are reported to commands that use the section.
         let mut problems = Problems::default();
         let context = Context { layer, base: file, environment, expand: false, loose: false, unused: &[] };
         context.check_root(&node, Some(section), &mut problems);
@@ -187,7 +187,7 @@ fn check_search_path(
     }
     match check_node(&node, Some(section), file, layer, environment, unused) {
         Ok(tree) => Ok(Checked { tree, ..Checked::default() }),
-        // The section may mean something else to that program. Those who use profiles are told as an error.
+        // The section may mean something else to that program. It is an error only for commands that use profiles.
         Err(error) if unused.contains(&PROFILES) && section == "container" => {
             Ok(Checked { warnings: error.problems().to_vec(), ..Checked::default() })
         }

@@ -1,4 +1,4 @@
-//! The resident process: what must go on while no command runs.
+//! The resident process, which watches sandboxes while no command runs.
 //!
 //! There is at most one resident process for each state directory. It pauses and stops idle sandboxes, and numbers the
 //! events of all providers. It wakes up only when something happens: an event of a provider, or the end of an idle

@@ -1,4 +1,4 @@
-//! A session: what was meant, where it stands, and how it ended.
+//! A session: what was requested, its state, and how it ended.
 
 mod state;
 

@@ -1,6 +1,6 @@
-//! Sessions: sandboxes that belong to a piece of work, with a record of what was meant and what happened.
+//! Sessions: sandboxes that belong to a piece of work, with a record of what was requested and what happened.
 //!
-//! The order of effects survives a crash at any point. Before a sandbox is made, the session is recorded as `creating`
+//! The order of effects survives a crash at any point. Before a sandbox is created, the session is recorded as `creating`
 //! with the sandbox's id; the sandbox carries the ids of session and store in its labels; only then is the session
 //! recorded as `running`. A stop or removal is recorded as a request before it is carried out. What a crash leaves is
 //! completed by [`Sessions::plan`] and [`Sessions::apply`].

@@ -1,4 +1,4 @@
-//! The store: one SQLite file with everything that no provider knows. It holds what was meant with a session, what
+//! The store: one SQLite file with everything that no provider knows. It holds what was requested of a session, what
 //! happened to it, and how it ended. It holds nothing that can be derived, and it is never the truth about which
 //! sandboxes exist.
 //!

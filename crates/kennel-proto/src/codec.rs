@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn welcomes_with_and_without_features_are_understood() {
-        /// The welcome of the first keepers, and what the first hosts read of it.
+        /// The welcome of the first keepers, as the first hosts read it.
         #[derive(Debug, PartialEq, minicbor::Encode, minicbor::Decode)]
         struct First {
             #[n(0)]

@@ -160,7 +160,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, in whatever cuts: data never exceeds what was sent, and places only go up.
+        /// For any bytes in any chunks: data never exceeds what was sent, and offsets only grow.
         #[test]
         fn arbitrary_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 1usize..50) {
             let mut decoder = Decoder::default();

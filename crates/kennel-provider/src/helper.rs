@@ -126,7 +126,7 @@ fn spawn(command: &mut Command) -> std::io::Result<Child> {
 fn reap_later(pid: u32) -> Process {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Process(None) };
     let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK) else { return Process(None) };
-    #[allow(deprecated)] // its successor needs `unsafe`; an `OwnedFd` that nobody else holds is what both ask for
+    #[allow(deprecated)] // the replacement needs `unsafe`; both require a descriptor that nobody else closes
     let Ok(pidfd) = AsyncFd::new(pidfd) else { return Process(None) };
     let pidfd = Arc::new(pidfd);
     let process = Process(Some(pidfd.clone()));

@@ -1,10 +1,10 @@
-//! The labels that Kennel itself gives to what it makes, on every provider. Users' own labels cannot begin like these.
+//! Labels that Kennel itself sets, on every provider. Labels of users cannot begin like these.
 
 use kennel_core::{Error, Result};
 use kennel_types::{ErrorCode, Owner, SandboxSpec};
 use std::collections::BTreeMap;
 
-/// On everything that Kennel makes.
+/// Marks everything that Kennel creates.
 pub const KENNEL: &str = "kennel";
 /// The session that a sandbox belongs to.
 pub const SESSION: &str = "kennel.session";
@@ -12,12 +12,12 @@ pub const SESSION: &str = "kennel.session";
 pub const STORE: &str = "kennel.store";
 /// The project that a sandbox belongs to.
 pub const PROJECT: &str = "kennel.project";
-/// The profile that a sandbox was made from.
+/// The profile that a sandbox was created from.
 pub const PROFILE: &str = "kennel.profile";
-/// On whose behalf it was made, as `uid:gid`.
+/// The user for whom it was created, as `uid:gid`.
 pub const OWNER: &str = "kennel.owner";
 
-/// Refuses labels that would pass for Kennel's own.
+/// Refuses labels that look like Kennel's own.
 pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
     let wrong = |key: &&String| key.is_empty() || *key == KENNEL || key.starts_with("kennel.");
     let Some(key) = labels.keys().find(wrong) else { return Ok(()) };
@@ -29,7 +29,7 @@ pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
     Err(Error::new(ErrorCode::InvalidConfig, message).advise("choose another name for the label"))
 }
 
-/// Kennel's own labels of a sandbox that was made on behalf of `owner`.
+/// Returns Kennel's own labels of a sandbox that is created for `owner`.
 pub fn own_labels(spec: &SandboxSpec, owner: Owner) -> BTreeMap<String, String> {
     let belongs = [(SESSION, &spec.session), (STORE, &spec.store), (PROJECT, &spec.project), (PROFILE, &spec.profile)];
     let belongs = belongs.into_iter().filter_map(|(key, value)| Some((key, value.clone()?)));

@@ -125,7 +125,7 @@ impl LogFollower {
             | inotify::WatchFlags::DELETE
             | inotify::WatchFlags::DELETE_SELF;
         inotify::add_watch(&fd, dir, events).map_err(|error| Error::io(what(), error))?;
-        #[allow(deprecated)] // its successor needs `unsafe`; an `OwnedFd` that nobody else holds is what both ask for
+        #[allow(deprecated)] // the replacement needs `unsafe`; both require a descriptor that nobody else closes
         let inotify = AsyncFd::new(fd).map_err(|error| Error::io(what(), error))?;
         Ok(Self { inotify })
     }

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use tokio::net::UnixListener;
 
-    /// Answers everyone the same, once.
+    /// Sends this reply to every connection.
     fn serve(path: &Path, answer: &'static str) {
         let listener = UnixListener::bind(path).unwrap();
         tokio::spawn(async move {

@@ -90,7 +90,7 @@ impl Watcher {
             inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
         let flags = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::ONLYDIR;
         let wd = inotify::add_watch(&inotify, &root, flags).map_err(|error| failed(error.into()))?;
-        #[allow(deprecated)] // its successor needs `unsafe`; an `OwnedFd` that nobody else holds is what both ask for
+        #[allow(deprecated)] // the replacement needs `unsafe`; both require a descriptor that nobody else closes
         let inotify = AsyncFd::new(inotify).map_err(failed)?;
         let (watched, known, again) = (HashMap::from([(wd, None)]), BTreeMap::new(), BTreeMap::new());
         let mut watcher = Self { records, info, inotify, watched, known, again, ready: VecDeque::new() };

@@ -72,7 +72,7 @@ fn hear(line: &[u8], step: &mut Option<String>, tell: &(dyn Fn(String) + Sync)) 
         return Err(error);
     }
     for line in said.stream.or(said.status).unwrap_or_default().lines().filter(|line| !line.is_empty()) {
-        // Docker's word, and Podman's.
+        // Written by Docker, and by Podman.
         if let Some(rest) = line.strip_prefix("Step ").or_else(|| line.strip_prefix("STEP ")) {
             *step = Some(printable(rest));
         }
@@ -384,7 +384,7 @@ mod tests {
         refused(read(Some("Dockerfile")));
         refused(read(Some("out/secret")));
         std::fs::remove_file(root.join("Dockerfile")).unwrap();
-        // A symlink that stays beneath is what it points at.
+        // A symlink that stays within the directory is followed.
         std::fs::write(root.join("sub/real"), "FROM x").unwrap();
         symlink("sub/real", root.join("Dockerfile")).unwrap();
         assert_eq!(read(None).unwrap().file, "sub/real");

@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(of(rootless, OLD, EngineKind::Docker, true), (named("docker, rootless, no limits"), true));
         assert!(!of(rootless, NEW, EngineKind::Podman, false).1);
         assert!(!of(rootless, NEW, EngineKind::Docker, false).1);
-        // In Podman's words.
+        // As Podman reports it.
         let said = r#"{"SecurityOptions": ["name=seccomp,profile=default"], "Rootless": true, "CgroupVersion": "1"}"#;
         let engine_mode = EngineMode::from_info(&serde_json::from_str(said).unwrap(), EngineKind::Podman, true);
         assert_eq!(engine_mode.mode.name(), "podman, rootless, no limits");

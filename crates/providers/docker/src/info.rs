@@ -144,7 +144,7 @@ pub(crate) struct Container {
     pub(crate) engine_id: String,
     /// The process id of its first process on this machine, while it runs.
     pub(crate) pid: Option<i32>,
-    /// Whether it lives as long as whoever made it is connected.
+    /// Whether it lives only as long as its creator is connected.
     pub(crate) tied: bool,
     /// Whether the engine removes it when it ends.
     pub(crate) auto_remove: bool,
@@ -477,7 +477,7 @@ mod tests {
             assert_eq!(of(state(ended)), (Status::Stopped, Some(137)), "{ended}");
         }
         assert_eq!(read(&state("exited"), &hardened()).pid, None);
-        // Words of Podman's.
+        // States that only Podman has.
         for (word, status) in
             [("initialized", Status::Created), ("stopping", Status::Running), ("new", Status::Stopped)]
         {

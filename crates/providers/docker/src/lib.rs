@@ -79,8 +79,8 @@ pub struct Docker {
     engine_mode: tokio::sync::OnceCell<EngineMode>,
     /// Sandboxes seen before. The engine never reuses an id, so an entry can be out of date but not wrong.
     seen: Mutex<HashMap<SandboxId, Seen>>,
-    /// The container that `get` has just inspected, for the `dial` that follows at once. Whatever else is done with a sandbox
-    /// forgets it.
+    /// The container that `get` has just inspected, for the `dial` that follows at once. Any other operation on a sandbox
+    /// clears it.
     recent: Mutex<Option<(Instant, Container)>>,
 }
 

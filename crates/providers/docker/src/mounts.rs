@@ -245,7 +245,7 @@ mod tests {
             ("/workspace/.local/state/kennel", "/empty"),
         ];
         assert_eq!(shape(&mounts), expected);
-        // Another mount lies over one of them.
+        // Another mount covers one of them.
         spec.mounts.push(Asked { host: "/usr".into(), target: "/workspace/.config".into(), read_only: true });
         let mounts = made(&spec, &guard, true).await.unwrap();
         let at: Vec<&str> = shape(&mounts).into_iter().map(|(at, _)| at).collect();
@@ -271,9 +271,9 @@ mod tests {
         assert_eq!(shape(&spec, &guard).await, [whole.clone(), git, hooks]);
         let off = SandboxSpec { protect_git: GitProtection::None, ..spec.clone() };
         assert_eq!(shape(&off, &guard).await, [whole]);
-        // What is only read needs no more.
+        // A read-only mount needs no protection.
         assert_eq!(made(&self::spec(&project, "/x"), &guard, true).await.unwrap().len(), 1);
-        // What is hidden stays so.
+        // Hidden paths stay hidden.
         let hiding = Guard::new([project.join(".git").as_path()]);
         assert!(shape(&spec, &hiding).await.iter().all(|(source, ..)| !source.contains(".git")));
     }

@@ -60,7 +60,7 @@ pub(crate) fn sandbox(container: Option<&str>, labels: &HashMap<String, String>)
 impl Docker {
     /// Returns the sandbox with this name, whatever prefix its container has.
     pub(crate) async fn by_name(&self, name: &str) -> Result<Option<Container>> {
-        if let Some(container) = self.by_usual_name(name).await? {
+        if let Some(container) = self.by_default_prefix(name).await? {
             return Ok(Some(container));
         }
         let Some((engine_id, _)) = self.holder(name).await? else { return Ok(None) };
@@ -72,8 +72,8 @@ impl Docker {
         Ok(found)
     }
 
-    /// The sandbox of that name, if its container's begins as those do that are made here.
-    pub(crate) async fn by_usual_name(&self, name: &str) -> Result<Option<Container>> {
+    /// Returns the sandbox with this name, if its container has the prefix of new containers.
+    pub(crate) async fn by_default_prefix(&self, name: &str) -> Result<Option<Container>> {
         let found = self.inspect(&self.prefix.container(name)).await?.filter(|found| found.info.name == name);
         if let Some(container) = &found {
             let engine_id = container.engine_id.clone();
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(name("/dog-box", Some("dog-")), "box");
         assert_eq!(name("/kennel-box", None), "box");
         assert_eq!(name("/kennel-box", Some("ken")), "nel-box");
-        // Someone else's name for it, or someone else's label.
+        // Another program has changed the name or the label.
         assert_eq!(name("/kennel-box", Some("dog-")), "made");
         assert_eq!(name("/dog-", Some("dog-")), "made");
         assert_eq!(name("/kennel-box", Some("../")), "box");

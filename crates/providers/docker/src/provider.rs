@@ -86,7 +86,7 @@ impl Provider for Docker {
         let container = self.existing(id).await?;
         container.permit(Operation::Start)?;
         let before = mark(&container);
-        // Of one that the engine removes at its end, nobody can be asked later how it ended.
+        // If the engine removes the container when it ends, its exit code cannot be queried later.
         let goes = container.auto_remove && container.main && !container.is_running();
         let exit = goes.then(|| tokio::spawn(next_exit(self.engine.clone(), container.engine_id.clone())));
         let mut begun = pin!(self.begin(&container).fuse());
@@ -204,7 +204,7 @@ impl Provider for Docker {
         let id = SandboxId::new(id_or_name).map_err(|_| none())?;
         // One without a name is called by its id, so nearly always the first question finds it.
         let known = self.seen().contains_key(&id);
-        let mut found = if known { self.by_id(&id).await? } else { self.by_usual_name(id_or_name).await? };
+        let mut found = if known { self.by_id(&id).await? } else { self.by_default_prefix(id_or_name).await? };
         if found.is_none() && !known {
             found = self.by_id(&id).await?;
         }

@@ -161,7 +161,7 @@ enum Change {
 impl Report {
     /// Reads an engine's event. Returns `None` if it is about something else.
     fn read(message: EventMessage, installation: &str) -> Option<Self> {
-        // Docker's word, and Podman's if it differs.
+        // Docker's name of the event, and Podman's if it differs.
         let change = match message.action?.as_str() {
             "create" => Change::Event(EventKind::Created),
             "start" => Change::Event(EventKind::Started),
@@ -408,7 +408,7 @@ mod tests {
         known.compare(there);
         let mut found: Vec<(String, EventKind)> =
             known.told.drain(..).map(|event| (event.sandbox.unwrap().to_string(), event.kind)).collect();
-        // Of one sandbox in order; which comes first is left to chance.
+        // The events of one sandbox are in order. The order of sandboxes is arbitrary.
         found.sort_by(|one, other| one.0.cmp(&other.0));
         let expected = [
             ("ended", Stopped),
@@ -420,7 +420,7 @@ mod tests {
             ("renamed", Renamed),
         ];
         assert_eq!(found, expected.map(|(name, kind)| (name.to_owned(), kind)));
-        // And is not told again when the engine comes to it.
+        // They are not reported again when the engine reports them.
         known.take(report("new", Started));
         known.take(report("ended", Stopped));
         assert_eq!(told(&mut known), []);

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A directory that stands in for cgroupfs. Whoever tests this may write everywhere in it.
+    /// Creates a directory that represents a cgroup. The test may write everywhere in it.
     fn group(mount: &Path, path: &str, controllers: &str, members: &str) {
         let dir = mount.join(path);
         fs::create_dir_all(&dir).unwrap();

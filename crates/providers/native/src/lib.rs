@@ -360,7 +360,7 @@ impl Provider for Native {
         let mode = self.maker.mode(spec.image.is_some());
         let mut network = require(mode, spec)?;
         if network == NetworkMode::Bridge
-            && let Err(error) = self.bridge.look(self.maker.rights).await
+            && let Err(error) = self.bridge.check(self.maker.rights).await
         {
             if spec.network.is_some() || !spec.ports.is_empty() {
                 return Err(error);

@@ -39,7 +39,7 @@ fn ended(entries: &[Vec<u8>]) -> Vec<u8> {
     [entries.concat(), vec![0; 2 * BLOCK]].concat()
 }
 
-/// An archive, and the name, kind and content of what is in it.
+/// Returns an archive, and the name, kind and content of its entries.
 fn sample() -> (Vec<u8>, Vec<Told>) {
     let (long, longer) = ([b'n'; 101], b"/l\xff\n".repeat(200));
     let archive = ended(&[
@@ -68,7 +68,7 @@ fn packed_archives_can_be_read() {
     assert!(found.iter().all(|(entry, _)| entry.mode == 0o751), "no set-user-id");
     let found: Vec<_> = found.into_iter().map(|(entry, content)| (entry.name, entry.kind, content)).collect();
     assert!(found == expected, "{:?}", found.iter().map(|(name, kind, _)| (name.len(), kind)).collect::<Vec<_>>());
-    // Nothing in it is an archive too, and what is behind the end is not looked at.
+    // An empty archive is valid, and bytes after its end are ignored.
     assert!(read(&[0; 2 * BLOCK]).unwrap().is_empty());
     assert_eq!(read(&[archive, vec![1; 100_000]].concat()).unwrap().len(), expected.len());
 }
@@ -94,7 +94,7 @@ fn any_header_is_read_or_refused() {
         for value in [0, b' ', b'7', b'L', b'S', b'x', 0x80, 0xff] {
             let mut other = archive.clone();
             other[at] = value;
-            // It is a header again, as far as its sum goes.
+            // Correct the checksum of the header.
             let start = at - at % BLOCK;
             let block: &mut [u8; BLOCK] = (&mut other[start..start + BLOCK]).try_into().unwrap();
             let sum = format!("{:06o}\0 ", sum_of(block));

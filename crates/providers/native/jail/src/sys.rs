@@ -51,8 +51,8 @@ fn effective_user(id: u32) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_setresuid, SAME, libc::c_long::from(id), SAME) }).map(drop)
 }
 
-/// A process that is in new namespaces and does nothing but end. Its entries in `/proc` are those of its namespaces until it
-/// is reaped, which dropping this does.
+/// A process in new namespaces that ends at once. Until it is reaped, its entries in `/proc` refer to these namespaces.
+/// Dropping this value reaps it.
 pub(crate) struct NamespaceHolder {
     pub(crate) pid: i32,
     /// In use until the process is reaped.
@@ -273,7 +273,7 @@ mod tests {
     const ALLOW: u32 = 0x7fff_0000;
     const UNKNOWN: u32 = 0x0005_0000 | libc::ENOSYS as u32;
 
-    /// What the filter says to a system call: the kernel's machine, as far as the filter uses it.
+    /// Returns the filter's result for a system call. It emulates the instructions that the filter uses.
     fn answer(architecture: u32, number: u32, arguments: [u32; 6]) -> u32 {
         let filter: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/filter.bpf"));
         let mut value = 0;

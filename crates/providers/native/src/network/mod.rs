@@ -67,22 +67,22 @@ impl Bridge {
     }
 }
 
-/// What was found out when a sandbox was made, for the start that follows at once. Somebody may change the firewall later,
-/// so what is older is looked up again.
+/// The result of the check when a sandbox was created, for the start that follows at once. An older result is not used,
+/// because the firewall may have changed.
 #[derive(Default)]
 pub(crate) struct BridgeProbe(Mutex<Option<(Instant, Ipv4Addr)>>);
 
 impl BridgeProbe {
     const FRESH: Duration = Duration::from_millis(200);
 
-    /// Sees to it that sandboxes can have `bridge`.
-    pub(crate) async fn look(&self, rights: Rights) -> Result<()> {
+    /// Makes sure that sandboxes can use `bridge`.
+    pub(crate) async fn check(&self, rights: Rights) -> Result<()> {
         let range = ready(rights).await?;
         *self.slot() = Some((Instant::now(), range));
         Ok(())
     }
 
-    /// The range of addresses, from the last look if that was just now.
+    /// Returns the range of addresses. Uses the last result if it is recent.
     pub(crate) async fn take(&self, rights: Rights) -> Result<Ipv4Addr> {
         let last = self.slot().take().filter(|(when, _)| when.elapsed() < Self::FRESH);
         match last {
@@ -96,7 +96,8 @@ impl BridgeProbe {
     }
 }
 
-/// Sees to it that sandboxes can have it; answers the range of their addresses. If they cannot, why, and what to do.
+/// Makes sure that sandboxes can use `bridge`, and returns the range of their addresses. The error says why they cannot,
+/// and what to do.
 async fn ready(rights: Rights) -> Result<Ipv4Addr> {
     if rights == Rights::User {
         return pasta().map(|_| Ipv4Addr::UNSPECIFIED);

@@ -143,7 +143,7 @@ mod tests {
             "quay.io/made",
             "reg.example:5000/tools",
         ];
-        assert_eq!(found(text), expected, "what follows a line that goes on is of that line");
+        assert_eq!(found(text), expected, "a continued line belongs to the line before");
         assert_eq!(found("ARG EMPTY=x\nFROM ${EMPTY:-quay.io/a}\n"), ["quay.io/a"]);
     }
 
@@ -157,7 +157,7 @@ mod tests {
     fn continued_lines_are_joined() {
         assert_eq!(found("FROM a\nRUN x=`date`\nFROM b\n"), ["a", "b"]);
         assert_eq!(found("# escape=`\nFROM a\nRUN x `\nFROM b\n"), ["a"]);
-        assert_eq!(found("FROM a\nRUN echo \\\\\nFROM b\n"), ["a", "b"], "of two, one stands for itself");
+        assert_eq!(found("FROM a\nRUN echo \\\\\nFROM b\n"), ["a", "b"], "two escape characters are one literal character");
     }
 
     #[test]

@@ -541,7 +541,7 @@ mod tests {
         };
         assert!(with(serde_json::json!(["CAP_KILL", "CAP_SETUID"])));
         assert!(!with(serde_json::json!(["CAP_KILL", "CAP_SYS_ADMIN"])));
-        assert!(!with(serde_json::Value::Null), "what was not said is not so");
+        assert!(!with(serde_json::Value::Null), "a missing field means no");
     }
 
     #[test]
@@ -558,7 +558,7 @@ mod tests {
         assert!(with(serde_json::json!({"UidMap": ["0:1000000000:1024"], "GidMap": ["0:1000000000:1024"]})));
         assert!(with(serde_json::json!({"UidMap": ["0:1:999", "999:0:1", "1000:1000:64537"]})));
         assert!(!with(serde_json::json!({"UidMap": ["0:0:4294967295"]})));
-        assert!(!with(serde_json::Value::Null), "what was not said is not so");
+        assert!(!with(serde_json::Value::Null), "a missing field means no");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tar::EntryType;
 use tokio::io::AsyncReadExt;
 
 type Found = Vec<(Entry, Vec<u8>)>;
-type Told = (Vec<u8>, EntryKind, Vec<u8>);
+type EntryContent = (Vec<u8>, EntryKind, Vec<u8>);
 
 fn read(bytes: &[u8]) -> Result<Found> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -40,7 +40,7 @@ fn ended(entries: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Returns an archive, and the name, kind and content of its entries.
-fn sample() -> (Vec<u8>, Vec<Told>) {
+fn sample() -> (Vec<u8>, Vec<EntryContent>) {
     let (long, longer) = ([b'n'; 101], b"/l\xff\n".repeat(200));
     let archive = ended(&[
         entry(b"d/", EntryType::Directory, b"", b""),

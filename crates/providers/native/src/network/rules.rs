@@ -117,7 +117,7 @@ mod tests {
         let line = |dev: &str, to: &str, mask: &str| {
             table(&format!("{dev}\t{to}\t00000000\t0001\t0\t0\t0\t{mask}\t0\t0\t0\n"))
         };
-        assert!(!is_taken(range, &line("eth0", "00000000", "00000000")), "the way to everywhere is no clash");
+        assert!(!is_taken(range, &line("eth0", "00000000", "00000000")), "a default route is no conflict");
         assert!(!is_taken(range, &line("docker0", "000011AC", "0000FFFF")));
         assert!(is_taken(range, &line("tun0", "0000CF0A", "0000FFFF")));
         assert!(is_taken(range, &line("tun0", "0000000A", "000000FF")), "10.0.0.0/8");

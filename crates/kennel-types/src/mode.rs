@@ -123,7 +123,7 @@ const NATIVE: Mode = Mode {
         cgroups: true,
     },
     backing: Backing::HostOverlay,
-    ids: "user namespace on a range of its own; root file system and mounts through idmapped mounts; what the kernel counts per user is charged to that range",
+    ids: "user namespace with its own id range; the root filesystem and mounts are idmapped; per-user resources are charged to that range",
     workspace_files: "the owner of the mount",
     mount_owners: MountOwners::Mount,
     layers: &[
@@ -158,7 +158,7 @@ const NATIVE: Mode = Mode {
 const NATIVE_USER: Mode = Mode {
     key: ModeKey { runs_as: RunsAs::User, ..NATIVE.key },
     backing: Backing::HostParts,
-    ids: "root inside is the user, others are of the range given to it (subuid); what the kernel counts per user is charged to the user",
+    ids: "root inside is the user, other ids are from the user's subordinate range (subuid); per-user resources are charged to the user",
     workspace_files: BY_RANGE,
     mount_owners: MountOwners::Range,
     disk: Support::Refused,
@@ -166,12 +166,12 @@ const NATIVE_USER: Mode = Mode {
 };
 
 /// The owner of workspace files if root inside is the user and other users inside have subordinate ids.
-const BY_RANGE: &str = "the user; those that others inside made, to the user's subordinate ids";
+const BY_RANGE: &str = "the user; files of other users inside, to the user's subordinate ids";
 
 /// Native, created by an ordinary user without a subordinate id range.
 const NATIVE_ONE_ID: Mode = Mode {
     key: ModeKey { id_scheme: IdScheme::One, ..NATIVE_USER.key },
-    ids: "root inside is the user, and there is nobody else; what the kernel counts per user is charged to the user",
+    ids: "root inside is the user, and there are no other ids; per-user resources are charged to the user",
     workspace_files: "the user",
     mount_owners: MountOwners::Caller,
     users: Support::Refused,
@@ -202,8 +202,8 @@ const NATIVE_ONE_ID_IMAGE: Mode = with_image(NATIVE_ONE_ID);
 const DOCKER: Mode = Mode {
     key: ModeKey { provider: ProviderKind::Docker, root: RootSource::Image, ..NATIVE.key },
     backing: Backing::Image,
-    ids: "no map: commands run as the invoking user, root on request",
-    workspace_files: "whoever made or was given them inside, by the same ids",
+    ids: "no id map: commands run as the invoking user, or as root on request",
+    workspace_files: "the user id that created or received them inside; ids are the same outside",
     mount_owners: MountOwners::Same,
     layers: &[
         MountNamespace,
@@ -225,8 +225,8 @@ const DOCKER: Mode = Mode {
 /// A container on a remote engine that runs as root.
 const DOCKER_REMOTE: Mode = Mode {
     key: ModeKey { machine: Machine::Remote, ..DOCKER.key },
-    ids: "the image's, root on request",
-    workspace_files: "nobody: this machine's files are not there",
+    ids: "the image's user, or root on request",
+    workspace_files: "nobody: files of this machine cannot be mounted",
     mount_owners: MountOwners::Nobody,
     // There is no network filter, because the networks of that machine are not known here.
     layers: &[
@@ -255,7 +255,7 @@ const DOCKER_FOREIGN: Mode = Mode {
 /// A container on a rootless engine.
 const DOCKER_ROOTLESS: Mode = Mode {
     key: ModeKey { runs_as: RunsAs::User, ..DOCKER.key },
-    ids: "root inside is the user, others are of the range given to it (subuid)",
+    ids: "root inside is the user, other ids are from the user's subordinate range (subuid)",
     workspace_files: BY_RANGE,
     mount_owners: MountOwners::Range,
     layers: &[
@@ -295,7 +295,7 @@ const OWN_IDS: &[IsolationLayer] = &[
 /// Rootless Podman with `keep-id`: the user has the same id inside and outside.
 const KEEP_ID: Mode = Mode {
     key: ModeKey { id_scheme: IdScheme::KeepId, ..ROOTLESS.key },
-    ids: "the user is the same inside, root and others are of the range given to it (subuid)",
+    ids: "the user has the same id inside, root and other ids are from the user's subordinate range (subuid)",
     layers: OWN_IDS,
     ..ROOTLESS
 };
@@ -303,7 +303,7 @@ const KEEP_ID: Mode = Mode {
 /// A container on a Docker with `userns-remap`: all its ids are in the engine's range.
 const REMAPPED: Mode = Mode {
     key: ModeKey { id_scheme: IdScheme::Remap, ..DOCKER.key },
-    ids: "all of the range given to the engine",
+    ids: "all ids are from the range of the engine",
     layers: OWN_IDS,
     networks: DOCKER_ROOTLESS.networks,
     // Users of the host are not mapped into the container.
@@ -320,7 +320,7 @@ const PODMAN: Mode = on_podman(DOCKER);
 const LOCAL: Mode = Mode {
     key: ModeKey { provider: ProviderKind::Local, runs_as: RunsAs::Anyone, cgroups: false, ..NATIVE.key },
     backing: Backing::Host,
-    ids: "the user itself",
+    ids: "the calling user",
     workspace_files: "the user",
     mount_owners: MountOwners::Same,
     layers: &[],
@@ -347,7 +347,7 @@ pub const MODES: &[Mode] = &[
     without_limits(NATIVE_USER),
     without_limits(NATIVE_ONE_ID),
     Mode {
-        ids: "user namespace on a range of its own; layers and mounts through idmapped mounts; what the kernel counts per user is charged to that range",
+        ids: "user namespace with its own id range; layers and mounts are idmapped; per-user resources are charged to that range",
         ..with_image(NATIVE)
     },
     NATIVE_USER_IMAGE,
@@ -363,7 +363,7 @@ pub const MODES: &[Mode] = &[
     PODMAN,
     Mode {
         key: ModeKey { id_scheme: IdScheme::Auto, ..PODMAN.key },
-        ids: "a range for each sandbox, which the engine chooses",
+        ids: "a range for each sandbox, chosen by the engine",
         // The next sandbox gets other ids, so it could not use the volume.
         volumes: Support::Refused,
         ..REMAPPED

@@ -71,14 +71,14 @@ impl IsolationLayer {
     /// A one-line description for people.
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::MountNamespace => "Its own view of the file system.",
+            Self::MountNamespace => "Its own view of the filesystem.",
             Self::PidNamespace => "It sees and signals its own processes only.",
             Self::IpcNamespace => "Its own shared memory and message queues.",
             Self::UtsNamespace => "Its own host name.",
             Self::NetNamespace => "Its own network stack (not with network host).",
             Self::NetworkFilter => "It reaches neither the host nor other sandboxes (not with network host).",
             Self::UserNamespace => "Its root is an ordinary user outside.",
-            Self::CgroupNamespace => "Its own view of control groups.",
+            Self::CgroupNamespace => "Its own view of cgroups.",
             Self::ReducedCapabilities => "Root inside has few capabilities.",
             Self::NoNewPrivileges => "No program gains rights by being run.",
             Self::Seccomp => "Only a list of system calls is allowed.",

@@ -217,8 +217,9 @@ fn describe(Here { mode, here }: &Here) -> String {
     line("ids", mode.ids);
     line("workspace files", &format!("belong to {}", mode.workspace_files));
     let networks: Vec<String> = mode.networks.iter().map(ToString::to_string).collect();
-    line("network", &format!("{} (the first is the default)", networks.join(", ")));
-    let support = |given| if given == Support::Given { "given" } else { "refused" };
+    let default = if networks.len() > 1 { " (the first is the default)" } else { "" };
+    line("network", &format!("{}{default}", networks.join(", ")));
+    let support = |support| if support == Support::Given { "supported" } else { "refused" };
     line("ports", support(mode.ports));
     line("limits", support(mode.limits));
     line("disk limit", support(mode.disk));

@@ -206,7 +206,7 @@ fn describe(Here { mode, here }: &Here) -> String {
     let mut line = |name: &str, value: &str| text.extend([format!("  {name:<16} "), value.to_owned(), "\n".to_owned()]);
     let root = match mode.backing {
         Backing::HostOverlay => "the host's, with a private writable layer",
-        Backing::HostParts => "the host's own, with private layers; what belongs to its root stays as it is",
+        Backing::HostParts => "the host's, with a private writable layer for each top-level directory",
         Backing::Image => "an image",
         Backing::Host => "the host itself",
         Backing::Memory => "memory",

@@ -123,7 +123,7 @@ fn the_doctor_tries_what_it_reports() {
         assert!(!check["detail"].as_str().unwrap().is_empty(), "{check}");
         check["state"].as_str().unwrap()
     };
-    for needed in ["kernel", "user namespaces", "overlay", "control groups"] {
+    for needed in ["kernel", "user namespaces", "overlay", "cgroups"] {
         assert_eq!(state(needed), "ok", "{needed}: these tests need it");
     }
     assert_eq!(state("subordinate ids"), "not_needed");

@@ -107,7 +107,7 @@ fn refusal(settings: &Path) -> Problem {
 
 /// Checks the cgroup version, and whether this user can create cgroups with limits.
 fn control_groups(mount: &Path, host: &Host) -> Check {
-    const NAME: &str = "control groups";
+    const NAME: &str = "cgroups";
     const WANTED: [&str; 3] = ["cpu", "memory", "pids"];
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let unified = mount.join("cgroup.controllers");

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 /// Checks that may succeed or fail on a good machine.
 const EITHER_WAY: [&str; 3] = ["landlock", "pasta", "newuidmap"];
 /// Checks whose text depends on the machine.
-const OWN_WORDS: [&str; 2] = ["kernel", "control groups"];
+const OWN_WORDS: [&str; 2] = ["kernel", "cgroups"];
 
 /// Without `--provider`, and without an engine.
 fn doctor(kennel: &Kennel, words: &[&str], coloured: bool) -> Finished {

@@ -8,7 +8,7 @@
 //!
 //! A task never skips a part silently: it reports what it cannot do on this machine, and in CI that is a failure.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "chores tell people how they go")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "tasks report their progress")]
 
 #[cfg(feature = "bench")]
 mod bench;
@@ -30,7 +30,7 @@ use std::process::ExitCode;
 /// Tasks for the development of Kennel.
 #[derive(Parser)]
 #[command(name = "cargo xtask", disable_help_subcommand = true)]
-enum Chore {
+enum Task {
     /// Set up what is needed, check formatting and lints, and run the tests
     Test(test::Test),
     /// Run what `test` leaves out: rare engines, documentation, another kernel, fuzzing
@@ -65,14 +65,14 @@ struct Bench {
 }
 
 fn main() -> ExitCode {
-    let done = match Chore::parse() {
-        Chore::Test(chore) => chore.run(),
-        Chore::Extended(report) => extended::run(&report),
-        Chore::Bench(options) => bench_launch::bench(&options),
+    let done = match Task::parse() {
+        Task::Test(task) => task.run(),
+        Task::Extended(report) => extended::run(&report),
+        Task::Bench(options) => bench_launch::bench(&options),
         #[cfg(feature = "bench")]
-        Chore::Measure(options) => bench::run(&options),
-        Chore::Fuzz(chore) => chore.run(),
-        Chore::Guest => guest::run(),
+        Task::Measure(options) => bench::run(&options),
+        Task::Fuzz(task) => task.run(),
+        Task::Guest => guest::run(),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn the_command_line_definition_is_valid() {
-        Chore::command().debug_assert();
+        Task::command().debug_assert();
     }
 
     /// Returns the lines of a table in a `Cargo.toml`, without comments.
@@ -130,9 +130,9 @@ mod tests {
         }
     }
 
-    /// Clippy compiles the example. This test checks that README.md contains exactly its code.
+    /// Checks that README.md contains exactly the code of the example, which Clippy compiles.
     #[test]
-    fn the_readme_shows_the_example_as_it_is() {
+    fn the_readme_contains_the_example() {
         let (_, code) = include_str!("../../crates/kennel-engine/examples/library.rs")
             .split_once("\n\n")
             .expect("a line of words, then code");

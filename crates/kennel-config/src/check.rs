@@ -16,7 +16,7 @@ pub(crate) struct Context<'a> {
     pub(crate) expand: bool,
     /// Whether a text may stand for a number or a boolean. Variables and flags contain only text.
     pub(crate) loose: bool,
-    /// Sections that are passed over, and [`PROFILES`](crate::PROFILES) for the profiles alone.
+    /// Sections that are skipped, and [`PROFILES`](crate::PROFILES) for the profiles alone.
     pub(crate) unused: &'a [&'a str],
 }
 

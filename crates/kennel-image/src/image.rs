@@ -66,12 +66,12 @@ impl Described {
     /// Parses a configuration. It must be for this architecture.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
         let read: ImageConfiguration = serde_json::from_slice(bytes)
-            .map_err(|error| unsound(format!("parse the image's configuration: {}", told(&error))))?;
+            .map_err(|error| unsound(format!("parse the image's configuration: {}", for_message(&error))))?;
         if *read.os() != Os::Linux || *read.architecture() != Arch::default() {
             let message = format!(
                 "the image is for {}/{}, but this machine is linux/{}",
-                told(read.os()),
-                told(read.architecture()),
+                for_message(read.os()),
+                for_message(read.architecture()),
                 Arch::default()
             );
             return Err(Error::new(ErrorCode::Unsupported, message));
@@ -94,7 +94,7 @@ impl Described {
 }
 
 /// Prepares a value from an image for a message.
-fn told(text: &impl ToString) -> String {
+fn for_message(text: &impl ToString) -> String {
     shown(text.to_string().as_bytes())
 }
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a store, told apart.
+//! The kinds of problems that a store can have, and their errors.
 
 use kennel_core::Error;
 use kennel_types::{ErrorCode, LimitReason, NextStep};
@@ -36,7 +36,7 @@ pub enum StoreProblem {
 }
 
 impl StoreProblem {
-    /// Returns what is wrong with the store, if an error is about that.
+    /// Returns the problem of the store, if it caused the error.
     pub fn from_error(error: &Error) -> Option<&Self> {
         std::error::Error::source(error)?.downcast_ref()
     }
@@ -45,7 +45,7 @@ impl StoreProblem {
 /// The error for a store of a newer release.
 pub(crate) fn newer(path: &Path, found: u32, known: u32) -> Error {
     let message = format!(
-        "open {}: a newer release of Kennel made it (version {found}, expected at most {known})",
+        "open {}: a newer release of Kennel created it (version {found}, expected at most {known})",
         path.display()
     );
     Error::new(ErrorCode::Unsupported, message)
@@ -67,7 +67,7 @@ pub(crate) fn damaged(path: &Path, found: &str) -> Error {
         .caused_by(StoreProblem::Damaged)
 }
 
-/// Whether an error says that the file is damaged, or no database.
+/// Whether an error says that the file is damaged or is not a database.
 pub(crate) fn is_corruption(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(Sqlite::DatabaseCorrupt | Sqlite::NotADatabase))
 }

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// Makes a test of each case for each provider that can pause.
+/// Creates a test of each case for each provider that can pause.
 macro_rules! where_pausing_works {
     ($($case:ident),* $(,)?) => {
         mod native {
@@ -22,7 +22,7 @@ macro_rules! where_pausing_works {
 where_pausing_works! {
     idle_sandbox_is_paused_then_stopped_and_used_again,
     commands_race_the_pause_and_the_stop,
-    killed_resident_leaves_nobody_asleep,
+    killed_resident_leaves_no_sandbox_paused,
     notes_of_a_killed_resident_do_no_harm,
     users_own_pause_is_never_undone,
 }
@@ -125,7 +125,7 @@ fn race(kennel: &Kennel, id: &str, rounds: u64) -> HashSet<String> {
     seen
 }
 
-fn killed_resident_leaves_nobody_asleep(kennel: &Kennel) {
+fn killed_resident_leaves_no_sandbox_paused(kennel: &Kennel) {
     let id = sandbox(kennel, "100ms", "1h");
     let resident = Resident::start(kennel);
     until(kennel, &id, "paused");
@@ -147,14 +147,14 @@ fn killed_resident_leaves_nobody_asleep(kennel: &Kennel) {
     let resident = Resident::start(kennel);
     until(kennel, &id, "paused");
     kennel.kennel(&["gc"]).ok();
-    assert_eq!(status(kennel, &id), "paused", "it is the resident's, which still runs");
+    assert_eq!(status(kennel, &id), "paused", "the resident process that paused it still runs");
     drop(resident);
     kennel.kennel(&["rm", "--force", &id]).ok();
     let noted = kennel.home.state().join("idle");
     assert_eq!(std::fs::read_dir(&noted).expect("something was noted").count(), 0, "nothing is left of it");
 }
 
-/// The resident process may be killed between any two effects. What it has noted may then be true no longer.
+/// The resident process may be killed between any two effects. Its notes may then be out of date.
 fn notes_of_a_killed_resident_do_no_harm(kennel: &Kennel) {
     let id = sandbox(kennel, "100ms", "1s");
     let note = kennel.home.state().join("idle").join(format!("{id}.paused"));

@@ -1,4 +1,4 @@
-//! Archives of all kinds, whole and not.
+//! Tests of reading tar archives: valid, truncated and malformed ones.
 
 use super::*;
 use crate::copy::pack::head;

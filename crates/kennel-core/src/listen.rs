@@ -90,7 +90,8 @@ impl Keeper {
     /// Receives the datagrams that arrive at a UDP port on loopback inside. The caller checks that this is not the host
     /// itself; [`Sandbox::listen_datagrams`](crate::Sandbox::listen_datagrams) does.
     pub async fn listen_datagrams(&self, port: u16) -> Result<Datagrams> {
-        let (stream, port, window) = self.listen(ListenAddress::Udp { port }, None, &format!("UDP port {port}")).await?;
+        let (stream, port, window) =
+            self.listen(ListenAddress::Udp { port }, None, &format!("UDP port {port}")).await?;
         let replies = Replies { stream: Arc::new(stream.sender()), window, sent: Arc::default() };
         Ok(Datagrams { items: Items::new(stream), port, replies })
     }

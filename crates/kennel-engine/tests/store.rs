@@ -197,7 +197,11 @@ async fn a_locked_store_is_a_timeout_that_loses_nothing() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let before = bench.mock.list().await.unwrap();
     let error = sessions.open(request()).await.unwrap_err();
-    assert_eq!((error.code(), StoreProblem::from_error(&error)), (ErrorCode::Timeout, Some(&StoreProblem::Locked)), "{error}");
+    assert_eq!(
+        (error.code(), StoreProblem::from_error(&error)),
+        (ErrorCode::Timeout, Some(&StoreProblem::Locked)),
+        "{error}"
+    );
     assert!(error.retryable());
     let error = sessions.stop(id.as_str(), Duration::ZERO).await.unwrap_err();
     assert_eq!(StoreProblem::from_error(&error), Some(&StoreProblem::Locked), "{error}");

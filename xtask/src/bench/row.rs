@@ -166,7 +166,8 @@ pub(super) fn print_json(rows: &[Row]) -> Result<()> {
 
 /// Prints the rows as a Markdown table.
 pub(super) fn print_table(rows: &[Row]) {
-    let heading = ["what", "ours: p50 (mean, p95)", "compared with", "theirs: p50 (mean, p95)", "ratio", "promise", "kept"];
+    let heading =
+        ["what", "ours: p50 (mean, p95)", "compared with", "theirs: p50 (mean, p95)", "ratio", "promise", "kept"];
     let mut lines = vec![heading.map(str::to_owned)];
     lines.extend(rows.iter().map(Row::cells));
     let mut widths = [0; 7];

@@ -84,9 +84,9 @@ async fn copy_entries(
     tally: &mut Tally,
 ) -> Result<()> {
     inside.files.mkdir(to, true).await?;
-    let entries = from
-        .entries()
-        .map_err(|error| Error::io(format!("read the directory that is copied to {}", String::from_utf8_lossy(to)), error))?;
+    let entries = from.entries().map_err(|error| {
+        Error::io(format!("read the directory that is copied to {}", String::from_utf8_lossy(to)), error)
+    })?;
     let from = Arc::new(from);
     for (name, kind, _) in entries {
         let target = join(to, &name);

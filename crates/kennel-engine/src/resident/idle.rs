@@ -47,7 +47,8 @@ impl Watches {
         self.watched.retain(|_, watched| !watched.task.is_finished());
         self.watched.entry(id.clone()).or_insert_with(|| {
             let noticed = Arc::<Notify>::default();
-            let watch = IdleWatch { idle: idle.clone(), provider: provider.clone(), id, times, noticed: noticed.clone() };
+            let watch =
+                IdleWatch { idle: idle.clone(), provider: provider.clone(), id, times, noticed: noticed.clone() };
             Watched { task: tokio::spawn(watch.run()), noticed }
         });
     }

@@ -64,9 +64,11 @@ fn connect(path: &Path, busy: Duration, migrations: &[&str]) -> Result<(Connecti
         }
         let _ = std::fs::remove_file(mark(path));
     }
-    migrate::migrate(&mut writer, path, migrations).map_err(|error| match problem::StoreProblem::from_error(&error) {
-        Some(problem::StoreProblem::Damaged) => Refusal::Damaged(error.to_string()),
-        _ => Refusal::Other(error),
+    migrate::migrate(&mut writer, path, migrations).map_err(|error| {
+        match problem::StoreProblem::from_error(&error) {
+            Some(problem::StoreProblem::Damaged) => Refusal::Damaged(error.to_string()),
+            _ => Refusal::Other(error),
+        }
     })?;
     let id = writer.query_row("SELECT value FROM meta WHERE key = 'id'", [], |row| row.get(0)).map_err(refuse)?;
     let reader = connection(path, busy).map_err(refuse)?;

@@ -98,7 +98,11 @@ fn a_saved_image_is_loaded_completely() {
     let capability = rustix::process::geteuid().is_root().then(|| CAPABILITY.to_vec());
     assert_eq!(xattr(&upper.join("noted"), "security.capability"), capability);
     let images = shelf.dir.path().join("images");
-    assert_eq!(std::fs::metadata(images).unwrap().mode() & 0o7777, 0o700, "set-user-id programs are accessible only to the owner");
+    assert_eq!(
+        std::fs::metadata(images).unwrap().mode() & 0o7777,
+        0o700,
+        "set-user-id programs are accessible only to the owner"
+    );
 }
 
 #[test]

@@ -119,7 +119,10 @@ pub async fn too_many_connections_are_refused(stage: &Stage) {
     // A few at a time, because an engine may have to start a program for each.
     let held: Vec<_> = futures_util::stream::iter(connections).buffer_unordered(8).collect().await;
     let let_in = held.iter().filter(|connection| connection.is_ok()).count();
-    assert!((caps::CONNECTIONS / 2..caps::CONNECTIONS).contains(&let_in), "{let_in} connections in addition to the first");
+    assert!(
+        (caps::CONNECTIONS / 2..caps::CONNECTIONS).contains(&let_in),
+        "{let_in} connections in addition to the first"
+    );
     assert_eq!(ok(&sandbox, "echo still").await, "still");
     drop(held);
     let again = within(SOON, async || match stage.provider().dial(sandbox.id()).await {

@@ -5,7 +5,7 @@ use crate::completion;
 use crate::interact::{Ending, KEEPER_GRACE, interact};
 use crate::lifecycle::{Deadline, create, say_ports};
 use crate::next_step::Hint;
-use crate::options::{TimeLimit, ProgramOptions, SandboxOptions};
+use crate::options::{ProgramOptions, SandboxOptions, TimeLimit};
 use crate::progress::{pull, while_waiting};
 use crate::report;
 use crate::result::{CommandReport, Phase};

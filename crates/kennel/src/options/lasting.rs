@@ -1,6 +1,6 @@
 //! The options of a sandbox that stays.
 
-use super::{TimeLimit, SandboxOptions};
+use super::{SandboxOptions, TimeLimit};
 use kennel_core::{Error, Result};
 use kennel_types::{ErrorCode, Field, NextStep, SandboxSpec};
 

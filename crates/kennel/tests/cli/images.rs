@@ -59,7 +59,11 @@ fn a_saved_image_comes_through_a_pipe() {
     assert_eq!(kennel.kennel_with(&["image", "load", "-"], &bytes).ok(), full);
     assert_eq!(kennel.kennel(&["image", "load", "--name", "mine", "saved.tar"]).ok(), "docker.io/library/mine:latest");
     let removed = kennel.kennel(&["image", "rm", "--json", "mine"]).json();
-    assert_eq!((removed["layers"].as_u64(), removed["freed"].as_u64()), (Some(0), Some(0)), "the other image still has them");
+    assert_eq!(
+        (removed["layers"].as_u64(), removed["freed"].as_u64()),
+        (Some(0), Some(0)),
+        "the other image still has them"
+    );
     let pruned = kennel.kennel(&["image", "prune"]).ok();
     assert_eq!(pruned, "freed 0 B");
     let pruned = kennel.kennel(&["image", "prune", "--all"]).ok();

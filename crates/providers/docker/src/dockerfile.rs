@@ -157,7 +157,11 @@ mod tests {
     fn continued_lines_are_joined() {
         assert_eq!(found("FROM a\nRUN x=`date`\nFROM b\n"), ["a", "b"]);
         assert_eq!(found("# escape=`\nFROM a\nRUN x `\nFROM b\n"), ["a"]);
-        assert_eq!(found("FROM a\nRUN echo \\\\\nFROM b\n"), ["a", "b"], "two escape characters are one literal character");
+        assert_eq!(
+            found("FROM a\nRUN echo \\\\\nFROM b\n"),
+            ["a", "b"],
+            "two escape characters are one literal character"
+        );
     }
 
     #[test]

@@ -272,6 +272,10 @@ mod tests {
         };
         assert_eq!(on(std::env::consts::ARCH, false), "docker, root, remote");
         assert_eq!(on("s390x", false), "docker, root, remote, no keeper");
-        assert_eq!(on("s390x", true), "docker, root", "an engine on this machine runs our programs, whatever it reports");
+        assert_eq!(
+            on("s390x", true),
+            "docker, root",
+            "an engine on this machine runs our programs, whatever it reports"
+        );
     }
 }

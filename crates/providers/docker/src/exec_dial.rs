@@ -81,7 +81,9 @@ impl Docker {
         }
         let message = format!("{}: {}", what(), printable(why.trim()));
         Err(match how {
-            Some(REFUSED) => AttemptError::Final(NotConnected::Failed(Error::new(ErrorCode::PermissionDenied, message))),
+            Some(REFUSED) => {
+                AttemptError::Final(NotConnected::Failed(Error::new(ErrorCode::PermissionDenied, message)))
+            }
             _ => AttemptError::Retry(Error::new(ErrorCode::NotAvailable, message)),
         })
     }

@@ -382,7 +382,8 @@ fn has_another_root(own: &Own) -> bool {
 
 fn has_few_capabilities(host: &HostConfig, own: Option<&Own>) -> bool {
     // The keeper drops the capability for its rules.
-    let few = || capabilities(host, own).iter().all(|name| CAPABILITIES.contains(&&**name) || name == FIREWALL_CAPABILITY);
+    let few =
+        || capabilities(host, own).iter().all(|name| CAPABILITIES.contains(&&**name) || name == FIREWALL_CAPABILITY);
     let dropped = || host.cap_drop.iter().flatten().any(|name| bare(name) == "ALL");
     own.map_or_else(dropped, |own| own.bounding_caps.is_some()) && few()
 }

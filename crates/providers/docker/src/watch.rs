@@ -39,7 +39,8 @@ struct EngineWatch {
 /// Returns the events from now on. If the engine is not available, this fails now, not with the first event.
 pub(crate) async fn watch(engine: Arc<Engine>, installation: &str, run_dirs: Arc<RunDirs>) -> Result<EventStream> {
     let known = Known { provider: engine.kind().word(), ..Known::default() };
-    let mut watch = EngineWatch { engine, installation: installation.to_owned(), run_dirs, known, heard: now(), live: None };
+    let mut watch =
+        EngineWatch { engine, installation: installation.to_owned(), run_dirs, known, heard: now(), live: None };
     watch.live = Some(watch.listen(watch.heard).await?);
     watch.known.seen = watch.list().await?;
     // The engine has replied, so its kind is known now.

@@ -294,7 +294,11 @@ async fn a_container_is_found_whatever_its_name_begins_with() {
         }
         assert_eq!(provider.list().await.unwrap().len(), 1);
         let dog = format!("dog-{}", fixture.name("box"));
-        assert_eq!(provider.get(&dog).await.unwrap_err().code(), ErrorCode::NotFound, "this is not the name of a sandbox");
+        assert_eq!(
+            provider.get(&dog).await.unwrap_err().code(),
+            ErrorCode::NotFound,
+            "this is not the name of a sandbox"
+        );
     }
     // Another program renames the container, and keeps its prefix.
     cats.rename(sandbox.id(), &fixture.name("crate")).await.unwrap();

@@ -35,6 +35,10 @@ mod tests {
         let support = native.probe_kernel().unwrap();
         assert_eq!(support.user_namespace, Ok(()));
         assert!(support.landlock.as_ref().map_or_else(|why| !why.is_empty(), |version| *version > 0), "{support:?}");
-        assert_eq!(std::fs::read_link("/proc/self/ns/user").unwrap(), before, "this process has not changed its namespace");
+        assert_eq!(
+            std::fs::read_link("/proc/self/ns/user").unwrap(),
+            before,
+            "this process has not changed its namespace"
+        );
     }
 }

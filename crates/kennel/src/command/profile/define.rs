@@ -3,7 +3,7 @@
 use super::profiles;
 use crate::completion;
 use crate::next_step::Hint;
-use crate::options::{TimeLimit, SandboxOptions};
+use crate::options::{SandboxOptions, TimeLimit};
 use crate::output::print;
 use crate::{environment, report, terminal};
 use kennel_config::{SandboxOverrides, Time};

@@ -6,7 +6,7 @@ use crate::command::exec::InSandbox;
 use crate::completion;
 use crate::interact::Ending;
 use crate::lifecycle::Deadline;
-use crate::options::{ExecOptions, TimeLimit, ProgramOptions};
+use crate::options::{ExecOptions, ProgramOptions, TimeLimit};
 use crate::result::{CommandReport, Phase};
 use kennel_core::{Result, Sandbox};
 use kennel_engine::Engine;

@@ -6,7 +6,7 @@ use crate::command::exec::InSandbox;
 use crate::interact::Ending;
 use crate::lifecycle::Deadline;
 use crate::next_step::Hint;
-use crate::options::{ExecOptions, TimeLimit, ProgramOptions};
+use crate::options::{ExecOptions, ProgramOptions, TimeLimit};
 use crate::output::{print, print_json};
 use crate::progress::while_waiting;
 use crate::report;

@@ -20,10 +20,7 @@ fn facts<'a>(id: &'a SandboxId, image: &'a ImageConfig, uid: u32) -> Facts<'a> {
         created_ms: 7,
         mode: "docker, root",
         kind: EngineKind::Docker,
-        keeper: KeeperSetup::Mounted {
-            program: Some(Path::new("/programs/keeper")),
-            run_dir: Path::new("/state/abc"),
-        },
+        keeper: KeeperSetup::Mounted { program: Some(Path::new("/programs/keeper")), run_dir: Path::new("/state/abc") },
         limits: true,
         filter: false,
         seccomp: Some("seccomp={}".into()),
@@ -42,9 +39,8 @@ fn planned(spec: &SandboxSpec, image: &ImageConfig, uid: u32) -> Plan {
 fn config(plan: &Plan) -> KeeperConfig {
     let command = plan.body.entrypoint.as_ref().unwrap();
     assert_eq!(command[..5], ["/.kennel/keeper", "serve", "--socket", "/.kennel/run/sock", "--config"]);
-    let bytes: Vec<u8> = (0..command[5].len() / 2)
-        .map(|at| u8::from_str_radix(&command[5][at * 2..at * 2 + 2], 16).unwrap())
-        .collect();
+    let bytes: Vec<u8> =
+        (0..command[5].len() / 2).map(|at| u8::from_str_radix(&command[5][at * 2..at * 2 + 2], 16).unwrap()).collect();
     minicbor::decode(&bytes).unwrap()
 }
 
@@ -152,9 +148,7 @@ fn the_image_stop_signal_applies_to_its_own_command() {
     let given = SandboxSpec { image_main: true, command: Some(vec!["sh".into()]), ..SandboxSpec::default() };
     assert_eq!(main(&given).unwrap().stop_signal, None, "other programs end with TERM");
     assert_eq!(main(&SandboxSpec::default()), None);
-    for (text, number) in
-        [("3", Some(3)), ("SIGRTMIN+3", Some(37)), ("usr1", Some(10)), ("SIGNO", None), ("0", None)]
-    {
+    for (text, number) in [("3", Some(3)), ("SIGRTMIN+3", Some(37)), ("usr1", Some(10)), ("SIGNO", None), ("0", None)] {
         assert_eq!(signal(text), number, "{text}");
     }
 }

@@ -83,8 +83,8 @@ pub(crate) fn serve() -> ! {
 /// Listens in one network namespace, and stays in the one in which it connects.
 fn set_up() -> Result<(Vec<Listener>, Vec<SocketAddr>), StartError> {
     let parent = rustix::process::getppid();
-    let order: Order =
-        minicbor::decode(&sandbox_dir::read_instructions()?).map_err(|error| format!("read the forwarding rules: {error}"))?;
+    let order: Order = minicbor::decode(&sandbox_dir::read_instructions()?)
+        .map_err(|error| format!("read the forwarding rules: {error}"))?;
     kennel_keeper::sys::close_all_but(&[]);
     kennel_keeper::sys::ignore_signal(libc::SIGPIPE);
     let open =

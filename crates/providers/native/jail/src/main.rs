@@ -177,7 +177,8 @@ fn start(heard: &mut Heard) -> Result<RunningSandbox, StartError> {
     if first_id.is_some() {
         namespaces.prepare();
     }
-    let mut plan: Plan = minicbor::decode(&sandbox_dir::read_instructions()?).map_err(|error| format!("read the plan: {error}"))?;
+    let mut plan: Plan =
+        minicbor::decode(&sandbox_dir::read_instructions()?).map_err(|error| format!("read the plan: {error}"))?;
     let dir = plan.remove_dir.then(|| (plan.dir.clone(), plan.rights, plan.ids.clone()));
     *heard = Heard { goes_on: plan.keeper.host_fd.is_some(), dir };
     sandbox_dir::keep_host(&mut plan.keeper)?;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fmt::Write;
 
 /// Checks that a generated page is current. With `KENNEL_UPDATE_DOCS=1`, writes the page instead.
-#[expect(clippy::disallowed_methods, reason = "a test that is told to write what it checks")]
+#[expect(clippy::disallowed_methods, reason = "a variable makes the test write the page")]
 fn is_current(page: &str, text: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(page);
     if std::env::var_os("KENNEL_UPDATE_DOCS").is_some() {
@@ -24,17 +24,19 @@ fn the_reference_of_commands_is_current() {
     let mut text = "# Commands\n\nGenerated from `kennel COMMAND --help`.\n".to_owned();
     let mut cli = Cli::with_help().term_width(100);
     cli.build();
-    let names: Vec<String> = cli.get_subcommands().map(|command| command.get_name().to_owned()).collect();
-    let mut page = |title: &str, command: &mut clap::Command| {
-        let help = command.render_long_help().to_string();
-        let help: Vec<&str> = help.lines().map(str::trim_end).collect();
-        text.extend([&format!("\n## {title}\n\n```text\n"), help.join("\n").trim_end(), "\n```\n"]);
-    };
-    page("kennel", &mut cli);
-    for name in names {
-        page(&format!("kennel {name}"), cli.find_subcommand_mut(&name).unwrap());
-    }
+    help_of(&mut text, "kennel", &mut cli);
     is_current("cli.md", &text);
+}
+
+/// Adds the help of a command and of all its subcommands to the text.
+fn help_of(text: &mut String, title: &str, command: &mut clap::Command) {
+    let help = command.render_long_help().to_string();
+    let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+    text.extend([&format!("\n## {title}\n\n```text\n"), help.join("\n").trim_end(), "\n```\n"]);
+    for subcommand in command.get_subcommands_mut().filter(|subcommand| subcommand.get_name() != "help") {
+        let title = format!("{title} {}", subcommand.get_name());
+        help_of(text, &title, subcommand);
+    }
 }
 
 #[test]
@@ -42,9 +44,10 @@ fn the_reference_of_errors_is_current() {
     use kennel_types::{ErrorCode, LimitReason};
     let yes = |it: bool| if it { "yes" } else { "" };
     let mut text =
-        "# Error codes\n\nThe same code in the library, in `--json`, in the exit status and in HTTP. Generated \
-        from the table in `kennel-types`;\nwhat to do about each is in [troubleshooting](../troubleshooting.md).\n\n\
-        | code | exit status | HTTP status | trying again can help | the session can go on |\n|---|---|---|---|---|\n"
+        "# Error codes\n\nA code is the same in the library, in `--json` and in HTTP, and it decides the exit status. \
+        This page is generated from the\ntable in `kennel-types`. [Troubleshooting](../troubleshooting.md) says what to \
+        do about each code.\n\n\
+        | code | exit status | HTTP status | a retry may help | the session can continue |\n|---|---|---|---|---|\n"
             .to_owned();
     for code in ErrorCode::all() {
         text.extend([format!(
@@ -57,8 +60,8 @@ fn the_reference_of_errors_is_current() {
     }
     text.push_str(
         "\n## Reasons of limit_exceeded\n\nWith `--json`, `reason` says which kind of limit was reached. The reason \
-        decides the HTTP status, and\nwhether trying again can help.\n\n\
-        | reason | HTTP status | trying again can help |\n|---|---|---|\n",
+        decides the HTTP status, and\nwhether a retry may help.\n\n\
+        | reason | HTTP status | a retry may help |\n|---|---|---|\n",
     );
     for reason in LimitReason::ALL {
         let (name, status, again) = (reason.name(), reason.http_status(), yes(reason.retryable()));
@@ -86,10 +89,12 @@ fn the_reference_of_variables_is_current() {
 #[test]
 fn the_reference_of_settings_is_current() {
     let schema = kennel_config::schema();
-    let mut text = "# Settings\n\nIn `kennel.toml`, `kennel.yaml` or `kennel.json` of a project or `.kennel/config.*` in it, in the user's `config.*` (see \
-        `kennel config path`), and in the files of other programs that have such a section: `.openagents/project.json` (`sandbox`), \
-        `opencode.json` (`container`), `config.yaml` (`agent`). Generated from the program; \
-        `kennel config schema` prints it for editors.\n"
+    let mut text = "# Settings\n\nKennel reads settings from these files (`kennel config path` shows where they are):\n\n\
+        - `kennel.toml`, `kennel.yaml` or `kennel.json` of a project, or `.kennel/config.*` in it;\n\
+        - the user's `config.*`;\n\
+        - one section of another program's file: `.openagents/project.json` (`sandbox`), `opencode.json` (`container`),\n  \
+        `config.yaml` (`agent`).\n\n\
+        This page is generated from the program. `kennel config schema` prints the schema for editors.\n"
         .to_owned();
     for line in schema["description"].as_str().unwrap_or_default().lines().skip(1) {
         text.extend([line, "\n"]);

@@ -117,7 +117,7 @@ struct Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.task.abort();
-        self.shared.end(Err(Error::new(ErrorCode::Aborted, "nobody reads this command's output any more")));
+        self.shared.end(Err(Error::new(ErrorCode::Aborted, "the reader of this command's output is gone")));
     }
 }
 
@@ -239,7 +239,7 @@ impl FanOut {
 
     /// Takes the right to write to the command's standard input. Fails with `conflict` while someone else has it.
     pub fn stdin(&self) -> Result<FanOutStdin> {
-        let taken = |_| Error::new(ErrorCode::Conflict, "someone else writes to this command's standard input");
+        let taken = |_| Error::new(ErrorCode::Conflict, "another client writes to this command's standard input");
         self.reader.stdin.clone().try_lock_owned().map(FanOutStdin).map_err(taken)
     }
 

@@ -435,7 +435,7 @@ async fn welcome(
             break frame;
         }
         match reader.read(buffer).await {
-            Ok(0) => return Err(Error::new(ErrorCode::Stopped, "the keeper hung up before its welcome")),
+            Ok(0) => return Err(Error::new(ErrorCode::Stopped, "the keeper closed the connection before its welcome")),
             Ok(count) => decoder.feed(&buffer[..count]),
             Err(error) => return Err(Error::io("read the keeper's welcome", error)),
         }
@@ -450,7 +450,7 @@ async fn welcome(
                 tracing::debug!(generation = welcome.generation, version, "connected to the keeper");
                 Ok(welcome)
             }
-            other => Err(protocol(format!("it speaks generation {other}"))),
+            other => Err(protocol(format!("it replied with generation {other}"))),
         },
         Frame { stream: 0, body: Body::Fail(failure) } if failure.kind == FailureKind::NotStarted => {
             let message = format!("start the sandbox: {}", printable(&failure.message));

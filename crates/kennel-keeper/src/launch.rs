@@ -77,7 +77,7 @@ fn prepare(config: &KeeperConfig, spawn: &Spawn, stdio: &Stdio, status: &OwnedFd
         && let Some(listener) = filter::load().map_err(step("load the command's system call filter"))?
     {
         // From here on, `openat2` is blocked, and forwarded calls wait for the keeper.
-        Report::Listening.send_with(status, listener.as_fd()).map_err(step("tell the keeper of the filter"))?;
+        Report::Listening.send_with(status, listener.as_fd()).map_err(step("pass the filter to the keeper"))?;
     }
     sys::close_on_exec_from(3);
     Ok(program)

@@ -215,7 +215,7 @@ impl KeeperStream {
                     Some(End::Done(outcome)) => Some(Ok(Arrival::Done(outcome.clone()))),
                     Some(End::Failed(failure)) => Some(Err(failed(failure))),
                     Some(End::Closed) => {
-                        Some(Err(Error::new(ErrorCode::Aborted, "someone else took over this command's output")))
+                        Some(Err(Error::new(ErrorCode::Aborted, "another client took over this command's output")))
                     }
                     None => None,
                 }

@@ -74,8 +74,8 @@ impl Gc {
             print_json(&rows)
         } else {
             let mut lines = self.lines(&plan, &applied);
-            lines.extend(resumed.iter().map(|id| Deed::for_paused(id).line(self.dry_run)));
-            lines.extend(found.iter().map(|leftover| Deed::of_leftover(leftover).line(self.dry_run)));
+            lines.extend(resumed.iter().map(|id| ActionText::for_paused(id).line(self.dry_run)));
+            lines.extend(found.iter().map(|leftover| ActionText::of_leftover(leftover).line(self.dry_run)));
             if lines.is_empty() {
                 report::note(if self.dry_run { "there is nothing to do" } else { "there was nothing to do" });
                 0
@@ -88,16 +88,16 @@ impl Gc {
 
     fn lines(&self, plan: &Plan, applied: &[Applied]) -> Vec<String> {
         if self.dry_run {
-            return plan.actions.iter().map(|action| Deed::for_action(action).line(true)).collect();
+            return plan.actions.iter().map(|action| ActionText::for_action(action).line(true)).collect();
         }
         let mut lines = Vec::new();
         for Applied { action, result } in applied {
             match result {
-                Ok(Effect::Done) => lines.push(Deed::for_action(action).line(false)),
+                Ok(Effect::Done) => lines.push(ActionText::for_action(action).line(false)),
                 // Another process did it meanwhile, or the session has changed.
                 Ok(_) => {}
                 Err(error) => {
-                    let Deed { verb: [infinitive, _], to } = Deed::for_action(action);
+                    let ActionText { verb: [infinitive, _], to } = ActionText::for_action(action);
                     report::warning(&format!("could not {infinitive} {to}: {error}"));
                 }
             }
@@ -133,25 +133,25 @@ impl Gc {
     }
 }
 
-/// Something that is done, in words.
-struct Deed {
+/// The description of an action, before and after it is done.
+struct ActionText {
     /// The verb, in the infinitive and in the past.
     verb: [&'static str; 2],
-    /// What it is done to, and why.
+    /// The object of the action, and the reason.
     to: String,
 }
 
-impl Deed {
+impl ActionText {
     fn new(infinitive: &'static str, past: &'static str, to: String) -> Self {
         Self { verb: [infinitive, past], to }
     }
 
-    /// What is done about a sandbox that was paused because it was idle.
+    /// Describes the resume of a sandbox that was paused because it was idle.
     fn for_paused(sandbox: &SandboxId) -> Self {
         Self::new("resume", "resumed", format!("sandbox {sandbox}: the process that paused it is gone"))
     }
 
-    /// What is done about a session.
+    /// Describes an action on a session.
     fn for_action(action: &Action) -> Self {
         let session = action.session();
         let mark = |as_what: &str| Self::new("mark", "marked", format!("session {session} as {as_what}"));
@@ -179,7 +179,7 @@ impl Deed {
         }
     }
 
-    /// The removal of what a killed program left.
+    /// Describes the removal of what a killed program left behind.
     fn of_leftover(leftover: &FoundLeftover) -> Self {
         let what = printable(&leftover.what.to_string());
         Self::new("remove", "removed", format!("{what} of {}", leftover.provider))

@@ -144,7 +144,7 @@ fn bind(source: &Path, target: &str, read_only: bool, bind_options: Option<Mount
 /// Returns a path as text, which engines require.
 fn text(path: &Path) -> Result<String> {
     path.to_str().map(ToOwned::to_owned).ok_or_else(|| {
-        let message = format!("mount {}: the engine takes UTF-8 paths only", path.display());
+        let message = format!("mount {}: the engine accepts only UTF-8 paths", path.display());
         Error::new(ErrorCode::InvalidConfig, message)
     })
 }

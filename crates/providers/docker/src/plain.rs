@@ -194,7 +194,7 @@ impl StandIn {
 
     fn config(&self, spawn: Spawn) -> Answer<ExecConfig> {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec());
-        let plain = |_| fail(FailureKind::Invalid, "the engine takes UTF-8 words only");
+        let plain = |_| fail(FailureKind::Invalid, "the engine accepts only UTF-8 arguments");
         let cmd: Result<Vec<String>, _> = match &spawn.command {
             SpawnCommand::Argv(words) => words.iter().map(|word| text(word)).collect(),
             SpawnCommand::Shell(script) => text(script).map(|script| vec!["/bin/sh".into(), "-c".into(), script]),

@@ -193,7 +193,7 @@ fn put(programs: &Path) -> Result<String> {
         std::fs::rename(&partial, &path).map_err(failed)?;
     }
     let text = path.to_str().map(ToOwned::to_owned);
-    text.ok_or_else(|| failed(std::io::Error::other("Podman takes UTF-8 paths only")))
+    text.ok_or_else(|| failed(std::io::Error::other("Podman accepts only UTF-8 paths")))
 }
 
 fn profile() -> Value {

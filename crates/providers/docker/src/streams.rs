@@ -31,7 +31,7 @@ pub(crate) async fn each_line(
             take(&line)?;
         }
         if said.len() > LINE {
-            return Err(Error::new(ErrorCode::Internal, format!("{what}: the engine says too long a line")));
+            return Err(Error::new(ErrorCode::Internal, format!("{what}: the engine sent a line that is too long")));
         }
     }
     take(&said)

@@ -72,7 +72,8 @@ impl Docker {
             };
             let Some(RegistryLogin { place, said }) = login else { continue };
             if all.get(&place).is_some_and(|other| *other != said) {
-                let message = format!("there is more than one login for {place}, and a build on Docker accepts only one");
+                let message =
+                    format!("there is more than one login for {place}, and a build on Docker accepts only one");
                 return Err(
                     Error::new(ErrorCode::InvalidConfig, message).advise("docker pull what needs another, first")
                 );

@@ -106,7 +106,8 @@ impl StandIn {
 
     /// Returns a path as text, which engines require.
     fn path(&self, path: &[u8]) -> Answer<String> {
-        let text = str::from_utf8(path).map_err(|_| fail(FailureKind::Invalid, "the engine accepts only UTF-8 paths"))?;
+        let text =
+            str::from_utf8(path).map_err(|_| fail(FailureKind::Invalid, "the engine accepts only UTF-8 paths"))?;
         if text.split('/').any(|part| part == "..") || text.contains('\0') {
             return Err(fail(FailureKind::Invalid, format!("{text}: without a keeper a path has no ..")));
         }

@@ -119,7 +119,7 @@ fn providers_and_features_are_explained() {
     let all = kennel.kennel(&["explain"]).ok();
     assert!(all.contains("seccomp") && all.contains("network_bridge") && all.contains("docker, root"), "{all}");
     let native = kennel.kennel(&["explain", "native"]).ok();
-    assert!(native.contains("user_namespace") && native.contains("limits           given"), "{native}");
+    assert!(native.contains("user_namespace") && native.contains("limits           supported"), "{native}");
     assert!(kennel.kennel(&["explain", "local"]).ok().contains("isolates nothing"));
     let who = kennel.kennel(&["explain", "limits", "--json"]).json();
     let given = |mode: &str| who.as_array().unwrap().iter().find(|row| row["mode"] == mode).unwrap()["given"].as_bool();

@@ -38,6 +38,7 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     package("../lib/podman/netavark", "netavark"),
     // For tests that run a real project's tests and real git in a sandbox.
     package("git", "git"),
+    package("ssh-agent", "openssh-client"),
     package("python3", "python3"),
     package("../lib/python3.11/test/test_json/__init__.py", "libpython3.11-testsuite"),
 ];

@@ -9,7 +9,7 @@ mod rules;
 
 use crate::file::project_of;
 use crate::shape::Shape;
-use crate::{KeyPath, Layered, Setting, SettingsLayer, Volume};
+use crate::{KeyPath, Layered, Setting, SettingsLayer, Socket, Volume};
 use rules::{Opens, Over, Rule};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -135,6 +135,7 @@ fn host_paths(key: &KeyPath, setting: &Setting) -> Vec<PathBuf> {
     let path = |value| match shape {
         Shape::HostPath => serde_json::from_value::<PathBuf>(value).ok(),
         Shape::Volume => serde_json::from_value::<Volume>(value).ok().map(|volume| volume.host),
+        Shape::Socket => serde_json::from_value::<Socket>(value).ok().map(|socket| socket.host),
         _ => None,
     };
     values.into_iter().filter_map(path).collect()

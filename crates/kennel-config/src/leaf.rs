@@ -31,8 +31,9 @@ pub(crate) fn read(
             }
             Some(out.into())
         }
-        (Shape::Volume, Value::Map(_)) => {
-            let parts = context.check(node, &VOLUME, path, problems)?.to_json(&|part| part.value.clone());
+        (Shape::Volume | Shape::Socket, Value::Map(_)) => {
+            let form = if *shape == Shape::Volume { &VOLUME } else { &SOCKET };
+            let parts = context.check(node, form, path, problems)?.to_json(&|part| part.value.clone());
             if parts.get("host").is_some() && parts.get("container").is_some() {
                 return Some(parts);
             }
@@ -124,6 +125,7 @@ fn scalar(node: &Node, shape: &Shape, unit: &str, context: &Context<'_>) -> Resu
         },
         Shape::Network => text.and_then(|text| text.parse::<NetworkMode>().ok()).ok_or_else(err)?.to_string().into(),
         Shape::Volume => volume(text.ok_or_else(err)?, context.base).ok_or_else(err)?,
+        Shape::Socket => socket(text.ok_or_else(err)?, context.base).ok_or_else(err)?,
         Shape::Port => port(number.or(text).ok_or_else(err)?).ok_or_else(err)?,
         Shape::List(_) | Shape::Map { .. } | Shape::Section(_) => return Err(err()),
     })
@@ -183,6 +185,12 @@ fn volume(text: &str, base: &Path) -> Option<Json> {
     Some(json!({ "host": host_path(host, base)?, "container": container, "readonly": readonly }))
 }
 
+fn socket(text: &str, base: &Path) -> Option<Json> {
+    let (host, container) = text.rsplit_once(':')?;
+    is_inner_path(container).then_some(())?;
+    Some(json!({ "host": host_path(host, base)?, "container": container }))
+}
+
 fn port(text: &str) -> Option<Json> {
     let port: Port = text.trim().parse().ok()?;
     Some(port.to_string().into())
@@ -195,6 +203,9 @@ static VOLUME: LazyLock<Shape> = LazyLock::new(|| {
         part("container", &["target"], Shape::InnerPath),
         part("readonly", &["readOnly"], Shape::Bool),
     ])
+});
+static SOCKET: LazyLock<Shape> = LazyLock::new(|| {
+    Shape::Section(vec![part("host", &[], Shape::HostPath), part("container", &["target"], Shape::InnerPath)])
 });
 static NETWORK: LazyLock<Shape> = LazyLock::new(|| Shape::Section(vec![part("mode", &[], Shape::Network)]));
 

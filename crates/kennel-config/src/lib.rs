@@ -43,7 +43,7 @@ pub use model::{
 };
 pub use node::{Key, Node, Value};
 pub use parse::{Format, MAX_BYTES, MAX_DEPTH, parse};
-pub use quantity::{Cpus, Network, Port, Time, Volume};
+pub use quantity::{Cpus, Network, Port, Socket, Time, Volume};
 pub use schema::schema;
 pub use search_paths::{Owner, SearchPath, paths};
 pub use tree::{Setting, Tree};

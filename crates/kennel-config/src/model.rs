@@ -4,7 +4,7 @@
 //! `x-aliases` maps each alternative name of a key to the unit of a plain number there (`""` if there is none). The doc
 //! comments are the descriptions in the published schema.
 
-use crate::quantity::{Cpus, HostPath, InnerPath, Name, Network, Port, Size, Time, Volume};
+use crate::quantity::{Cpus, HostPath, InnerPath, Name, Network, Port, Size, Socket, Time, Volume};
 use kennel_types::{ByteSize, NetworkMode, Pull};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -93,6 +93,8 @@ pub struct SandboxSection {
     pub network: Option<Network>,
     /// Ports to publish on 127.0.0.1 of the host, each `container` or `host:container`, optionally with `/udp`.
     pub ports: Vec<Port>,
+    /// Unix sockets of the host that programs inside can connect to, each `host:container` or a map.
+    pub sockets: Vec<Socket>,
     /// Memory limit, as in `512m` or `4G`.
     #[schemars(with = "Size", extend("x-aliases" = {"memoryLimit": ""}))]
     pub memory: Option<ByteSize>,
@@ -165,6 +167,7 @@ impl Default for SandboxSection {
             caches: BTreeMap::new(),
             network: None,
             ports: Vec::new(),
+            sockets: Vec::new(),
             memory: None,
             cpus: None,
             pids: None,
@@ -326,6 +329,9 @@ pub struct SandboxOverrides {
     /// Ports to publish on 127.0.0.1 of the host, each `container` or `host:container`, optionally with `/udp`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Port>,
+    /// Unix sockets of the host that programs inside can connect to, each `host:container` or a map.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sockets: Vec<Socket>,
     /// Memory limit, as in `512m` or `4G`.
     #[schemars(with = "Size", extend("x-aliases" = {"memoryLimit": ""}))]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -67,6 +67,15 @@ pub struct Volume {
     pub readonly: bool,
 }
 
+/// A Unix socket of the host that programs inside can connect to. Written `host:container`, or as a map of its parts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Socket {
+    /// Absolute path outside.
+    pub host: PathBuf,
+    /// Absolute path inside.
+    pub container: String,
+}
+
 /// A port inside that is reachable on this machine. Written `8080` (any free port outside) or `3000:8080`, optionally
 /// with `/udp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +163,21 @@ schema_of! {
             {"type": "object", "additionalProperties": false, "properties": {"mode": {"enum": ["bridge", "host", "none"]}}},
         ],
         "x-kind": "network",
+    };
+    Socket = {
+        "anyOf": [
+            {"type": "string"},
+            {
+                "type": "object",
+                "additionalProperties": false,
+                "required": ["host", "container"],
+                "properties": {
+                    "host": {"type": "string", "description": "Path of the socket outside; relative to this file."},
+                    "container": {"type": "string", "description": "Absolute path inside."},
+                },
+            },
+        ],
+        "x-kind": "socket",
     };
     Volume = {
         "anyOf": [

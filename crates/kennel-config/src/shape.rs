@@ -22,6 +22,7 @@ pub(crate) enum Shape {
     Name,
     Network,
     Volume,
+    Socket,
     Port,
     List(Box<Shape>),
     Map { keys: Keys, values: Box<Shape> },
@@ -68,6 +69,7 @@ impl Shape {
                 "name" => Self::Name,
                 "network" => Self::Network,
                 "volume" => Self::Volume,
+                "socket" => Self::Socket,
                 "port" => Self::Port,
                 other => unreachable!("a kind in the model that the check does not know: {other}"),
             };
@@ -142,6 +144,7 @@ impl Shape {
             Self::Volume => {
                 "a mount: ./host:/container, /host:/container:ro, or a map with host and container".to_owned()
             }
+            Self::Socket => "a socket: /host.sock:/container.sock, or a map with host and container".to_owned(),
             Self::Port => "a port: container or host:container, as in 8080 or 3000:8080".to_owned(),
             Self::List(_) => "a list".to_owned(),
             Self::Map { .. } | Self::Section(_) => "a map".to_owned(),

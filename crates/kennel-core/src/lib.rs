@@ -3,6 +3,7 @@
 //! The library prints nothing, reads no environment variable and never changes the working directory. It checks
 //! everything that comes out of a sandbox before it returns it.
 
+mod bridge;
 mod collect;
 mod connect;
 pub mod copy;
@@ -11,11 +12,13 @@ mod fan_out;
 mod files;
 mod gate;
 mod host_path;
+mod idle;
 mod keeper;
 mod listen;
 mod provider;
 mod sandbox;
 
+pub use bridge::{Bridges, HostSocket};
 pub use collect::{Collector, Output, RUN_OUTPUT_CAP};
 pub use connect::{SandboxStream, Target};
 pub use exec::{Exec, ExecEvent, Position, Stdin};
@@ -23,6 +26,7 @@ pub use fan_out::{FanOut, FanOutEvent, FanOutOptions, FanOutStdin, Lag, SharedBy
 pub use files::{FileReader, FileWatch, Files, SparseReader, WriteOptions};
 pub use gate::{Gate, Pass};
 pub use host_path::{Fence, HostPath, LastLink, open_regular_file, open_regular_file_beneath};
+pub use idle::has_ended_idle;
 pub use keeper::{Keeper, KeeperStream, shut_down};
 pub use kennel_proto::Features;
 pub use kennel_proto::sparse::Piece;

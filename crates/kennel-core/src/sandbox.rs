@@ -3,17 +3,15 @@
 use crate::fan_out::WeakFanOut;
 use crate::{
     Datagrams, Error, Exec, FanOut, FanOutOptions, Files, Keeper, ListenAt, Listener, LogOptions, LogStream, Output,
-    Position, Provider, RemoveOptions, Result, SandboxStream, Target,
+    Position, Provider, RemoveOptions, Result, SandboxStream, Target, has_ended_idle,
 };
 use kennel_proto::{Outcome, ProcessInfo, Request};
 use kennel_types::{
-    EndCause, ErrorCode, ExecSpec, IsolationLayer, STARTUP, SandboxId, SandboxInfo, SandboxSpec, Stats, Status,
-    TermSize,
+    ErrorCode, ExecSpec, IsolationLayer, STARTUP, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, TermSize,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 /// How long a keeper may take to complete the figures of its provider.
@@ -193,24 +191,11 @@ impl Sandbox {
 
     /// Whether the sandbox has stopped because it was idle. The connection to its keeper is closed then.
     async fn has_ended_idle(&self) -> bool {
-        let began = Instant::now();
-        let mut pause = Duration::from_millis(1);
-        while let Ok(info) = self.inspect().await {
-            if !info.status.is_up() {
-                self.hang_up().await;
-                return info.end_cause == Some(EndCause::Idle);
-            }
-            if began.elapsed() > END_WITHIN {
-                break;
-            }
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "a backoff: the last processes of the sandbox may still be ending"
-            )]
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(END_WITHIN);
+        let ended = has_ended_idle(&*self.provider, self.id(), END_WITHIN).await;
+        if ended {
+            self.hang_up().await;
         }
-        false
+        ended
     }
 
     /// Runs a command to its end and collects `cap` bytes of each output stream.

@@ -96,6 +96,16 @@ impl Directories {
         self.state.join("idle")
     }
 
+    /// Returns the directory of the sandboxes with bridges to sockets of the host.
+    pub fn bridges(&self) -> PathBuf {
+        self.state.join("bridges")
+    }
+
+    /// Returns the directories of state, data and settings, with which [`Self::new`] makes the same.
+    pub(crate) fn parts(&self) -> (PathBuf, PathBuf, Option<PathBuf>) {
+        (self.state.clone(), self.data.clone(), self.config.clone())
+    }
+
     /// Returns the lock of the resident process.
     pub fn resident(&self) -> PathBuf {
         self.state.join("resident")

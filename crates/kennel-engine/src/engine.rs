@@ -3,6 +3,7 @@
 //! Creating a provider is cheap and connects to nothing. The client of a container engine is created only when it is
 //! needed.
 
+use crate::bridges::{BridgeProgram, BridgesDir, open_sockets};
 use crate::endpoint::{self, Endpoint};
 use crate::idle::Idle;
 use crate::{Applied, Caller, Directories, Failpoints, Plan, Sessions, Settings, Steps, Store};
@@ -10,7 +11,7 @@ use kennel_config::ImagesSection;
 use kennel_core::{Error, Provider, Result, Sandbox, Sweep, printable};
 use kennel_docker::{Docker, DockerOptions, EngineKind, NamePrefix};
 use kennel_image::PullOptions;
-use kennel_types::{ErrorCode, Leftover, NetworkMode, NextStep, ProviderKind, SandboxId, SandboxInfo};
+use kennel_types::{ErrorCode, Leftover, NetworkMode, NextStep, ProviderKind, SandboxId, SandboxInfo, SocketBridge};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub struct Engine {
     /// The native provider, if it has already started to prepare a sandbox.
     native: Option<Arc<kennel_native::Native>>,
     failpoints: Failpoints,
+    /// The program that serves the bridges of sandboxes that stay.
+    bridge_program: Option<BridgeProgram>,
 }
 
 /// The sandboxes of all providers, and the providers that could not list theirs.
@@ -78,7 +81,21 @@ impl Engine {
     pub fn new(caller: Caller) -> Self {
         let directories = Directories::find(&caller).ok();
         let failpoints = Failpoints::default();
-        Self { caller, directories, named: None, unimplemented: None, given: Vec::new(), native: None, failpoints }
+        Self {
+            caller,
+            directories,
+            named: None,
+            unimplemented: None,
+            given: Vec::new(),
+            native: None,
+            failpoints,
+            bridge_program: None,
+        }
+    }
+
+    /// Creates an engine for a caller, with the providers of this machine and other directories than the caller's.
+    pub(crate) fn with_directories(caller: Caller, directories: Directories) -> Self {
+        Self { directories: Some(directories), ..Self::new(caller) }
     }
 
     /// Creates an engine for a program without a user's environment, with the providers of this machine. All its files are
@@ -99,6 +116,12 @@ impl Engine {
     ) -> Self {
         let given = providers.into_iter().collect();
         Self { directories: Some(directories), given, ..Self::new(caller) }
+    }
+
+    /// Names the program that serves the sockets of sandboxes that stay. Without one, these sandboxes cannot have sockets.
+    #[must_use]
+    pub fn with_bridge_program(self, program: BridgeProgram) -> Self {
+        Self { bridge_program: Some(program), ..self }
     }
 
     /// Lets a test end the process at each named step.
@@ -184,7 +207,32 @@ impl Engine {
 
     fn make(&self, kind: ProviderKind, name_prefix: NamePrefix, images: Option<&ImagesSection>) -> Result<Arc<Steps>> {
         let provider = self.make_bare(kind, name_prefix, images)?;
-        Ok(Steps::with_idle(provider, self.failpoints.clone(), Idle::new(self.directories()?.idle())))
+        let idle = Idle::new(self.directories()?.idle());
+        Ok(Steps::for_engine(provider, self.failpoints.clone(), idle, self.bridges()?))
+    }
+
+    /// Returns the directory of sandboxes with bridges.
+    pub(crate) fn bridges(&self) -> Result<BridgesDir> {
+        let directories = self.directories()?;
+        Ok(BridgesDir {
+            dir: directories.bridges(),
+            program: self.bridge_program.clone(),
+            directories,
+            variables: self.caller.variables.clone(),
+            engines: endpoint::sockets(&self.caller).into_iter().collect(),
+        })
+    }
+
+    /// Creates a provider that never wakes or starts a sandbox by itself.
+    pub(crate) fn bare_provider(&self, kind: ProviderKind) -> Result<Arc<dyn Provider>> {
+        self.make_bare(kind, NamePrefix::default(), None)
+    }
+
+    /// Serves the sockets of a tied sandbox that was just launched: opens those of the host, and listens inside. The
+    /// caller runs [`Bridges::serve`](kennel_core::Bridges::serve).
+    pub async fn bridge(&self, sandbox: &Sandbox, sockets: &[SocketBridge]) -> Result<kennel_core::Bridges> {
+        let engines: Vec<PathBuf> = endpoint::sockets(&self.caller).into_iter().collect();
+        sandbox.bridge(open_sockets(sockets, &engines).await?).await
     }
 
     fn make_bare(

@@ -3,6 +3,7 @@
 //! The command line, a server or your own program calls it. A front end passes in what it has read (environment
 //! variables, directories), and the engine returns data. It prints nothing and reads no environment variable.
 
+mod bridges;
 pub mod caller;
 mod cancel;
 mod choose;
@@ -28,6 +29,7 @@ mod steps;
 mod store;
 mod volumes;
 
+pub use bridges::{BridgeProgram, serve_bridges};
 pub use caller::Caller;
 pub use cancel::Cancel;
 pub use choose::{Choice, Directly, PassedOver};

@@ -263,7 +263,8 @@ impl Profiles<'_> {
         overrides: &SandboxOverrides,
         mode: &kennel_types::Mode,
     ) -> Result<SandboxSpec> {
-        for path in overrides.volumes.iter().map(|volume| &volume.host).chain(&overrides.workspace) {
+        let sockets = overrides.sockets.iter().map(|socket| &socket.host);
+        for path in overrides.volumes.iter().map(|volume| &volume.host).chain(&overrides.workspace).chain(sockets) {
             check_path(&profile.name, path)?;
         }
         let caller = self.engine.caller();

@@ -2,11 +2,11 @@
 //! call.
 
 use crate::{Caller, Settings};
-use kennel_config::{SandboxOverrides, Volume};
+use kennel_config::{SandboxOverrides, Socket, Volume};
 use kennel_core::{Error, Result};
 use kennel_types::{
-    Cache, ErrorCode, Field, GitProtection, Limits, Mode, Mount, NextStep, Port, ProviderKind, SandboxSpec, Support,
-    Toolchains,
+    Cache, ErrorCode, Field, GitProtection, Limits, Mode, Mount, NextStep, Port, ProviderKind, SandboxSpec,
+    SocketBridge, Support, Toolchains,
 };
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -32,6 +32,10 @@ pub fn merge(weaker: SandboxOverrides, stronger: SandboxOverrides) -> SandboxOve
         let kept = weaker.into_iter().filter(|port| stronger.iter().all(|by| inside(by) != inside(port)));
         kept.chain(stronger.iter().copied()).collect()
     };
+    let sockets = |weaker: Vec<Socket>, stronger: Vec<Socket>| {
+        let kept = weaker.into_iter().filter(|socket| stronger.iter().all(|by| by.container != socket.container));
+        kept.chain(stronger.iter().cloned()).collect()
+    };
     SandboxOverrides {
         name: stronger.name.or(weaker.name),
         provider: stronger.provider.or(weaker.provider),
@@ -54,6 +58,7 @@ pub fn merge(weaker: SandboxOverrides, stronger: SandboxOverrides) -> SandboxOve
         caches: merged(weaker.caches, stronger.caches),
         network: stronger.network.or(weaker.network),
         ports: ports(weaker.ports, stronger.ports),
+        sockets: sockets(weaker.sockets, stronger.sockets),
         memory: stronger.memory.or(weaker.memory),
         cpus: stronger.cpus.or(weaker.cpus),
         pids: stronger.pids.or(weaker.pids),
@@ -144,6 +149,7 @@ pub fn spec(
         mounts: mounts(settings, overrides)?,
         network: overrides.network.or(set.network).map(|network| network.0),
         ports: ports(settings, overrides),
+        sockets: sockets(settings, overrides)?,
         toolchains: toolchains(settings, overrides, caller, shows_home)?,
         image,
         workspace,
@@ -194,6 +200,20 @@ fn mounts(settings: &Settings, overrides: &SandboxOverrides) -> Result<Vec<Mount
     Ok(mounts)
 }
 
+/// Returns the sockets of the settings and the overrides. An override replaces a setting for the same path inside.
+fn sockets(settings: &Settings, overrides: &SandboxOverrides) -> Result<Vec<SocketBridge>> {
+    let mut sockets = Vec::new();
+    for Socket { host, container } in &settings.sandbox.sockets {
+        if overrides.sockets.iter().all(|by| by.container != *container) {
+            let real = settings.real_path(host).map_err(|error| missing_socket(host, "sandbox.sockets:", error))?;
+            sockets.push(SocketBridge { host: real, target: container.clone() });
+        }
+    }
+    let given = |socket: &Socket| SocketBridge { host: socket.host.clone(), target: socket.container.clone() };
+    sockets.extend(overrides.sockets.iter().map(given));
+    Ok(sockets)
+}
+
 /// Returns the caches of the settings and the overrides. An override replaces a setting with the same name. Only
 /// sandboxes with a workspace in the same project share a cache.
 fn caches(settings: &Settings, overrides: &SandboxOverrides, workspace: Option<&Path>) -> Result<Vec<Cache>> {
@@ -242,6 +262,13 @@ fn toolchains(
         }
     }
     Ok(Some(Toolchains { home, more: more.clone(), search: caller.program_dirs() }))
+}
+
+/// Returns the error for a socket of the host that cannot be found. `at` says which option or setting names it.
+pub fn missing_socket(path: &Path, at: &str, error: std::io::Error) -> Error {
+    Error::new(ErrorCode::InvalidConfig, format!("{at} {}: {error}", path.display()))
+        .caused_by(error)
+        .suggest(NextStep::advice("check the path, and that the program that listens there is running"))
 }
 
 /// Returns the error for a host path that cannot be resolved. `at` says which option or setting names it.

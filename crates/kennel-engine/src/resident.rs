@@ -10,6 +10,7 @@ mod lock;
 use crate::engine::Engine;
 use crate::events::{EngineEvent, Events};
 use crate::idle::Idle;
+use crate::lock_file;
 use crate::steps::Steps;
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
@@ -76,6 +77,12 @@ impl Resident {
         }
         engine.reconcile(true).await?;
         Ok(resident)
+    }
+
+    /// Whether a process is the resident process of the engine's state directory. It cannot be told for a state directory
+    /// that cannot be read, and then there is none that helps.
+    pub fn is_running(engine: &Engine) -> bool {
+        engine.directories().is_ok_and(|directories| lock_file::is_locked(&directories.resident()).unwrap_or(false))
     }
 
     /// The numbered stream of events. It is filled by [`Self::run`].

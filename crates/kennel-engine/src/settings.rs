@@ -5,7 +5,7 @@
 
 pub mod trust;
 
-use crate::{Caller, Directories};
+use crate::{Caller, Directories, request};
 use kennel_config::{
     AgentSection, Config, ContainerSection, Environment, Grant, ImagesSection, KeyPath, Layered, Loaded, Location,
     PROFILES, Problem, SandboxOverrides, SandboxSection, SearchPath, SettingsLayer, Sources, Tree,
@@ -204,11 +204,15 @@ impl Settings {
         let file = of_project.or_else(|| origins.first()).and_then(|origin| origin.file().map(Path::to_owned));
         let mut overrides = profile.clone();
         let resolve = |path: &Path| {
-            let missing = |error| crate::request::missing_path(path, &format!("container.profiles.{name}:"), error);
+            let missing = |error| request::missing_path(path, &format!("container.profiles.{name}:"), error);
             self.paths.resolve(path).map_err(missing)
         };
         for volume in &mut overrides.volumes {
             volume.host = resolve(&volume.host)?;
+        }
+        for socket in &mut overrides.sockets {
+            let missing = |error| request::missing_socket(&socket.host, &format!("container.profiles.{name}:"), error);
+            socket.host = self.paths.resolve(&socket.host).map_err(missing)?;
         }
         for path in overrides.extra_toolchains.iter_mut().chain(&mut overrides.workspace) {
             *path = resolve(path)?;

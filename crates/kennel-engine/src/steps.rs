@@ -2,21 +2,22 @@
 //!
 //! - Every call that changes a sandbox is a step with a name before and after it (see [`Failpoints`]).
 //! - A sandbox that sleeps because it was idle is woken by whoever uses it (see [`idle`](crate::idle)).
+//! - A sandbox with socket bridges gets the process that serves them (see [`bridges`](crate::bridges)).
 
 use crate::Failpoints;
+use crate::bridges::{self, BridgesDir};
 use crate::idle::{Entry, Exclusive, Idle, IdleGate, IdleTimes};
 use async_trait::async_trait;
 use kennel_core::{
     Dialed, Error, EventStream, Gate, ImageBuild, Keeper, LogOptions, LogStream, Provider, PullProgress, RemoveOptions,
-    Result, Sweep, VolumeOptions,
+    Result, Sweep, VolumeOptions, has_ended_idle,
 };
 use kennel_types::{
-    Availability, EndCause, ErrorCode, Feature, Leftover, Mode, NextStep, Pull, SandboxId, SandboxInfo, SandboxSpec,
-    Stats, Status, Support, VolumeInfo,
+    Availability, ErrorCode, Feature, Leftover, Mode, NextStep, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats,
+    Status, Support, VolumeInfo,
 };
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// How long a sandbox may take to end after its keeper has ended.
 const END_WITHIN: Duration = Duration::from_secs(5);
@@ -27,17 +28,98 @@ pub struct Steps {
     failpoints: Failpoints,
     /// The sandboxes that are paused while they are idle. `None` if there are none.
     idle: Option<Idle>,
+    /// The sandboxes with bridges. `None` if there are none.
+    bridges: Option<BridgesDir>,
 }
 
 impl Steps {
-    /// Wraps a provider whose sandboxes are never paused while they are idle.
+    /// Wraps a provider whose sandboxes are never paused while they are idle, and have no bridges.
     pub fn new(provider: Arc<dyn Provider>, failpoints: Failpoints) -> Arc<Self> {
-        Arc::new(Self { provider, failpoints, idle: None })
+        Arc::new(Self { provider, failpoints, idle: None, bridges: None })
     }
 
     /// Wraps a provider.
-    pub(crate) fn with_idle(provider: Arc<dyn Provider>, failpoints: Failpoints, idle: Idle) -> Arc<Self> {
-        Arc::new(Self { provider, failpoints, idle: Some(idle) })
+    pub(crate) fn for_engine(
+        provider: Arc<dyn Provider>,
+        failpoints: Failpoints,
+        idle: Idle,
+        bridges: BridgesDir,
+    ) -> Arc<Self> {
+        Arc::new(Self { provider, failpoints, idle: Some(idle), bridges: Some(bridges) })
+    }
+
+    /// Notes the bridges of a sandbox that will be created. The creator of a tied sandbox serves it itself.
+    /// Returns a lock that is held until the sandbox exists.
+    async fn note_bridges(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<Option<bridges::Starting>> {
+        // If the provider has no sockets, it refuses the sandbox.
+        if spec.sockets.is_empty() || spec.tied {
+            return Ok(None);
+        }
+        let Some(bridges) = &self.bridges else { return Err(bridges::no_program()) };
+        let provider = self.provider.mode().key.provider;
+        bridges.add(id, &bridges::Entry { provider, sockets: spec.sockets.clone() }).await.map(Some)
+    }
+
+    fn forget_bridges(&self, id: &SandboxId) {
+        if let Some(bridges) = &self.bridges {
+            bridges.remove(id);
+        }
+    }
+
+    /// Returns the directory of bridges, if this sandbox has some.
+    fn bridges_of(&self, id: &SandboxId) -> Option<&BridgesDir> {
+        self.bridges.as_ref().filter(|bridges| bridges.has(id))
+    }
+
+    /// Starts a sandbox, and the process that serves its bridges. If that fails, the sandbox is stopped again.
+    async fn start_with_bridges(&self, id: &SandboxId) -> Result<()> {
+        let start = || self.between(["start: before", "start: after"], self.provider.start(id));
+        let Some(bridges) = self.bridges_of(id) else { return start().await };
+        let starting = bridges.lock(id).await?;
+        let Some(entry) = bridges.entry(id)? else {
+            // It was removed meanwhile.
+            bridges.remove(id);
+            return start().await;
+        };
+        if self.provider.get(id.as_str()).await?.status.is_up() {
+            start().await?;
+            return self.restore_bridges(bridges, id, &starting).await;
+        }
+        bridges.check(&entry).await?;
+        bridges.wait_for_end(id, &starting).await?;
+        start().await?;
+        let Err(error) = bridges.begin(id, &starting).await else { return Ok(()) };
+        // Its main process may have ended already, and then nobody needs the bridges.
+        if !self.provider.get(id.as_str()).await.is_ok_and(|info| info.status.is_up()) {
+            return Ok(());
+        }
+        let _ = self.provider.stop(id, END_WITHIN).await;
+        Err(error)
+    }
+
+    /// Starts the process that serves the bridges of a running sandbox again, if it was killed.
+    async fn restore_bridges(&self, bridges: &BridgesDir, id: &SandboxId, starting: &bridges::Starting) -> Result<()> {
+        let is_running = async || self.provider.get(id.as_str()).await.is_ok_and(|info| info.status == Status::Running);
+        if bridges.is_served(id)? || !is_running().await {
+            return Ok(());
+        }
+        bridges.begin(id, starting).await
+    }
+
+    /// Makes sure that the bridges of a sandbox are served, because it is used. If they cannot be, it is used without
+    /// them, so that nobody is locked out of a sandbox whose socket is gone.
+    async fn keep_bridges(&self, id: &SandboxId) {
+        let Some(bridges) = self.bridges_of(id) else { return };
+        let kept = async {
+            if bridges.is_served(id)? {
+                return Ok(());
+            }
+            let starting = bridges.lock(id).await?;
+            self.restore_bridges(bridges, id, &starting).await
+        };
+        if let Err(error) = kept.await {
+            tracing::warn!(sandbox = %id, %error, "the sockets of the sandbox are not served");
+        }
     }
 
     /// Wakes a sandbox that the resident process has paused, and keeps it awake until the lock is dropped.
@@ -59,26 +141,6 @@ impl Steps {
     /// Notes that it is not the resident process that has paused the sandbox.
     fn forget_pause(&self, id: &SandboxId) -> Result<()> {
         self.idle.as_ref().map_or(Ok(()), |idle| idle.forget_pause(id))
-    }
-
-    /// Whether the sandbox has stopped because it was idle, or is just about to.
-    async fn has_ended_idle(&self, id: &SandboxId) -> bool {
-        let (began, mut pause) = (Instant::now(), Duration::from_millis(1));
-        while let Ok(info) = self.provider.get(id.as_str()).await {
-            match info.status {
-                Status::Stopped => return info.end_cause == Some(EndCause::Idle),
-                // Its keeper does not listen any more, and its last processes are ending.
-                Status::Running if began.elapsed() < END_WITHIN => {}
-                _ => break,
-            }
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "a backoff: the last processes of the sandbox may still be ending"
-            )]
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(50));
-        }
-        false
     }
 
     /// Notes the idle times of a sandbox that will be created, if it is to be paused.
@@ -118,7 +180,7 @@ impl Steps {
             // The keeper exits when its last connection is closed.
             drop(keeper);
             if is_ending {
-                self.has_ended_idle(id).await;
+                has_ended_idle(&*self.provider, id, END_WITHIN).await;
             }
             Ok(())
         };
@@ -150,6 +212,21 @@ impl Steps {
             }
         }
         Ok(woken)
+    }
+
+    /// Forgets the bridges of sandboxes that do not exist any more.
+    async fn forget_removed(&self) -> Result<()> {
+        let Some(bridges) = &self.bridges else { return Ok(()) };
+        let kind = self.provider.mode().key.provider;
+        for id in bridges.list()? {
+            // Whoever creates a sandbox holds this lock until it exists.
+            let Ok(_starting) = bridges.lock(&id).await else { continue };
+            let is_ours = bridges.entry(&id).is_ok_and(|entry| entry.is_some_and(|entry| entry.provider == kind));
+            if is_ours && self.provider.get(id.as_str()).await.is_err_and(|error| error.code() == ErrorCode::NotFound) {
+                bridges.remove(&id);
+            }
+        }
+        Ok(())
     }
 
     fn forget_idle_times(&self, id: &SandboxId) {
@@ -186,22 +263,31 @@ impl Provider for Steps {
     }
 
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo> {
-        self.note_idle_times(id, spec)?;
-        let _lock = self.lock(id).await?;
-        let created = self.between(["create: before", "create: after"], self.provider.create(id, spec)).await;
+        let _starting = self.note_bridges(id, spec).await?;
+        let created = async {
+            self.note_idle_times(id, spec)?;
+            let _lock = self.lock(id).await?;
+            self.between(["create: before", "create: after"], self.provider.create(id, spec)).await
+        };
+        let created = created.await;
         if created.is_err() {
             self.forget_idle_times(id);
+            self.forget_bridges(id);
         }
         created
     }
 
     async fn start(&self, id: &SandboxId) -> Result<()> {
         let _awake = self.wake(id).await?;
-        self.between(["start: before", "start: after"], self.provider.start(id)).await
+        self.start_with_bridges(id).await
     }
 
     async fn launch(&self, id: &SandboxId) -> Result<Dialed> {
         let _awake = self.wake(id).await?;
+        if self.bridges_of(id).is_some() {
+            self.start_with_bridges(id).await?;
+            return self.provider.dial(id).await;
+        }
         self.between(["launch: before", "launch: after"], self.provider.launch(id)).await
     }
 
@@ -215,6 +301,7 @@ impl Provider for Steps {
         let _lock = self.lock(id).await?;
         self.between(["remove: before", "remove: after"], self.provider.remove(id, options)).await?;
         self.forget_idle_times(id);
+        self.forget_bridges(id);
         Ok(())
     }
 
@@ -246,11 +333,17 @@ impl Provider for Steps {
         let _awake = self.wake(id).await?;
         match self.provider.dial(id).await {
             // It was not in use. Now it is.
-            Err(error) if error.code() == ErrorCode::Stopped && self.has_ended_idle(id).await => {
-                self.between(["start: before", "start: after"], self.provider.start(id)).await?;
+            Err(error)
+                if error.code() == ErrorCode::Stopped && has_ended_idle(&*self.provider, id, END_WITHIN).await =>
+            {
+                self.start_with_bridges(id).await?;
                 self.provider.dial(id).await
             }
-            dialed => dialed,
+            Ok(dialed) => {
+                self.keep_bridges(id).await;
+                Ok(dialed)
+            }
+            failed => failed,
         }
     }
 
@@ -280,6 +373,9 @@ impl Provider for Steps {
     }
 
     async fn sweep(&self, action: Sweep) -> Result<Vec<Leftover>> {
+        if action == Sweep::Remove {
+            self.forget_removed().await?;
+        }
         self.between(["sweep: before", "sweep: after"], self.provider.sweep(action)).await
     }
 

@@ -286,9 +286,13 @@ impl Keeper {
         }
     }
 
-    /// Whether a command runs or holds output, or a stream is open.
+    /// Whether a command runs or holds output, or a stream is open. A socket on which the keeper listens is use only while
+    /// a connection waits there.
     fn in_use(&self) -> bool {
-        self.tasks.values().any(|task| task.end.is_none() || task.viewer.is_some() || task.holds_output())
+        self.tasks.values().any(|task| match &task.kind {
+            TaskKind::Listener(listening) => listening.has_waiting(),
+            _ => task.end.is_none() || task.viewer.is_some() || task.holds_output(),
+        })
     }
 
     fn update_usage(&mut self) {

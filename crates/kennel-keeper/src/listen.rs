@@ -71,6 +71,11 @@ impl Listening {
         matches!(self.sockets[..], [Socket::Udp(_), ..])
     }
 
+    /// Whether a connection waits for a host to accept it.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// The time of the next [`Keeper::check_listeners`].
     pub(crate) fn due(&self) -> Option<Instant> {
         let oldest = self.pending.values().map(|(_, until)| *until).min();

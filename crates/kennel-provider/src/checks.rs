@@ -3,7 +3,7 @@
 use kennel_core::{Error, Result, check_name};
 use kennel_types::{
     Backing, ErrorCode, Feature, Field, GitProtection, Mode, NetworkMode, NextStep, Operation, ProviderKind, Refusal,
-    SandboxSpec, Status, Support, Verdict,
+    SandboxSpec, SocketBridge, Status, Support, Verdict,
 };
 
 /// Checks whether an operation is allowed on a sandbox in this state, by the state machine of [`Status`]. Returns
@@ -85,6 +85,36 @@ fn check_volumes(spec: &SandboxSpec) -> Result<()> {
     }
 }
 
+/// Refuses bridges to sockets that cannot be served. [`Guard::check_bridges`](crate::Guard::check_bridges) looks at the
+/// sockets themselves.
+fn check_sockets(mode: &Mode, spec: &SandboxSpec) -> Result<()> {
+    let Some(first) = spec.sockets.first() else { return Ok(()) };
+    if mode.sockets == Support::Refused {
+        let what = format!("the socket {} inside", first.target);
+        return Err(Error::unsupported(mode.provider(), what).suggest(explain(Feature::Sockets)));
+    }
+    let refuse =
+        |message: String| Err(Error::new(ErrorCode::InvalidConfig, message).suggest(NextStep::set(Field::Sockets)));
+    if spec.sockets.len() > SocketBridge::MOST {
+        return refuse(format!("{} sockets: a sandbox can have at most {}", spec.sockets.len(), SocketBridge::MOST));
+    }
+    for (at, socket) in spec.sockets.iter().enumerate() {
+        let SocketBridge { target, .. } = socket;
+        let names = |target: &str| target.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let own: Vec<String> = names(target);
+        if !target.starts_with('/') || target.ends_with('/') || target.contains('\0') {
+            return refuse(format!("socket {socket}: the path inside must be absolute, and end in a name"));
+        }
+        if own.iter().any(|name| name == "." || name == "..") {
+            return refuse(format!("socket {socket}: the path inside must not contain . or .."));
+        }
+        if spec.sockets[..at].iter().any(|other| own == names(&other.target)) {
+            return refuse(format!("socket {socket}: two sockets have the same path inside"));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses a read-only `.git/config` if it cannot be enforced.
 fn check_git(mode: &Mode, spec: &SandboxSpec) -> Result<()> {
     if spec.protect_git != GitProtection::Config {
@@ -117,6 +147,7 @@ pub fn require(mode: &Mode, spec: &SandboxSpec) -> Result<NetworkMode> {
         return refuse("nested sandboxes".into(), Feature::Nesting);
     }
     check_git(mode, spec)?;
+    check_sockets(mode, spec)?;
     crate::labels::check_labels(&spec.labels)?;
     if let (Support::Refused, Some(mount)) = (mode.mounts, spec.mounts.first()) {
         return refuse(format!("a mount at {}", mount.target), Feature::Mounts);

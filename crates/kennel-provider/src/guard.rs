@@ -10,7 +10,7 @@ mod hidden_dir;
 mod sockets;
 
 use hidden_dir::HiddenDir;
-use kennel_core::{Error, Result};
+use kennel_core::{Error, HostSocket, Result};
 use kennel_types::{ErrorCode, SandboxSpec};
 use std::path::{Path, PathBuf};
 
@@ -108,6 +108,20 @@ impl Guard {
         Err(Error::new(ErrorCode::InvalidConfig, message).advise("leave this mount out"))
     }
 
+    /// Refuses bridges to sockets that do not exist, and to those of Kennel itself and of engines.
+    pub async fn check_bridges(&self, spec: &SandboxSpec) -> Result<()> {
+        for bridge in &spec.sockets {
+            let socket = HostSocket::open(&bridge.host)?;
+            if self.refused().any(|dir| bridge.host.starts_with(dir)) {
+                let message = format!("socket {}: it belongs to Kennel itself", bridge.host.display());
+                return Err(Error::new(ErrorCode::InvalidConfig, message).advise("leave this socket out"));
+            }
+            refuse_engine(&socket, &self.engines).await?;
+            socket.check_kind().await?;
+        }
+        Ok(())
+    }
+
     /// Returns what must be hidden in the workspace, if there is one, and in each other mount of the spec, in this
     /// order. Creates missing directories of Kennel that a sandbox could otherwise create. Call it each time the mounts
     /// are created.
@@ -149,6 +163,24 @@ impl Guard {
         screen.pins.dedup();
         Ok(screen)
     }
+}
+
+/// Refuses a bridge to the socket of a container engine. `engines` are sockets of engines, in addition to the well-known
+/// ones.
+pub async fn refuse_engine(socket: &HostSocket, engines: &[PathBuf]) -> Result<()> {
+    let (path, is_engine) = (socket.path(), sockets::is_engine(socket.path(), engines).await);
+    let refuse = |why: &str, advice: &str| {
+        let message = format!("socket {}: {why}", path.display());
+        Err(Error::new(ErrorCode::InvalidConfig, message).advise(advice))
+    };
+    if is_engine {
+        return refuse("a container engine listens there, and controls the host", "leave this socket out");
+    }
+    // Another socket was checked than the one that was opened.
+    if !socket.is_current() {
+        return refuse("it was replaced while it was checked", "try again");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

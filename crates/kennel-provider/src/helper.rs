@@ -32,12 +32,27 @@ impl Helper {
     /// Starts the helper. It keeps running when this process ends. No async runtime is needed, so this can be the first
     /// thing a program does.
     pub fn start(program: &Path, arguments: &[&OsStr]) -> Result<Self> {
+        Self::start_with(program, arguments, std::iter::empty::<(&OsStr, &OsStr)>())
+    }
+
+    /// Starts the helper with these environment variables. It has no others.
+    pub fn start_with(
+        program: &Path,
+        arguments: &[&OsStr],
+        variables: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
+    ) -> Result<Self> {
         let what = || format!("start {}", program.display());
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.map_err(|error| Error::io(what(), error))?;
         rustix::io::ioctl_fionbio(&ours, true).map_err(|error| Error::io(what(), error))?;
         let mut command = Command::new(program);
-        command.args(arguments).env_clear().stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .args(arguments)
+            .env_clear()
+            .envs(variables)
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let child = spawn(&mut command)
             .map_err(|error| Error::new(ErrorCode::StartFailed, format!("{}: {error}", what())).caused_by(error))?;
         Ok(Self { program: program.to_owned(), pid: child.id(), line: ours.into() })

@@ -14,6 +14,9 @@ pub const STORE: &str = "kennel.store";
 pub const PROJECT: &str = "kennel.project";
 /// The profile that a sandbox was created from.
 pub const PROFILE: &str = "kennel.profile";
+/// The sockets of the host that programs inside can connect to, each `host:inside`, as a JSON list. It is only shown:
+/// what is served is recorded on this machine.
+pub const SOCKETS: &str = "kennel.sockets";
 /// The user for whom it was created, as `uid:gid`.
 pub const OWNER: &str = "kennel.owner";
 
@@ -34,7 +37,9 @@ pub fn own_labels(spec: &SandboxSpec, owner: Owner) -> BTreeMap<String, String> 
     let belongs = [(SESSION, &spec.session), (STORE, &spec.store), (PROJECT, &spec.project), (PROFILE, &spec.profile)];
     let belongs = belongs.into_iter().filter_map(|(key, value)| Some((key, value.clone()?)));
     let always = [(KENNEL, "true".to_owned()), (OWNER, format!("{}:{}", owner.uid, owner.gid))];
-    always.into_iter().chain(belongs).map(|(key, value)| (key.to_owned(), value)).collect()
+    let sockets: Vec<String> = spec.sockets.iter().map(ToString::to_string).collect();
+    let sockets = (!sockets.is_empty()).then(|| (SOCKETS, serde_json::json!(sockets).to_string()));
+    always.into_iter().chain(belongs).chain(sockets).map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ mod socket;
 
 pub use blocking::blocking;
 pub use checks::{permit, require};
-pub use guard::{Guard, Screen};
+pub use guard::{Guard, Screen, refuse_engine};
 pub use helper::{Helper, InstructedHelper};
 pub use logfile::{LOG_FILES, follow_log, keep_last_lines};
 pub use records::{NewRecord, Record, Records, Starting, TakenImage, is_sweep_due, watch_records};

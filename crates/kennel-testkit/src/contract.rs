@@ -1,6 +1,7 @@
 //! The contract: what every provider must do, in cases grouped by subject. [`crate::contract_suite!`] creates a test
 //! for each case.
 
+pub mod bridges;
 pub mod copy;
 pub mod exec;
 pub mod files;
@@ -309,6 +310,12 @@ macro_rules! sockets_contract {
                 host_answers_datagrams_from_inside,
                 ports_of_the_host_are_refused,
                 sockets_need_a_keeper_that_knows_them,
+            }
+            bridges {
+                programs_inside_use_a_socket_of_the_host,
+                bridge_ends_with_its_sandbox,
+                bridge_is_not_use_and_its_connections_are,
+                wrong_bridges_are_refused,
             }
         }
     };

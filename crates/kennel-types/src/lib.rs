@@ -36,7 +36,7 @@ pub use port::{Port, Protocol, Published};
 pub use quantity::{ByteSize, InvalidQuantity, format_bytes, parse_cpus, parse_duration};
 pub use sandbox::{
     Availability, Cache, Enforcement, GitProtection, Limits, Mount, NetworkMode, Owner, Pull, STARTUP, SandboxInfo,
-    SandboxSpec, Toolchains,
+    SandboxSpec, SocketBridge, Toolchains,
 };
 pub use stats::Stats;
 pub use status::{Operation, Refusal, Status, Verdict, steps};

@@ -103,6 +103,8 @@ pub struct Mode {
     /// A keeper runs inside. Without one, the engine itself runs plain commands and copies files: there are no
     /// terminals, timeouts, signals or detached commands, and no `run`.
     pub keeper: Support,
+    /// Bridges to Unix sockets of the host.
+    pub sockets: Support,
     /// Real processes run inside, on a real kernel.
     pub processes: Support,
 }
@@ -151,6 +153,7 @@ const NATIVE: Mode = Mode {
     users: Support::Given,
     pause: Support::Given,
     keeper: Support::Given,
+    sockets: Support::Given,
     processes: Support::Given,
 };
 
@@ -249,6 +252,7 @@ const DOCKER_REMOTE: Mode = Mode {
 const DOCKER_FOREIGN: Mode = Mode {
     key: ModeKey { machine: Machine::RemoteForeign, ..DOCKER_REMOTE.key },
     keeper: Support::Refused,
+    sockets: Support::Refused,
     ..DOCKER_REMOTE
 };
 
@@ -336,6 +340,8 @@ const LOCAL: Mode = Mode {
     users: Support::Refused,
     pause: Support::Refused,
     keeper: Support::Given,
+    // A socket inside would be one of the host's.
+    sockets: Support::Refused,
     processes: Support::Given,
 };
 

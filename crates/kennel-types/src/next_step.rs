@@ -320,6 +320,8 @@ pub enum Field {
     ProtectGit,
     /// The engine's runtime.
     Runtime,
+    /// The bridges to sockets of the host.
+    Sockets,
     /// The time limit of a command.
     Timeout,
     /// The user namespace on an engine.
@@ -353,6 +355,8 @@ pub enum Feature {
     Ports,
     /// A read-only root filesystem.
     ReadOnly,
+    /// Bridges to sockets of the host.
+    Sockets,
     /// Commands as another user.
     Users,
     /// Volumes.
@@ -361,7 +365,7 @@ pub enum Feature {
 
 impl Feature {
     /// All features.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Disk,
         Self::Images,
         Self::Keeper,
@@ -371,6 +375,7 @@ impl Feature {
         Self::Pause,
         Self::Ports,
         Self::ReadOnly,
+        Self::Sockets,
         Self::Users,
         Self::Volumes,
     ];
@@ -387,6 +392,7 @@ impl Feature {
             Self::Pause => "pause",
             Self::Ports => "ports",
             Self::ReadOnly => "read_only",
+            Self::Sockets => "sockets",
             Self::Users => "users",
             Self::Volumes => "volumes",
         }

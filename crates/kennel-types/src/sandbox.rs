@@ -43,6 +43,10 @@ pub struct SandboxSpec {
     pub network: Option<NetworkMode>,
     /// Ports to publish on the host. This requires network `bridge`.
     pub ports: Vec<Port>,
+    /// Unix sockets of the host that programs inside can connect to. The creator of a tied sandbox serves them; for any
+    /// other sandbox, the engine starts a process that does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sockets: Vec<SocketBridge>,
     /// Use the image's own command as the main process, if `command` is not given.
     pub image_main: bool,
     /// Make the root filesystem read-only. The workspace, mounts, volumes and `/tmp` stay writable.
@@ -113,6 +117,28 @@ pub struct Mount {
     /// Whether the mount is read-only inside.
     #[serde(default)]
     pub read_only: bool,
+}
+
+/// A Unix socket of the host that programs inside can connect to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct SocketBridge {
+    /// Absolute path of the socket on the host, without symlinks.
+    pub host: PathBuf,
+    /// Absolute path inside at which the keeper listens.
+    pub target: String,
+}
+
+impl SocketBridge {
+    /// The maximum number of bridges of one sandbox.
+    pub const MOST: usize = 16;
+}
+
+impl std::fmt::Display for SocketBridge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.host.display(), self.target)
+    }
 }
 
 /// Programs from a home directory, such as compilers and version managers. They are mounted read-only, and files with

@@ -184,6 +184,9 @@ impl Cli {
     pub(crate) fn engine(&self) -> KennelResult<Engine> {
         report::set_quiet(self.global.quiet);
         let mut engine = Engine::new(environment::caller()?);
+        if let Some(program) = crate::serve_bridges::program() {
+            engine = engine.with_bridge_program(program);
+        }
         if let Some(provider) = self.global.provider {
             engine = provider.restrict(engine);
         }

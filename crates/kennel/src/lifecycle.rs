@@ -4,7 +4,7 @@ use crate::progress::while_waiting;
 use crate::report;
 use crate::signals::{Signals, interrupted};
 use kennel_core::{Error, Provider, Result, Sandbox};
-use kennel_engine::{Cancel, create_sandbox};
+use kennel_engine::{Cancel, Engine, Resident, create_sandbox};
 use kennel_types::{ErrorCode, Field, NextStep, SandboxSpec};
 use std::pin::pin;
 use std::sync::Arc;
@@ -106,6 +106,13 @@ fn say_network(sandbox: &Sandbox, spec: &SandboxSpec) {
         report::warning(&format!(
             "network: using {network}, because {usual} is not available here (kennel doctor shows why)"
         ));
+    }
+}
+
+/// Says that a sandbox with an idle pause is not paused, if no resident process runs.
+pub(crate) fn say_idle_pause(engine: &Engine, is_set: bool) {
+    if is_set && !Resident::is_running(engine) {
+        report::note("idle sandboxes are paused only while `kennel serve` runs, and it does not");
     }
 }
 

@@ -23,6 +23,7 @@ mod reference;
 mod report;
 mod result;
 mod sandboxes;
+mod serve_bridges;
 mod signals;
 mod terminal;
 mod triggers;
@@ -32,6 +33,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     completion::answer_the_shell();
     let arguments: Vec<_> = std::env::args_os().collect();
+    if serve_bridges::is_asked(&arguments) {
+        return serve_bridges::main();
+    }
     let cli = match cli::Cli::read(&arguments) {
         Ok(cli) => cli,
         Err(error) => return report::usage(&error),

@@ -164,6 +164,7 @@ fn flag(field: Field) -> &'static str {
         Field::Ports => "--publish",
         Field::ProtectGit => "--protect-git",
         Field::Runtime => "--runtime",
+        Field::Sockets => "--socket",
         Field::Timeout => "--timeout",
         Field::Userns => "--userns",
         Field::Volumes => "--data",

@@ -68,6 +68,8 @@ pub(super) const RULES: &[Rule] = &[
     rule("network", Opens::If(is_host, "the network of this machine"), Over::AtMost(reach)),
     // A program that takes a port of the host can impersonate another service.
     rule("ports", Opens::If(takes_a_port, "a port of this machine"), Over::Free),
+    // What listens there does what the inside asks for, with the rights of the user.
+    rule("sockets", Opens::Always("a socket of this machine"), Over::Free),
     rule("memory", Opens::Nothing, Over::AtMost(amount)),
     rule("cpus", Opens::Nothing, Over::AtMost(amount)),
     rule("pids", Opens::Nothing, Over::AtMost(amount)),
@@ -256,7 +258,7 @@ mod tests {
             let key: KeyPath = std::iter::once("sandbox").chain(rule.key.split('.')).collect();
             let (_, shape) = Shape::root().lookup(&key).unwrap();
             let element = if let Shape::List(of) = shape { of } else { shape };
-            let path = matches!(element, Shape::HostPath | Shape::Volume);
+            let path = matches!(element, Shape::HostPath | Shape::Volume | Shape::Socket);
             let guarded = matches!(rule.opens, Opens::Always(_) | Opens::Elsewhere(_));
             assert!(!path || guarded, "{}", rule.key);
         }

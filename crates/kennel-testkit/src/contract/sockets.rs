@@ -10,7 +10,7 @@ use kennel_types::{ErrorCode, ExecSpec, IsolationLayer, NetworkMode, SandboxSpec
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_tungstenite::tungstenite::Message;
 
-const PROGRAM: &str = "/tmp/kennel-sockets";
+pub(super) const PROGRAM: &str = "/tmp/kennel-sockets";
 
 /// Starts a sandbox with network `none` and the program `sockets`. If the sandbox has no sockets of its own, requests for
 /// them must be refused, and there is nothing more to check.
@@ -25,7 +25,7 @@ async fn with_program(stage: &Stage) -> Option<Sandbox> {
     Some(sandbox)
 }
 
-async fn put_program(stage: &Stage, sandbox: &Sandbox) {
+pub(super) async fn put_program(stage: &Stage, sandbox: &Sandbox) {
     let compiled = stage.home().path().join("sockets");
     programs::compile(SOCKETS, &compiled);
     let options = WriteOptions { mode: Some(0o755), parents: true };
@@ -393,29 +393,32 @@ pub async fn unaccepted_connections_are_limited(stage: &Stage) {
     assert_eq!((client.as_str(), accepted.is_ok()), ("welcome", true));
 }
 
-/// Programs inside exchange datagrams with the host. Datagrams that are too long are dropped.
+/// Programs inside exchange datagrams with the host, also on the port of DNS. Datagrams that are too long are dropped.
 pub async fn host_answers_datagrams_from_inside(stage: &Stage) {
     let Some(sandbox) = with_program(stage).await else { return };
-    let mut datagrams = sandbox.listen_datagrams(5300).await.unwrap();
-    assert_eq!(datagrams.port(), 5300);
-    let replies = datagrams.replies();
-    assert_eq!(code(replies.send(1, &[0; caps::DATAGRAM + 1]).await), ErrorCode::LimitExceeded);
-    // Nobody has this number, and that is no error.
-    replies.send(1000, b"to nobody").await.unwrap();
-    let ask = ok(&sandbox, "/tmp/kennel-sockets ask 5300");
-    let answer = async {
-        loop {
-            let (peer, question) = datagrams.receive().await.unwrap();
-            assert_eq!(question, b"question");
-            replies.send(peer, b"answer").await.unwrap();
+    for port in [5300, 53] {
+        let mut datagrams = sandbox.listen_datagrams(port).await.unwrap();
+        assert_eq!(datagrams.port(), port);
+        let replies = datagrams.replies();
+        assert_eq!(code(replies.send(1, &[0; caps::DATAGRAM + 1]).await), ErrorCode::LimitExceeded);
+        // Nobody has this number, and that is no error.
+        replies.send(1000, b"to nobody").await.unwrap();
+        let script = format!("/tmp/kennel-sockets ask {port}");
+        let ask = ok(&sandbox, &script);
+        let answer = async {
+            loop {
+                let (peer, question) = datagrams.receive().await.unwrap();
+                assert_eq!(question, b"question");
+                replies.send(peer, b"answer").await.unwrap();
+            }
+        };
+        tokio::select! {
+            answer = ask => assert_eq!(answer, "answer"),
+            () = answer => {}
         }
-    };
-    tokio::select! {
-        answer = ask => assert_eq!(answer, "answer"),
-        () = answer => {}
+        drop(datagrams);
+        crate::eventually("the port is free again", async || sandbox.listen_datagrams(port).await.is_ok()).await;
     }
-    drop(datagrams);
-    crate::eventually("the port is free again", async || sandbox.listen_datagrams(5300).await.is_ok()).await;
 }
 
 /// Where the ports inside are the host's own, they are refused, by the host and by the keeper.

@@ -1,6 +1,6 @@
 //! `kennel create`.
 
-use crate::lifecycle::{Deadline, create, say_ports};
+use crate::lifecycle::{Deadline, create, say_idle_pause, say_ports};
 use crate::options::LastingOptions;
 use crate::output::{print, print_json};
 use crate::progress::{pull, while_waiting};
@@ -71,6 +71,7 @@ impl Create {
             deadline.unless_ended(pull(&*provider, image, self.options.sandbox.pull(&settings))).await?;
         }
         let sandbox = create(provider, &spec, &mut deadline).await?;
+        say_idle_pause(engine, spec.idle_pause_ms.is_some());
         if self.start {
             self.start(&sandbox, &mut deadline).await?;
             say_ports(&sandbox, &spec).await?;

@@ -151,6 +151,7 @@ fn features() -> Vec<Feature> {
         }),
         support("mounts", "Bind mounts of the workspace and other host paths.", |mode| mode.mounts),
         support("ports", "Ports published at 127.0.0.1, with network bridge.", |mode| mode.ports),
+        support("sockets", "Unix sockets of the host that programs inside can connect to.", |mode| mode.sockets),
         support("volumes", "A volume that outlives the sandbox, and volumes that sandboxes share.", |mode| {
             mode.volumes
         }),
@@ -221,6 +222,7 @@ fn describe(Here { mode, here }: &Here) -> String {
     line("network", &format!("{}{default}", networks.join(", ")));
     let support = |support| if support == Support::Given { "supported" } else { "refused" };
     line("ports", support(mode.ports));
+    line("sockets", support(mode.sockets));
     line("limits", support(mode.limits));
     line("disk limit", support(mode.disk));
     line("sandboxes inside", support(mode.nesting));

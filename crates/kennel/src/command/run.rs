@@ -114,7 +114,7 @@ impl Run {
         let sandbox = create(provider, &spec, &mut deadline).await?;
         record.sandbox = Some(sandbox.id().clone());
         record.ended(Phase::Create);
-        let outcome = self.inside(&sandbox, &spec, &settings, record, deadline, line).await;
+        let outcome = self.inside(engine, &sandbox, &spec, &settings, record, deadline, line).await;
         if !spec.tied && line.is_some() {
             report::note(&format!(
                 "sandbox {} keeps running; to remove it: kennel rm --force {0}",
@@ -149,8 +149,10 @@ impl Run {
     }
 
     /// Starts the sandbox and runs the command. Stores the connection to the keeper in `line`.
+    #[expect(clippy::too_many_arguments, reason = "they are the parts of one run")]
     async fn inside(
         &self,
+        engine: &Engine,
         sandbox: &Sandbox,
         asked: &SandboxSpec,
         settings: &Settings,
@@ -166,6 +168,11 @@ impl Run {
         }
         let launched = while_waiting("starting the sandbox", deadline.unless_ended(sandbox.launch())).await;
         let keeper = line.insert(launched?);
+        // The command may connect at once.
+        if asked.tied && !asked.sockets.is_empty() {
+            let bridges = deadline.unless_ended(engine.bridge(sandbox, &asked.sockets)).await?;
+            tokio::spawn(bridges.serve());
+        }
         // This is done while the sandbox starts. The command has not been sent yet.
         record.look_at(asked.workspace.as_deref(), !protects_hooks(sandbox, asked));
         let (left, command_limit) = (deadline.left()?, self.command_limit(settings));

@@ -1,7 +1,7 @@
 //! The options for a new sandbox.
 
 use super::host_path::existing;
-use super::value::{EnvironmentOptions, label, mount};
+use super::value::{EnvironmentOptions, label, mount, socket};
 use kennel_config::{Cpus, Network, SandboxOverrides, Volume};
 use kennel_core::{Error, Result};
 use kennel_engine::{Engine, Settings, request};
@@ -79,6 +79,9 @@ pub(crate) struct SandboxOptions {
     /// Publish a port of the sandbox at 127.0.0.1; without HOST, at any free port
     #[arg(short, long = "publish", value_name = "[HOST:]PORT[/udp]")]
     ports: Vec<Port>,
+    /// Let programs inside connect to a Unix socket of the host
+    #[arg(long = "socket", value_name = "HOST:TARGET")]
+    sockets: Vec<String>,
     /// Add a label
     #[arg(long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
@@ -133,13 +136,15 @@ impl SandboxOptions {
             overrides.workspace = self.workspace(settings)?;
         }
         // A relative path must not lead out of the workspace, whoever chose that.
-        if !self.volumes.is_empty() {
+        if !self.volumes.is_empty() || !self.sockets.is_empty() {
             let workspace = request::workspace(settings, &overrides, engine.caller())?;
             let volume = |entry: &String| {
                 let Mount { host, target, read_only } = mount(entry, workspace.as_deref())?;
                 Ok(Volume { host, container: target, readonly: read_only })
             };
             overrides.volumes = self.volumes.iter().map(volume).collect::<Result<_>>()?;
+            let socket = |entry: &String| socket(entry, workspace.as_deref());
+            overrides.sockets = self.sockets.iter().map(socket).collect::<Result<_>>()?;
         }
         Ok(overrides)
     }

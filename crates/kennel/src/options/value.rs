@@ -3,7 +3,9 @@
 use super::host_path::existing_in;
 use crate::environment::named;
 use crate::next_step::Hint;
+use kennel_config::Socket;
 use kennel_core::{Error, Result, open_regular_file};
+use kennel_engine::request::missing_socket;
 use kennel_types::{ErrorCode, Mount, parse_duration};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -133,6 +135,21 @@ pub(super) fn mount(entry: &str, workspace: Option<&Path>) -> Result<Mount> {
     }
     let host = existing_in(Path::new(host), "-v", workspace)?;
     Ok(Mount { host, target: target.to_owned(), read_only })
+}
+
+/// Parses a bridge to a socket, `HOST:TARGET`. The socket must exist. A relative path starts at the current directory, and
+/// must not lead out of it or out of the workspace.
+pub(super) fn socket(entry: &str, workspace: Option<&Path>) -> Result<Socket> {
+    let expected = "HOST:TARGET with an absolute TARGET, for example $SSH_AUTH_SOCK:/run/ssh-agent.sock";
+    let (host, target) = entry.rsplit_once(':').ok_or_else(|| wrong("--socket", entry, expected))?;
+    if !target.starts_with('/') || host.is_empty() {
+        return Err(wrong("--socket", entry, expected));
+    }
+    let host = Path::new(host);
+    if let Err(error) = host.metadata() {
+        return Err(missing_socket(host, "--socket", error));
+    }
+    Ok(Socket { host: existing_in(host, "--socket", workspace)?, container: target.to_owned() })
 }
 
 fn wrong(option: &str, given: &str, expected: &str) -> Error {

@@ -17,6 +17,7 @@ mod profiles;
 mod run;
 mod sessions;
 mod settings;
+mod sockets;
 mod suite;
 mod support;
 mod terminal;

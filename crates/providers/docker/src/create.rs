@@ -111,6 +111,7 @@ impl Docker {
         let own = [&self.state_dir, &self.program_dir].into_iter().chain(&self.hidden);
         let engines = self.engine.dialer().socket().map(Path::to_owned).into_iter().chain(self.engines.iter().cloned());
         let guard = Guard::new(own.map(PathBuf::as_path)).with_engines(engines);
+        guard.check_bridges(spec).await?;
         let version = api.client_version();
         let deep = (version.major_version, version.minor_version) >= DEEP_READ_ONLY;
         let name = mode.name();

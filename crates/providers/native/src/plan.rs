@@ -74,6 +74,7 @@ pub(crate) async fn check(spec: &SandboxSpec, image: Option<&TakenImage>, maker:
         guard.check(host, &real, read_only)?;
         guard.check_socket(host, &real).await?;
     }
+    guard.check_bridges(spec).await?;
     for mount in &spec.mounts {
         if !mount.host.exists() {
             return Err(Error::new(

@@ -2,6 +2,7 @@
 
 use super::profiles;
 use crate::completion;
+use crate::lifecycle::say_idle_pause;
 use crate::next_step::Hint;
 use crate::options::{SandboxOptions, TimeLimit};
 use crate::output::print;
@@ -110,7 +111,9 @@ impl Create {
     pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
         let profiles = profiles(engine)?;
         let overrides = self.options.overrides(engine, &profiles)?;
+        let pauses = overrides.idle_pause.is_some();
         let profile = profiles.create(&self.name, overrides).await?;
+        say_idle_pause(engine, pauses);
         Ok(print(&profile.name))
     }
 }

@@ -4,7 +4,7 @@ use super::{print_session, sessions};
 use crate::command::profile::profiles;
 use crate::completion;
 use crate::git_credentials::HostCredentials;
-use crate::lifecycle::Deadline;
+use crate::lifecycle::{Deadline, say_idle_pause};
 use crate::options::LastingOptions;
 use crate::progress::Bars;
 use crate::sandboxes::{choose, settings};
@@ -76,6 +76,7 @@ impl Create {
             })
         };
         let cancel = Cancel::default();
+        let pauses = spec.idle_pause_ms.is_some();
         let request = OpenSession {
             name: spec.name.clone(),
             provider: provider.name().to_owned(),
@@ -88,6 +89,7 @@ impl Create {
         let sessions = sessions(engine).await?;
         let session = deadline.or_cancel(&cancel, bars.wait(sessions.open(request))).await?;
         drop(bars);
+        say_idle_pause(engine, pauses);
         Ok(print_session(&session, self.json))
     }
 

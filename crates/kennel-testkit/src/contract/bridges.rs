@@ -6,7 +6,7 @@ use crate::{Stage, eventually};
 use kennel_core::{HostSocket, ListenAt, Sandbox, Target};
 use kennel_types::{ErrorCode, ExecSpec, NetworkMode, SandboxSpec, SocketBridge, Support};
 use std::path::{Path, PathBuf};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 
 /// In a directory that does not exist, below one that only root inside may change.

@@ -230,8 +230,8 @@ fn profiles_and_sessions_have_sockets() {
     kennel.kennel(&["profile", "create", "p", "--network", "none", "--socket", &bridge(&path)]).ok();
     let exec = [&["profile", "exec", "p"], &client[..]].concat();
     assert_eq!(kennel.kennel_with(&exec, b"hello").ok(), "host:hello");
-    kennel.kennel(&["profile", "delete", "p"]).ok();
-    let create = ["session", "create", "s", "--network", "none", "--socket", &bridge(&path)];
+    kennel.kennel(&["profile", "delete", "--force", "p"]).ok();
+    let create = ["session", "create", "--name", "s", "--network", "none", "--socket", &bridge(&path)];
     kennel.kennel(&create).ok();
     let exec = [&["session", "exec", "s"], &client[..]].concat();
     assert_eq!(kennel.kennel_with(&exec, b"hello").ok(), "host:hello");

@@ -82,7 +82,7 @@ fn session_is_used_stopped_and_removed(kennel: &Kennel) {
 
 /// The main process has the secret of its session. Its owner can read it back, and nothing else shows it.
 fn secret_is_for_the_main_process_and_its_owner(kennel: &Kennel) {
-    let main = "printenv KENNEL_SESSION_SECRET > told.new; mv told.new told; exec sleep 1000";
+    let main = "echo $KENNEL_SESSION_SECRET > told.new; mv told.new told; exec sleep 1000";
     create(kennel, &["--name", "agent", "--", "sh", "-c", main]).ok();
     let told = kennel.here().join("told");
     assert!(within_blocking(LONG, || told.exists()), "the main process runs");

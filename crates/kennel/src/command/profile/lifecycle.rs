@@ -64,7 +64,7 @@ pub(super) async fn start(engine: &Engine, name: &str, pull: Option<Pull>) -> Re
 /// Tells the user if the profile has changed since its sandbox was created.
 pub(super) fn report_changes(name: &str, started: &Started) {
     if let Some(instead_of) = started.instead_of {
-        report::note(&format!(
+        report::warning(&format!(
             "profile {name} uses {}, because {} is not available",
             started.sandbox.provider().name(),
             instead_of.name()

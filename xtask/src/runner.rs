@@ -1,7 +1,7 @@
 //! Runs tests and counts them. `.config/nextest.toml` decides to which tier a test belongs.
 
 use crate::stage::{Stages, cargo};
-use crate::tally::{Speaks, Tally};
+use crate::tally::{Tally, TestRunner};
 use crate::test_environment::TestEnvironment;
 use anyhow::Result;
 use std::process::Command;
@@ -59,7 +59,7 @@ impl Runner {
     pub(crate) fn examples(&mut self, stages: &mut Stages, environment: &TestEnvironment) -> Result<()> {
         let mut command = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
         environment.tell(&mut command);
-        stages.measure("examples", &mut command, |command| self.tally.run(command, Speaks::Stdout))
+        stages.measure("examples", &mut command, |command| self.tally.run(command, TestRunner::Libtest))
     }
 
     fn run(
@@ -70,7 +70,7 @@ impl Runner {
         mut command: Command,
     ) -> Result<()> {
         environment.tell(&mut command);
-        stages.measure(name, &mut command, |command| self.tally.run(command, Speaks::Stderr))
+        stages.measure(name, &mut command, |command| self.tally.run(command, TestRunner::Nextest))
     }
 }
 

@@ -118,7 +118,6 @@ impl Endpoint {
 
 /// Returns Docker's endpoint: that of `DOCKER_HOST`, of the context, the system's socket, or the user's socket.
 pub fn docker(caller: &Caller) -> Result<Endpoint> {
-    const SYSTEM: &str = "/var/run/docker.sock";
     if let Some(host) = caller.text(DOCKER_HOST) {
         return Endpoint::parse(&host, "DOCKER_HOST", certificates(caller)?);
     }
@@ -128,8 +127,8 @@ pub fn docker(caller: &Caller) -> Result<Endpoint> {
         return in_context(&dir, &name);
     }
     let own = caller.runtime_dir().map(|dir| dir.join("docker.sock"));
-    let own = own.filter(|own| !Path::new(SYSTEM).exists() && own.exists());
-    Ok(Endpoint::Unix(own.unwrap_or_else(|| SYSTEM.into())))
+    let own = own.filter(|own| !system_docker().may_answer() && own.exists());
+    Ok(own.map_or_else(system_docker, Endpoint::Unix))
 }
 
 /// Returns Podman's endpoint: that of `CONTAINER_HOST`, root's socket, or the user's socket.
@@ -141,6 +140,21 @@ pub fn podman(caller: &Caller) -> Result<Endpoint> {
     let own = caller.runtime_dir().map(|dir| dir.join("podman/podman.sock"));
     let own = own.filter(|_| caller.uid != 0);
     Ok(Endpoint::Unix(own.unwrap_or_else(|| SYSTEM.into())))
+}
+
+/// Returns the sockets at which Docker, or Podman, will be found when it is started.
+pub(crate) fn awaited(caller: &Caller, is_docker: bool) -> Vec<PathBuf> {
+    let endpoint = if is_docker { docker(caller) } else { podman(caller) };
+    let own = caller.runtime_dir().map(|dir| dir.join("docker.sock"));
+    // The user's own socket is used only while the system's does not exist.
+    let own = own.filter(|_| is_docker && endpoint.as_ref().is_ok_and(|endpoint| *endpoint == system_docker()));
+    let socket = endpoint.ok().and_then(|endpoint| endpoint.socket().map(Path::to_owned));
+    socket.into_iter().chain(own).collect()
+}
+
+/// Docker's socket for the whole machine.
+fn system_docker() -> Endpoint {
+    Endpoint::Unix("/var/run/docker.sock".into())
 }
 
 /// Returns all sockets at which engines of this user may listen. None of them may be visible in a sandbox.

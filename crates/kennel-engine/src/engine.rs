@@ -19,6 +19,7 @@ use std::sync::Arc;
 /// Everything that front ends share: providers, settings, profiles and sessions of one caller.
 ///
 /// `examples/library.rs` is a program that uses it.
+#[derive(Clone)]
 pub struct Engine {
     caller: Caller,
     /// `None` if the caller's environment names none.
@@ -348,6 +349,16 @@ impl Engine {
                 docker.may_answer() && !podman
             }),
         }
+    }
+
+    /// Returns the sockets at which a container engine would appear that is not among these providers. There are none if the
+    /// caller chose the providers.
+    pub(crate) fn absent_sockets(&self, known: &[ProviderKind]) -> Vec<PathBuf> {
+        if self.named.is_some() || self.unimplemented.is_some() || !self.given.is_empty() {
+            return Vec::new();
+        }
+        let absent = [ProviderKind::Podman, ProviderKind::Docker].into_iter().filter(|kind| !known.contains(kind));
+        absent.flat_map(|kind| endpoint::awaited(&self.caller, kind == ProviderKind::Docker)).collect()
     }
 
     fn candidates(&self) -> Vec<ProviderKind> {

@@ -1,9 +1,11 @@
 //! The resident process, which watches sandboxes while no command runs.
 //!
 //! There is at most one resident process for each state directory. It pauses and stops idle sandboxes, and numbers the
-//! events of all providers. It wakes up only when something happens: an event of a provider, or the end of an idle
-//! time. Any number of other processes can use the engine at the same time. Plain commands need no resident process.
+//! events of all providers. It wakes up only when something happens: an event of a provider, a container engine that was
+//! not there before, or the end of an idle time. Any number of other processes can use the engine at the same time. Plain
+//! commands need no resident process.
 
+mod arrivals;
 mod idle;
 mod lock;
 
@@ -12,6 +14,7 @@ use crate::events::{EngineEvent, Events};
 use crate::idle::Idle;
 use crate::lock_file;
 use crate::steps::Steps;
+use arrivals::arrivals;
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use idle::Watches;
@@ -55,6 +58,8 @@ const RETRY: Duration = Duration::from_secs(5);
 /// The resident process of a state directory. It is one as long as this value exists.
 pub struct Resident {
     providers: Vec<(ProviderKind, Arc<Steps>)>,
+    /// Providers that are not here yet.
+    arrivals: BoxStream<'static, (ProviderKind, Arc<Steps>)>,
     idle: Idle,
     events: Events,
     _lock: ResidentLock,
@@ -68,15 +73,13 @@ impl Resident {
         let lock = ResidentLock::take(&directories.resident())?;
         let idle = Idle::new(directories.idle());
         let events = Events::continue_from(directories.event_numbers())?;
-        let resident = Self { providers: engine.existing_providers(), idle, events, _lock: lock };
-        for (_, provider) in &resident.providers {
-            let woken = provider.wake_all().await;
-            if let Err(error) = woken {
-                tracing::warn!(provider = provider.name(), %error, "could not wake the sandboxes that sleep");
-            }
+        let providers = engine.existing_providers();
+        let arrivals = arrivals(engine.clone(), &providers);
+        for (_, provider) in &providers {
+            wake(provider).await;
         }
         engine.reconcile(true).await?;
-        Ok(resident)
+        Ok(Self { providers, arrivals, idle, events, _lock: lock })
     }
 
     /// Whether a process is the resident process of the engine's state directory. It cannot be told for a state directory
@@ -92,22 +95,32 @@ impl Resident {
 
     /// Watches the sandboxes until `end` is ready. The sandboxes go on running; those that sleep are woken by their next
     /// use.
-    pub async fn run(self, end: impl Future<Output = ()>) -> Result<()> {
+    pub async fn run(mut self, end: impl Future<Output = ()>) -> Result<()> {
         let mut watches = Watches::default();
-        let mut events =
+        let mut noticed =
             stream::select_all(self.providers.iter().map(|(kind, provider)| events(*kind, provider.clone())));
+        let arrivals = std::mem::replace(&mut self.arrivals, stream::empty().boxed());
+        noticed.push(arrivals.map(|(kind, provider)| Noticed::Arrival(kind, provider)).boxed());
         tokio::pin!(end);
         loop {
-            let noticed = tokio::select! {
+            let next = tokio::select! {
                 () = &mut end => return Ok(()),
-                noticed = events.next() => noticed,
+                next = noticed.next() => next,
             };
-            let Some(noticed) = noticed else {
+            let Some(next) = next else {
                 // There is no provider.
                 end.await;
                 return Ok(());
             };
-            match noticed {
+            match next {
+                Noticed::Arrival(kind, provider) => {
+                    self.providers.push((kind, provider.clone()));
+                    let awake = async move {
+                        wake(&provider).await;
+                        events(kind, provider)
+                    };
+                    noticed.push(stream::once(awake).flatten().boxed());
+                }
                 Noticed::Event(event) => {
                     if let Some(id) = &event.sandbox {
                         watches.notice(id);
@@ -133,8 +146,18 @@ impl Resident {
     }
 }
 
+/// Wakes the sandboxes of a provider that a resident process before this one has paused. If the provider does not respond,
+/// they are woken by their next use.
+async fn wake(provider: &Steps) {
+    if let Err(error) = provider.wake_all().await {
+        tracing::warn!(provider = provider.name(), %error, "could not wake the sandboxes that sleep");
+    }
+}
+
 /// What the resident process has noticed.
 enum Noticed {
+    /// A container engine that was not there before.
+    Arrival(ProviderKind, Arc<Steps>),
     /// An event of a sandbox.
     Event(Event),
     /// The events of a provider begin. What happened before is not among them. These are its sandboxes.

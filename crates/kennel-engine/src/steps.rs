@@ -173,19 +173,26 @@ impl Steps {
     pub(crate) async fn stop_idle(&self, id: &SandboxId, keeper: Keeper, _lock: &Exclusive) -> Result<()> {
         let stop = async {
             self.provider.unpause(id).await?;
-            // A hostile keeper may never reply, and nobody can use the sandbox meanwhile.
-            let ended = tokio::time::timeout(END_WITHIN, keeper.end_if_idle()).await;
-            let is_ending =
-                ended.map_err(|_| Error::new(ErrorCode::Timeout, "the keeper of the idle sandbox did not reply"))??;
-            // The keeper exits when its last connection is closed.
-            drop(keeper);
-            if is_ending {
-                has_ended_idle(&*self.provider, id, END_WITHIN).await;
-            }
-            Ok(())
+            let ended = self.end_if_idle(id, keeper).await;
+            // It is awake now, or has ended.
+            self.forget_pause(id)?;
+            ended
         };
-        self.between(["idle stop: before", "idle stop: after"], stop).await?;
-        self.forget_pause(id)
+        self.between(["idle stop: before", "idle stop: after"], stop).await
+    }
+
+    /// Asks the keeper to end if the sandbox is idle, and waits until the sandbox has ended.
+    async fn end_if_idle(&self, id: &SandboxId, keeper: Keeper) -> Result<()> {
+        // A hostile keeper may never reply, and nobody can use the sandbox meanwhile.
+        let ended = tokio::time::timeout(END_WITHIN, keeper.end_if_idle()).await;
+        let is_ending =
+            ended.map_err(|_| Error::new(ErrorCode::Timeout, "the keeper of the idle sandbox did not reply"))??;
+        // The keeper exits when its last connection is closed.
+        drop(keeper);
+        if is_ending {
+            has_ended_idle(&*self.provider, id, END_WITHIN).await;
+        }
+        Ok(())
     }
 
     /// Resumes all sandboxes of this provider that a resident process has paused, and forgets those that do not exist any

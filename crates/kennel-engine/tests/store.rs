@@ -48,6 +48,31 @@ async fn a_store_of_every_version_is_migrated() {
     }
 }
 
+/// The newest fixture is what this version writes, so a new migration needs a new one.
+#[tokio::test]
+async fn every_version_has_its_fixture() {
+    let dir = tempfile::tempdir().unwrap();
+    let (new, old) = (dir.path().join("new.db"), dir.path().join("old.db"));
+    drop(Store::open(&new).await.unwrap());
+    raw(&old).execute_batch(VERSIONS.last().unwrap()).unwrap();
+    let read = |path: &Path| {
+        let connection = raw(path);
+        let version: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+        let mut tables = connection.prepare("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL").unwrap();
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
+        // Only what the statements mean counts, not their spaces and comments.
+        let plain = |sql: &str| {
+            let lines = sql.lines().map(|line| line.split("--").next().unwrap_or_default());
+            lines.flat_map(str::chars).filter(|char| !char.is_whitespace()).collect::<String>()
+        };
+        let tables = tables.query_map([], row).unwrap().map(Result::unwrap);
+        let tables: std::collections::BTreeMap<_, _> = tables.map(|(name, sql)| (name, plain(&sql))).collect();
+        (version as usize, tables)
+    };
+    assert_eq!(read(&new).0, VERSIONS.len(), "each version has a fixture");
+    assert_eq!(read(&new), read(&old));
+}
+
 #[tokio::test]
 async fn a_newer_store_is_refused_and_kept() {
     let bench = Bench::new().await;

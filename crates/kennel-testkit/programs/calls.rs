@@ -260,27 +260,58 @@ fn mode_of_descriptor(fd: i64) -> u32 {
     std::fs::metadata(format!("/proc/self/fd/{fd}")).map_or(0, |metadata| metadata.mode() & 0o7777)
 }
 
-/// The same calls by the numbers of 32-bit programs. Such a call either ends the process, or has the same result.
+/// The same by the numbers of 32-bit programs (i386): such a call either ends the process, or fails, or is as the others.
 #[cfg(target_arch = "x86_64")]
 fn old_numbers(place: &TestDir) {
-    let path = place.file("old:chmod");
-    let string = text(&path);
-    // Its pointers have 32 bits.
+    // Pointers have 32 bits.
     // SAFETY: a new mapping, which is large enough for a path.
     let low = unsafe { syscall(9, 0_i64, 4096_i64, 3_i64, 0x62_i64, -1_i64, 0_i64) };
     assert!(low > 0, "no memory below 4 GiB");
-    let bytes = string.as_bytes_with_nul();
-    // SAFETY: the mapping is ours, and longer.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), low as *mut u8, bytes.len()) };
+    let put = |path: &Path| {
+        let string = text(path);
+        let bytes = string.as_bytes_with_nul();
+        // SAFETY: the mapping is ours, and longer.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), low as *mut u8, bytes.len()) };
+        low
+    };
+    const MODE: i64 = 0o4755;
+    const REGULAR: i64 = 0o100_000;
+    let change = |name: &str, number: i64, arguments: fn(i64) -> [i64; 4]| {
+        let path = place.file(name);
+        old_call(number, arguments(put(&path)));
+        say(name, Ok(mode_of(&path)));
+    };
+    let make = |name: &str, number: i64, arguments: fn(i64) -> [i64; 4]| {
+        let path = place.new(name);
+        old_call(number, arguments(put(&path)));
+        say(name, Ok(mode_of(&path)));
+    };
+    change("old:chmod", 15, |path| [path, MODE, 0, 0]);
+    change("old:fchmodat", 306, |path| [HERE, path, MODE, 0]);
+    change("old:fchmodat2", FCHMODAT2, |path| [HERE, path, MODE, 0]);
+    let path = place.file("old:fchmod");
+    let file = std::fs::File::open(&path).unwrap();
+    old_call(94, [file.as_raw_fd().into(), MODE, 0, 0]);
+    say("old:fchmod", Ok(mode_of(&path)));
+    make("old:open", 5, |path| [path, CREATE | WRITE, MODE, 0]);
+    make("old:creat", 8, |path| [path, MODE, 0, 0]);
+    make("old:mknod", 14, |path| [path, REGULAR | MODE, 0, 0]);
+    make("old:openat", 295, |path| [HERE, path, CREATE | WRITE, MODE]);
+    make("old:mknodat", 297, |path| [HERE, path, REGULAR | MODE, 0]);
+}
+
+/// Makes one call by the number that it has for 32-bit programs, in a process of its own, which may not survive it.
+#[cfg(target_arch = "x86_64")]
+fn old_call(number: i64, [a, b, c, d]: [i64; 4]) {
     // SAFETY: a program with one thread; the child makes one call and ends.
     let child = unsafe { fork() };
     if child == 0 {
-        // SAFETY: chmod, with a path that is there; then the end.
+        // SAFETY: the arguments are numbers, or point to a path that is there; then the end.
         unsafe {
             // rbx is reserved by the compiler: it is restored after the call.
             std::arch::asm!(
-                "xchg rbx, {path}", "int 0x80", "xchg rbx, {path}",
-                path = inout(reg) low => _, inout("rax") 15_i64 => _, in("rcx") 0o4755_i64,
+                "xchg rbx, {a}", "int 0x80", "xchg rbx, {a}",
+                a = inout(reg) a => _, inout("rax") number => _, in("rcx") b, in("rdx") c, in("rsi") d,
                 out("r8") _, out("r9") _, out("r10") _, out("r11") _,
             );
             _exit(0);
@@ -288,7 +319,6 @@ fn old_numbers(place: &TestDir) {
     }
     // SAFETY: the number is our child's.
     unsafe { waitpid(child, std::ptr::null_mut(), 0) };
-    say("old:chmod", Ok(mode_of(&path)));
 }
 
 /// Opens and creates files after it has locked itself out of them with Landlock.

@@ -80,6 +80,8 @@ pub struct Started {
     pub image_changed: bool,
     /// The current directory, if it has become the profile's workspace just now because nothing names one.
     pub chosen_workspace: Option<PathBuf>,
+    /// The provider that the settings name, if it is not available and another one was chosen just now.
+    pub instead_of: Option<ProviderKind>,
 }
 
 /// A profile with its sandbox, if it has one.
@@ -181,10 +183,17 @@ impl Profiles<'_> {
         let (mut sandbox, mut image_changed) = (None, false);
         if let Some(provider) = self.pinned_provider(&profile)? {
             sandbox = self.find_sandbox(&provider, &profile).await?.map(|found| found.info().clone());
-            image_changed = sandbox.is_some() && image_changed_on(&*provider, &profile).await?;
+            image_changed = sandbox.is_some() && self.image_changed(&*provider, &profile).await?;
         }
         let status = ProfileStatus::of_sandbox(sandbox.as_ref());
         Ok(ProfileUse { profile, sandbox, status, image_changed })
+    }
+
+    /// Whether the name of the profile's image refers to another image than when the sandbox was created.
+    async fn image_changed(&self, provider: &dyn Provider, profile: &Profile) -> Result<bool> {
+        let image = profile.overrides.image.as_ref().or(self.settings.sandbox.image.as_ref());
+        let (Some(image), Some(before)) = (image, &profile.state.image) else { return Ok(false) };
+        Ok(provider.image_id(image).await?.is_some_and(|now| now != *before))
     }
 
     /// Returns the sandbox of a profile. Fails with `not_found` if it has none.
@@ -215,9 +224,17 @@ impl Profiles<'_> {
                 }
                 let spec = self.spec(&profile, provider.mode())?;
                 let profile_changed = profile.state.spec.as_ref().is_some_and(|before| *before != hash(&spec));
-                let image_changed = image_changed_on(&*provider, &profile).await?;
+                let image_changed = self.image_changed(&*provider, &profile).await?;
                 let started = wake(&sandbox).await?;
-                Ok(Started { sandbox, created: false, started, profile_changed, image_changed, chosen_workspace: None })
+                Ok(Started {
+                    sandbox,
+                    created: false,
+                    started,
+                    profile_changed,
+                    image_changed,
+                    chosen_workspace: None,
+                    instead_of: None,
+                })
             }
             None => self.create_sandbox(&profile, (kind, provider), pull, tell).await,
         }
@@ -231,6 +248,8 @@ impl Profiles<'_> {
         pull: Option<Pull>,
         tell: &(dyn Fn(PullProgress) + Sync),
     ) -> Result<Started> {
+        let named = if profile.state.provider.is_none() { self.named_provider(profile)? } else { None };
+        let instead_of = named.filter(|named| *named != kind);
         let spec = self.spec(profile, provider.mode())?;
         if let Some(image) = &spec.image {
             let when = pull.or(profile.overrides.pull).unwrap_or(self.settings.sandbox.pull);
@@ -283,6 +302,7 @@ impl Profiles<'_> {
             profile_changed: false,
             image_changed: false,
             chosen_workspace,
+            instead_of,
         })
     }
 
@@ -316,7 +336,7 @@ impl Profiles<'_> {
             pulled = provider.pull(image, when, tell).await;
         }
         let changed = profile.state.spec.as_ref().is_none_or(|before| *before != hash(&spec));
-        let image_changed = image_changed_on(&*provider, &profile).await?;
+        let image_changed = self.image_changed(&*provider, &profile).await?;
         // An image that was built or loaded here may have no registry. If it has changed, it is what is wanted.
         if !image_changed {
             pulled?;
@@ -335,6 +355,7 @@ impl Profiles<'_> {
             profile_changed: false,
             image_changed,
             chosen_workspace: None,
+            instead_of: None,
         })
     }
 
@@ -408,12 +429,6 @@ async fn wake(sandbox: &Sandbox) -> Result<bool> {
         Status::Paused => sandbox.unpause().await.map(|()| true),
         Status::Created | Status::Stopped => sandbox.start().await.map(|()| true),
     }
-}
-
-/// Whether the name of the image refers to another image than when the sandbox was created.
-async fn image_changed_on(provider: &dyn Provider, profile: &Profile) -> Result<bool> {
-    let (Some(image), Some(before)) = (&profile.overrides.image, &profile.state.image) else { return Ok(false) };
-    Ok(provider.image_id(image).await?.is_some_and(|now| now != *before))
 }
 
 /// Returns the hash of a specification.

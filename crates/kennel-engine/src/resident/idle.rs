@@ -3,7 +3,7 @@
 use crate::idle::{Idle, IdleTimes};
 use crate::steps::Steps;
 use kennel_core::{Keeper, Result};
-use kennel_types::SandboxId;
+use kennel_types::{ErrorCode, SandboxId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,10 +64,16 @@ struct IdleWatch {
 }
 
 impl IdleWatch {
-    /// Watches the sandbox until it ends.
+    /// Watches the sandbox until it ends. A keeper that does not reply in time is asked again after the idle time: it may
+    /// be hostile, or its machine may be busy.
     async fn run(self) {
-        if let Err(error) = self.until_it_ends().await {
-            tracing::debug!(sandbox = self.id.as_str(), %error, "the watch over an idle sandbox ends");
+        while let Err(error) = self.until_it_ends().await {
+            if error.code() != ErrorCode::Timeout {
+                tracing::debug!(sandbox = self.id.as_str(), %error, "the watch over an idle sandbox ends");
+                return;
+            }
+            tracing::debug!(sandbox = self.id.as_str(), %error, "the keeper of an idle sandbox is asked again later");
+            sleep(self.times.pause()).await;
         }
     }
 

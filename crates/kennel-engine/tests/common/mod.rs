@@ -3,6 +3,7 @@
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test program uses a part of it")]
 
 pub(crate) mod kill;
+pub(crate) mod pausable;
 
 use kennel_core::Provider;
 use kennel_engine::{EventFilter, OpenSession, SessionId, SessionState, Sessions, Store};

@@ -59,8 +59,8 @@ pub async fn no_dangerous_capabilities(stage: &Stage) {
     if !stage.mode().layers.contains(&IsolationLayer::ReducedCapabilities) {
         return assert!(!has_walls(stage).await || stage.mode().layers.contains(&IsolationLayer::UserNamespace));
     }
-    // NET_ADMIN, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, SYS_BOOT, SYS_TIME, MAC_ADMIN, SYSLOG, BPF.
-    const DANGEROUS: [u32; 10] = [12, 16, 17, 19, 21, 22, 25, 33, 34, 39];
+    // FSETID, NET_ADMIN, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, SYS_BOOT, SYS_TIME, SETFCAP, MAC_ADMIN, SYSLOG, BPF.
+    const DANGEROUS: [u32; 12] = [4, 12, 16, 17, 19, 21, 22, 25, 31, 33, 34, 39];
     let sandbox = stage.running().await;
     let status =
         run(&sandbox, &ExecSpec { user: Some("0".into()), ..ExecSpec::argv(["cat", "/proc/self/status"]) }).await;

@@ -4,12 +4,12 @@ use crate::support::{Finished, finish};
 use kennel_testkit::front::Front;
 use kennel_testkit::podman::Service;
 use kennel_testkit::registry::Registry;
-use kennel_testkit::{Home, docker};
+use kennel_testkit::{Home, docker, within_blocking};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 /// Runs the program with its own home and only this environment.
 fn call(home: &Home, env: &[(&str, &str)], args: &[&str]) -> Finished {
@@ -349,4 +349,101 @@ fn a_command_on_podman_takes_two_requests() {
     let requests = requests_of_exec(Service::Root.socket(), "CONTAINER_HOST", &[], true);
     let inspections = ["GET /containers/kennel-NAME/json", "GET /v4.0.0/libpod/containers/kennel-NAME/json"];
     assert_eq!(requests, [inspections]);
+}
+
+/// Listens at a socket and forwards everything to an engine, but holds back requests to create a container. Sends a message
+/// for each, and forwards it when there is a reply, also if the client is gone by then.
+fn holding_creations(engine: PathBuf, socket: &Path) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let listener = UnixListener::bind(socket).unwrap();
+    let ((arrived, arrivals), (release, released)) = (mpsc::channel(), mpsc::channel());
+    let released = Arc::new(Mutex::new(released));
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, mut there) = (client.unwrap(), UnixStream::connect(&engine).unwrap());
+            let (mut back, mut here) = (there.try_clone().unwrap(), client.try_clone().unwrap());
+            let (arrived, released) = (arrived.clone(), released.clone());
+            std::thread::spawn(move || std::io::copy(&mut back, &mut here));
+            std::thread::spawn(move || {
+                let (mut bytes, mut is_held) = (vec![0; 65536], false);
+                while let Ok(count @ 1..) = client.read(&mut bytes) {
+                    let text = String::from_utf8_lossy(&bytes[..count]);
+                    if text.starts_with("POST ") && text.contains("/containers/create") {
+                        is_held = true;
+                        let _ = arrived.send(());
+                        let _ = released.lock().unwrap().recv();
+                    }
+                    there.write_all(&bytes[..count]).unwrap();
+                }
+                // The engine still works on a request that was held back. It would notice that nobody waits for it.
+                if !is_held {
+                    let _ = there.shutdown(std::net::Shutdown::Write);
+                }
+            });
+        }
+    });
+    (arrivals, release)
+}
+
+/// Kills a program while the engine creates its container, so that it cannot remove the container. It appears later, and is a
+/// leftover: nobody has it, and nobody has checked what the engine made.
+fn container_of_a_killed_program_is_swept(words: &[&str], name: Option<&str>) {
+    let home = Home::new();
+    let (engine, socket) = (docker::socket(), home.path().join("holding.sock"));
+    let image = docker::image_on(&engine);
+    let (arrivals, release) = holding_creations(engine.clone(), &socket);
+    let host = unix(&socket);
+    let env = [("DOCKER_HOST", host.as_str()), ("CONTAINER_HOST", "unix:///nowhere")];
+    let name = name.map(|name| format!("{name}-{}", home.mark().to_lowercase()));
+    let mut options = vec!["--network", "none", "--image", &image];
+    options.extend(name.iter().flat_map(|name| ["--name", name]));
+    let words = [&["--provider", "docker"], &words[..1], &options, &words[1..]].concat();
+    let mut killed = Command::new(env!("CARGO_BIN_EXE_kennel"));
+    killed.current_dir(home.workspace()).env_clear().stdin(Stdio::null()).stdout(Stdio::null());
+    killed.env("PATH", "/usr/bin:/bin").env("KENNEL_HOME", home.path()).env("HOME", home.path()).envs(env);
+    let mut killed = killed.args(&words).spawn().unwrap();
+    arrivals.recv_timeout(crate::support::CALL).expect("it creates a container");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let on_docker = |words: &[&str]| call(&home, &env, &[&["--provider", "docker"], words].concat());
+    let sandboxes = || {
+        let rows = on_docker(&["gc", "--dry-run", "--json"]).json();
+        let rows = rows.as_array().unwrap().iter().filter(|row| row["kind"] == "sandbox");
+        rows.map(|row| row["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(sandboxes(), Vec::<String>::new(), "it is not there yet");
+    release.send(()).unwrap();
+    assert!(within_blocking(crate::support::CALL, || !sandboxes().is_empty()), "the container never appears");
+    let found = sandboxes();
+    let [id] = &found[..] else { panic!("{found:?}") };
+    let label = format!("label=kennel.id={id}");
+    let containers = || docker::docker(&engine, &["ps", "--all", "--quiet", "--filter", &label]).lines().count();
+    assert_eq!(containers(), 1, "a dry run removes nothing");
+    assert_eq!(on_docker(&["ls", "--all", "--ids"]).ok(), "", "nobody has it");
+    if let Some(name) = &name {
+        assert!(on_docker(&["start", name]).fails(125).contains("there is no sandbox"));
+        // The name is free, so a later program can use it.
+        release.send(()).unwrap();
+        assert_eq!(on_docker(&words[2..]).ok(), *name);
+        assert_eq!(containers(), 0);
+        on_docker(&["rm", name]).ok();
+    } else {
+        assert!(on_docker(&["gc"]).ok().contains(&format!("removed sandbox {id} of docker")));
+    }
+    assert_eq!(containers(), 0);
+    assert_eq!(on_docker(&["gc", "--json"]).json(), serde_json::json!([]), "nothing else is left");
+}
+
+#[test]
+fn container_of_a_killed_run_is_swept() {
+    container_of_a_killed_program_is_swept(&["run", "--", "true"], None);
+}
+
+#[test]
+fn container_of_a_killed_create_is_swept() {
+    container_of_a_killed_program_is_swept(&["create"], None);
+}
+
+#[test]
+fn name_of_a_killed_create_is_free() {
+    container_of_a_killed_program_is_swept(&["create"], Some("box"));
 }

@@ -4,7 +4,7 @@ use crate::support::{CALL, Kennel, hear, signal};
 use kennel_testkit::{wait_in_race, within_blocking};
 use rustix::process::Signal;
 use std::collections::HashSet;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Creates a test of each case for each provider that can pause.
@@ -36,7 +36,12 @@ pub(crate) struct Resident {
 
 impl Resident {
     pub(crate) fn start(kennel: &Kennel) -> Self {
-        let mut child = kennel.call(&["serve"]).stdout(Stdio::piped()).spawn().expect("start kennel serve");
+        Self::start_by(kennel.call(&["serve"]))
+    }
+
+    /// Starts it by this call.
+    fn start_by(mut serve: Command) -> Self {
+        let mut child = serve.stdout(Stdio::piped()).spawn().expect("start kennel serve");
         let greeting = hear(child.stdout.as_mut().expect("standard output is a pipe"), "Ctrl-C\n");
         Self { process: child, greeting }
     }
@@ -139,6 +144,9 @@ fn killed_resident_leaves_no_sandbox_paused(kennel: &Kennel) {
     resident.kill();
     let planned = kennel.kennel(&["gc", "--dry-run"]).ok();
     assert!(planned.starts_with("would resume sandbox"), "{planned}");
+    let row = serde_json::json!({ "action": "resume", "sandbox": id });
+    let rows = kennel.kennel(&["gc", "--dry-run", "--json"]).json();
+    assert_eq!(rows, serde_json::json!([row]));
     assert_eq!(status(kennel, &id), "paused");
     let done = kennel.kennel(&["gc"]).ok();
     assert!(done.starts_with("resumed sandbox"), "{done}");
@@ -149,6 +157,9 @@ fn killed_resident_leaves_no_sandbox_paused(kennel: &Kennel) {
     kennel.kennel(&["gc"]).ok();
     assert_eq!(status(kennel, &id), "paused", "the resident process that paused it still runs");
     drop(resident);
+    assert_eq!(kennel.kennel(&["gc", "--json"]).json(), serde_json::json!([row]));
+    assert_eq!(status(kennel, &id), "running");
+    assert_eq!(kennel.kennel(&["gc", "--json"]).json(), serde_json::json!([]), "it is awake");
     kennel.kennel(&["rm", "--force", &id]).ok();
     let noted = kennel.home.state().join("idle");
     assert_eq!(std::fs::read_dir(&noted).expect("something was noted").count(), 0, "nothing is left of it");
@@ -191,4 +202,41 @@ fn users_own_pause_is_never_undone(kennel: &Kennel) {
     resident.kill();
     kennel.kennel(&["gc"]).ok();
     assert_eq!(status(kennel, &id), "paused");
+}
+
+/// An engine whose socket does not exist yet when `kennel serve` starts is watched as soon as it appears.
+mod docker_later {
+    use super::*;
+    use crate::support::finish;
+    use kennel_testkit::docker;
+
+    #[test]
+    fn engine_that_appears_later_is_watched() {
+        let kennel = Kennel::on("docker");
+        let socket = kennel.home.path().join("later/run/docker.sock");
+        let address = format!("unix://{}", socket.display());
+        // All providers of the machine may be used, but no other engine.
+        let call = |words: &[&str]| {
+            let mut call = Command::new(env!("CARGO_BIN_EXE_kennel"));
+            let settings = kennel.call(&["ls"]);
+            call.current_dir(kennel.here()).env_clear().stdin(Stdio::null());
+            call.envs(settings.get_envs().filter_map(|(key, value)| Some((key, value?))));
+            call.env("DOCKER_HOST", &address).env("CONTAINER_HOST", "unix:///nowhere/podman.sock");
+            call.args(words);
+            call
+        };
+        let resident = Resident::start_by(call(&["serve"]));
+        let create = ["create", "--provider", "docker", "--start", "--idle-pause", "100ms"];
+        let options = ["--image", kennel.image().expect("an engine has an image")];
+        let create = [&create[..], &options].concat();
+        assert!(finish(call(&create), None).fails(125).contains("docker.sock"), "there is no engine yet");
+        std::fs::create_dir_all(socket.parent().expect("it is in a directory")).expect("a new directory");
+        std::os::unix::fs::symlink(docker::socket(), &socket).expect("a new symlink");
+        let id = finish(call(&create), None).ok();
+        let paused = || finish(call(&["inspect", &id]), None).json()[0]["status"] == "paused";
+        assert!(within_blocking(CALL, paused), "it is {}", finish(call(&["inspect", &id]), None).text());
+        assert_eq!(finish(call(&["exec", &id, "--", "echo", "awake"]), None).ok(), "awake");
+        drop(resident);
+        finish(call(&["rm", "--force", &id]), None).ok();
+    }
 }

@@ -1,10 +1,12 @@
 //! Profiles: each item of the checklist of document 001, on native, Docker and Podman. The items about a server and the
 //! tools of agents need the server.
 
-use crate::support::{Finished, Kennel, finish};
+use crate::support::{Finished, Kennel, finish, hear, wait};
+use crate::terminal::{ends_with, terminal};
+use expectrl::Expect;
 use kennel_testkit::within_blocking;
 use serde_json::Value;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Makes a test of each case for each provider with isolation.
@@ -22,6 +24,9 @@ macro_rules! on_providers {
     };
 }
 
+mod images;
+mod paths;
+
 on_providers! {
     profile_commands,
     profiles_are_persistent,
@@ -32,6 +37,10 @@ on_providers! {
     idle_profile_stops_and_starts_again,
     profile_reconnects,
     errors_are_clear,
+    memory_shortage_is_an_error,
+    provider_is_chosen_once,
+    exec_without_a_command_opens_a_shell,
+    nested_sandboxes_run_in_a_profile,
     fifty_starts_create_one_sandbox,
     restart_applies_changes_and_keeps_volumes,
 }
@@ -50,6 +59,16 @@ fn create(kennel: &Kennel, name: &str, options: &[&str]) {
 
 fn profile(kennel: &Kennel, words: &[&str]) -> Finished {
     kennel.kennel(&[&["profile"], words].concat())
+}
+
+/// A call without a provider and an image, which `Kennel` names otherwise.
+fn plain(kennel: &Kennel, words: &[&str]) -> Command {
+    let call = kennel.call(&["profile"]);
+    let mut plain = Command::new(call.get_program());
+    plain.current_dir(kennel.here()).env_clear().stdin(Stdio::null());
+    plain.envs(call.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    plain.args(words);
+    plain
 }
 
 /// Runs a shell command in a profile.
@@ -87,8 +106,13 @@ fn profile_commands(kennel: &Kennel) {
     assert!(within_blocking(LONG, ready), "{:?}", profile(kennel, &["logs", "test"]));
     assert_eq!(profile(kennel, &["logs", "--tail", "1", "test"]).ok(), "ready");
     let id = sandbox_of(kennel, "test");
+    let mut followed = kennel.call(&["profile", "logs", "-f", "test"]).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(hear(followed.stdout.as_mut().unwrap(), "ready\n"), "ready\n");
     profile(kennel, &["stop", "test"]).ok();
+    assert_eq!(wait(&mut followed, "the followed log"), 0, "it ends with the sandbox");
     assert_eq!(status(kennel, "test"), "stopped");
+    let all = profile(kennel, &["status"]).ok();
+    assert!(all.lines().any(|line| line.starts_with("test ") && line.contains("stopped")), "{all}");
     profile(kennel, &["restart", "test"]).ok();
     assert_eq!((status(kennel, "test").as_str(), sandbox_of(kennel, "test")), ("running", id));
     // Without a terminal nobody can be asked, so nothing is deleted.
@@ -121,18 +145,7 @@ fn profiles_are_persistent(kennel: &Kennel) {
 
 fn commands_run_in_the_profile(kennel: &Kennel) {
     create(kennel, "dev", &["-e", "COLOUR=blue"]);
-    let run = |words: &[&str]| {
-        // `Kennel` names an image for `run`, which a profile refuses.
-        let mut call = kennel.call(&["profile"]);
-        call = {
-            let mut plain = std::process::Command::new(call.get_program());
-            plain.current_dir(kennel.here()).stdin(Stdio::null());
-            plain.envs(call.get_envs().filter_map(|(key, value)| Some((key, value?))));
-            plain
-        };
-        call.args(["run", "--profile", "dev"]).args(words);
-        finish(call, None)
-    };
+    let run = |words: &[&str]| finish(plain(kennel, &[&["run", "--profile", "dev"], words].concat()), None);
     assert_eq!(run(&["--", "sh", "-c", "echo $COLOUR; touch /kept; hostname > /dev/null"]).ok(), "blue");
     // The sandbox was started by the command, and is the same for the next one.
     assert_eq!(status(kennel, "dev"), "running");
@@ -144,6 +157,22 @@ fn commands_run_in_the_profile(kennel: &Kennel) {
     assert_eq!(run(&["--timeout", "1s", "--", "sleep", "100"]).status, 124);
     let refused = run(&["--memory", "1g", "--", "true"]).fails(125);
     assert!(refused.contains("profile dev"), "{refused}");
+    // Output arrives while the command runs, and much of it is cut where it is collected.
+    let script = "echo early; while [ ! -e /workspace/go ]; do sleep 0.1; done; echo late";
+    let mut streamed = plain(kennel, &["run", "--profile", "dev", "--", "sh", "-c", script]);
+    let mut streamed = streamed.stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = streamed.stdout.take().unwrap();
+    assert_eq!(hear(&mut output, "early\n"), "early\n");
+    std::fs::write(kennel.here().join("go"), "").unwrap();
+    assert_eq!(hear(&mut output, "late\n"), "late\n");
+    assert_eq!(wait(&mut streamed, "a streamed command"), 0);
+    let much = run(&["--json", "--", "sh", "-c", "head -c 11000000 /dev/zero | tr '\\0' x; exit 4"]).json();
+    assert_eq!((&much["truncated"], &much["exitCode"]), (&true.into(), &4.into()));
+    assert!(much["stdout"].as_str().unwrap().starts_with(&"x".repeat(10 << 20)));
+    // A profile that was stopped is started again.
+    profile(kennel, &["stop", "dev"]).ok();
+    assert_eq!(run(&["--", "ls", "/kept"]).ok(), "/kept");
+    assert_eq!(status(kennel, "dev"), "running");
     // Below the workspace, a command runs in the same directory; elsewhere it does not run at all.
     std::fs::create_dir(kennel.here().join("below")).unwrap();
     let from = |dir: &std::path::Path| {
@@ -254,12 +283,126 @@ fn errors_are_clear(kennel: &Kennel) {
         assert_eq!(status(kennel, "missing"), "stopped");
         delete(kennel, "missing");
     }
+    if kennel.provider != "native" {
+        // The engine is gone, or was never there.
+        create(kennel, "gone", &[]);
+        let mut call = plain(kennel, &["profile", "start", "gone"]);
+        call.env("DOCKER_HOST", "unix:///nowhere/engine.sock").env("CONTAINER_HOST", "unix:///nowhere/engine.sock");
+        let stderr = finish(call, None).fails(125);
+        assert!(stderr.contains("/nowhere/engine.sock") && stderr.contains("try: "), "{stderr}");
+        delete(kennel, "gone");
+    }
     create(kennel, "crash", &["--", "sh", "-c", "echo last words; exit 3"]);
     profile(kennel, &["start", "crash"]).ok();
     let failed = || status(kennel, "crash") == "error (3)";
     assert!(within_blocking(LONG, failed), "{}", status(kennel, "crash"));
     assert_eq!(profile(kennel, &["logs", "crash"]).ok(), "last words");
     delete(kennel, "crash");
+}
+
+/// A main process that is killed because its sandbox ran out of memory is an error, although nothing exited.
+fn memory_shortage_is_an_error(kennel: &Kennel) {
+    let main = ["dd", "if=/dev/zero", "of=/dev/null", "bs=200M", "count=1"];
+    create(kennel, "greedy", &[&["--memory", "64m", "--network", "none", "--"], &main[..]].concat());
+    profile(kennel, &["start", "greedy"]).ok();
+    let failed = || status(kennel, "greedy") == "error (137)";
+    assert!(within_blocking(LONG, failed), "{}", status(kennel, "greedy"));
+    let json = profile(kennel, &["status", "--json", "greedy"]).json();
+    // Podman does not report why it was killed.
+    let cause = if kennel.provider == "podman" { "exited" } else { "out_of_memory" };
+    assert_eq!((&json["status"], &json["cause"]), (&"error".into(), &cause.into()), "{json}");
+    delete(kennel, "greedy");
+}
+
+/// A profile has its sandbox on one provider, whatever a later call names.
+fn provider_is_chosen_once(kennel: &Kennel) {
+    create(kennel, "pinned", &["--network", "none"]);
+    assert_eq!(sh(kennel, "pinned", "echo first").ok(), "first");
+    let id = sandbox_of(kennel, "pinned");
+    let other = ["--provider", "local", "profile", "exec", "--json", "pinned", "--", "true"];
+    let refused = finish(plain(kennel, &other), None).json();
+    assert_eq!(refused["error"]["code"], "conflict", "{refused}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains(&format!("has its sandbox on {}, not on local", kennel.provider)), "{message}");
+    // Without a name, the provider of the first start is used.
+    assert_eq!(finish(plain(kennel, &["profile", "exec", "pinned", "--", "echo", "same"]), None).ok(), "same");
+    assert_eq!(sandbox_of(kennel, "pinned"), id);
+    delete(kennel, "pinned");
+}
+
+fn exec_without_a_command_opens_a_shell(kennel: &Kennel) {
+    create(kennel, "shell", &["--network", "none"]);
+    let mut session = terminal(kennel.call(&["profile", "exec", "shell"]));
+    session.send("echo sum-$((40 + 2)); pwd\r").unwrap();
+    session.expect("sum-42").expect("a shell takes commands");
+    session.expect("/workspace").expect("in the workspace");
+    session.send("exit 5\r").unwrap();
+    ends_with(session, 5);
+    assert_eq!(status(kennel, "shell"), "running", "the sandbox stays");
+    delete(kennel, "shell");
+}
+
+/// A sandbox of the agent's own, such as bubblewrap's, can run inside where the provider allows it.
+fn nested_sandboxes_run_in_a_profile(kennel: &Kennel) {
+    let options = ["--nesting", "--no-workspace", "--workdir", "/", "--network", "none"];
+    if kennel.provider != "native" {
+        let image = kennel.image().unwrap();
+        let made = profile(kennel, &[&["create", "nest", "--image", image], &options[..]].concat());
+        let refused = if made.status == 0 { profile(kennel, &["start", "nest"]) } else { made };
+        assert!(refused.fails(125).contains("nested sandboxes"), "the engine does not support it");
+        if profile(kennel, &["show", "nest"]).status == 0 {
+            delete(kennel, "nest");
+        }
+        return;
+    }
+    create(kennel, "nest", &options);
+    let inner = "unshare -r -m -p -f sh -c 'mount -t proc proc /proc && echo $$'";
+    assert_eq!(sh(kennel, "nest", inner).ok(), "1");
+    delete(kennel, "nest");
+    // The control: without the option, the same is refused.
+    create(kennel, "flat", &["--network", "none"]);
+    assert_ne!(sh(kennel, "flat", inner).status, 0);
+    delete(kennel, "flat");
+}
+
+/// Edits are atomic, and a lock orders them.
+#[test]
+fn edits_at_once_lose_nothing() {
+    let kennel = Kennel::on("native");
+    create(&kennel, "many", &["--network", "none"]);
+    let edits: Vec<_> = (0..20)
+        .map(|number| {
+            let variable = format!("K{number}=1");
+            let mut call = kennel.call(&["profile", "edit", "many", "-e", &variable]);
+            call.stdout(Stdio::null()).spawn().unwrap()
+        })
+        .collect();
+    // Whoever reads meanwhile gets a whole profile.
+    for _ in 0..20 {
+        assert_eq!(profile(&kennel, &["show", "many"]).json()["network"], "none");
+    }
+    for mut edit in edits {
+        assert_eq!(wait(&mut edit, "an edit"), 0);
+    }
+    let shown = profile(&kennel, &["show", "many"]).json();
+    assert_eq!(shown["env"].as_object().map(serde_json::Map::len), Some(20), "{shown}");
+    delete(&kennel, "many");
+}
+
+#[test]
+fn delete_asks_on_a_terminal() {
+    let kennel = Kennel::on("native");
+    create(&kennel, "asked", &["--network", "none"]);
+    profile(&kennel, &["start", "asked"]).ok();
+    for (answer, status) in [("n", 1), ("", 1), ("y", 0)] {
+        assert_eq!(profile(&kennel, &["status", "asked"]).ok(), "running");
+        let mut session = terminal(kennel.call(&["profile", "delete", "asked"]));
+        session.expect("delete profile asked and its sandbox (running)? [y/N] ").expect("it asks");
+        session.send(format!("{answer}\r")).unwrap();
+        ends_with(session, status);
+    }
+    assert_eq!(kennel.kennel(&["ls", "--all", "--ids"]).ok(), "");
+    assert!(profile(&kennel, &["show", "asked"]).fails(125).contains("there is no profile asked"));
 }
 
 fn fifty_starts_create_one_sandbox(kennel: &Kennel) {
@@ -489,11 +632,8 @@ fn profiles_can_be_switched_off() {
     delete(&kennel, "dev");
 }
 
-/// The settings exactly as document 001 prints them.
-#[test]
-fn the_settings_of_document_001_work_as_printed() {
-    let kennel = Kennel::on("podman");
-    let image = kennel.image().unwrap().to_owned();
+/// The settings that document 001 prints, with an image of the tests.
+fn document_001(kennel: &Kennel, runtime: &str) -> String {
     let printed = r#"{
       "container": {
         "enabled": true,
@@ -519,20 +659,52 @@ fn the_settings_of_document_001_work_as_printed() {
         }
       }
     }"#;
-    std::fs::write(kennel.here().join("opencode.json"), printed.replace("ubuntu:22.04", &image)).unwrap();
-    let call = |words: &[&str]| {
-        let mut call = kennel.call(&["profile"]);
-        let mut plain = std::process::Command::new(call.get_program());
-        plain.current_dir(kennel.here()).stdin(Stdio::null());
-        plain.envs(call.get_envs().filter_map(|(key, value)| Some((key, value?))));
-        call = plain;
-        call.args(words);
-        finish(call, None)
-    };
+    let image = kennel.image().expect("an engine has an image");
+    printed.replace("ubuntu:22.04", image).replace("\"podman\"", &format!("\"{runtime}\""))
+}
+
+/// The document's own settings, as they are printed there, and with its other runtime.
+fn document_001_works_as_printed(kennel: &Kennel) {
+    std::fs::write(kennel.here().join("opencode.json"), document_001(kennel, kennel.provider)).unwrap();
+    let call = |words: &[&str]| finish(plain(kennel, words), None);
     assert!(call(&["run", "--", "true"]).fails(125).contains("container.defaultProfile"));
     call(&["config", "trust"]).ok();
-    assert_eq!(call(&["run", "--", "sh", "-c", "pwd; echo $TERM"]).ok(), "/workspace\nxterm-256color");
+    let first = call(&["run", "--", "sh", "-c", "pwd; echo $TERM"]);
+    assert!(!first.stderr.contains("not available"), "{first:?}");
+    assert_eq!(first.ok(), "/workspace\nxterm-256color");
     let json = call(&["profile", "status", "--json", "dev"]).json();
-    assert_eq!((&json["status"], &json["provider"]), (&"running".into(), &"podman".into()), "{json}");
+    assert_eq!((&json["status"], &json["provider"]), (&"running".into(), &kennel.provider.into()), "{json}");
+    call(&["rm", "--force", json["sandboxId"].as_str().unwrap()]).ok();
+}
+
+#[test]
+fn the_settings_of_document_001_work_as_printed_on_podman() {
+    document_001_works_as_printed(&Kennel::on("podman"));
+}
+
+#[test]
+fn the_settings_of_document_001_work_as_printed_on_docker() {
+    document_001_works_as_printed(&Kennel::on("docker"));
+}
+
+/// Docker is used in place of Podman if only that is there, and the user is told.
+#[test]
+fn docker_instead_of_podman_is_reported() {
+    let kennel = Kennel::on("docker");
+    std::fs::write(kennel.here().join("opencode.json"), document_001(&kennel, "podman")).unwrap();
+    let call = |words: &[&str]| {
+        let mut call = plain(&kennel, words);
+        call.env("CONTAINER_HOST", "unix:///nowhere/podman.sock");
+        finish(call, None)
+    };
+    call(&["config", "trust"]).ok();
+    let told = "profile dev uses docker, because podman is not available";
+    let first = call(&["profile", "exec", "dev", "--", "echo", "runs"]);
+    assert!(first.stderr.contains(told), "{first:?}");
+    assert_eq!(first.ok(), "runs");
+    let second = call(&["profile", "exec", "dev", "--", "true"]);
+    assert_eq!((second.status, second.stderr.as_str()), (0, ""), "the provider is chosen once");
+    let json = call(&["profile", "status", "--json", "dev"]).json();
+    assert_eq!(json["provider"], "docker", "{json}");
     call(&["rm", "--force", json["sandboxId"].as_str().unwrap()]).ok();
 }

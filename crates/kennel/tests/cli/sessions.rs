@@ -2,11 +2,15 @@
 
 use crate::support::{Finished, Kennel, on_every_provider};
 use kennel_testkit::within_blocking;
+use rustix::fs::inotify;
 use serde_json::Value;
+use std::mem::MaybeUninit;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 on_every_provider! {
     session_is_used_stopped_and_removed,
+    secret_is_for_the_main_process_and_its_owner,
     result_outlives_the_sandbox,
     lost_sandbox_is_noticed,
 }
@@ -76,6 +80,36 @@ fn session_is_used_stopped_and_removed(kennel: &Kennel) {
     assert_eq!((error.status, &error.json()["error"]["code"]), (125, &"not_found".into()));
 }
 
+/// The main process has the secret of its session. Its owner can read it back, and nothing else shows it.
+fn secret_is_for_the_main_process_and_its_owner(kennel: &Kennel) {
+    let main = "echo $KENNEL_SESSION_SECRET > told.new; mv told.new told; exec sleep 1000";
+    create(kennel, &["--name", "agent", "--", "sh", "-c", main]).ok();
+    let told = kennel.here().join("told");
+    assert!(within_blocking(LONG, || told.exists()), "the main process runs");
+    let told = std::fs::read_to_string(told).unwrap();
+    let secret = told.trim();
+    assert!(secret.len() >= 32, "{secret:?} can be guessed");
+    assert_eq!(session(kennel, &["show", "--secret", "agent"]).ok(), secret);
+    let sandbox = show(kennel, "agent")["sandbox"].as_str().unwrap().to_owned();
+    for words in [
+        &["session", "show", "agent"][..],
+        &["session", "ls", "--json"],
+        &["session", "events", "--json", "agent"],
+        &["inspect", &sandbox],
+        &["ls", "--json"],
+        &["logs", &sandbox],
+    ] {
+        let shown = kennel.kennel(words);
+        assert_eq!(shown.status, 0, "{shown:?}");
+        assert!(!shown.text().contains(secret) && !shown.stderr.contains(secret), "{words:?} shows it");
+    }
+    let database = kennel.home.path().join("state/kennel.db");
+    assert_eq!(std::fs::metadata(database).unwrap().mode() & 0o777, 0o600, "only the owner can read it");
+    create(kennel, &["--name", "other"]).ok();
+    assert_ne!(session(kennel, &["show", "--secret", "other"]).ok(), secret, "each session has its own");
+    session(kennel, &["rm", "--force", "agent", "other"]).ok();
+}
+
 fn result_outlives_the_sandbox(kennel: &Kennel) {
     let script = "i=1; while [ $i -le 60 ]; do echo line $i; i=$((i+1)); done; exit 9";
     create(kennel, &["--name", "job", "--rm", "--", "sh", "-c", script]).ok();
@@ -125,13 +159,17 @@ fn damaged_database_is_moved_aside_and_its_sandboxes_are_adopted() {
     session(&kennel, &["rm", "--force", "kept"]).ok();
 }
 
-/// `run`, `create`, `exec`, `ls` and `profile` never open the database: one that is damaged stays where it is.
+/// `run`, `create`, `exec`, `ls` and `profile` never open the database: the kernel reports no opening of the file, and one
+/// that is damaged stays where it is.
 #[test]
 fn plain_commands_never_open_the_database() {
     let kennel = Kennel::on("native");
     let database = kennel.home.path().join("state/kennel.db");
     std::fs::create_dir_all(database.parent().unwrap()).unwrap();
     std::fs::write(&database, "this is no database").unwrap();
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watch, &database, inotify::WatchFlags::OPEN).unwrap();
+    let is_opened = || inotify::Reader::new(&watch, &mut [MaybeUninit::uninit(); 4096]).next().is_ok();
     kennel.kennel(&["run", "--network", "none", "--", "true"]).ok();
     kennel.kennel(&["create", "--name", "box", "--network", "none", "--start"]).ok();
     kennel.kennel(&["exec", "box", "--", "true"]).ok();
@@ -140,7 +178,9 @@ fn plain_commands_never_open_the_database() {
     kennel.kennel(&["profile", "create", "dev", "--network", "none"]).ok();
     kennel.kennel(&["profile", "exec", "dev", "--", "true"]).ok();
     kennel.kennel(&["profile", "delete", "--force", "dev"]).ok();
+    assert!(!is_opened(), "the database was opened");
     assert_eq!(std::fs::read_to_string(&database).unwrap(), "this is no database");
+    assert!(is_opened(), "the kernel reports that this test has opened it");
     // The control: a command that opens it notices.
     session(&kennel, &["ls"]).fails(125);
     assert!(!database.exists() || std::fs::read(&database).unwrap() != b"this is no database");

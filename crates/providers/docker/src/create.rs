@@ -54,7 +54,9 @@ impl Docker {
         Self::check_owner(spec, mode)?;
         let (run_dir, held) = self.claim(id).await?;
         let made = self.make_container(spec, id, network, &image, &run_dir, mode).await;
-        if made.is_err() {
+        if made.is_ok() {
+            self.run_dirs.complete(id);
+        } else {
             let _ = self.run_dirs.remove(id);
         }
         if let (true, Some(seen)) = (spec.tied, self.seen().get_mut(id)) {

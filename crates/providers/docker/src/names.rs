@@ -86,9 +86,11 @@ impl Docker {
     /// Checks that no sandbox has this name, and that none gets it while the result is held.
     pub(crate) async fn free_name(&self, name: &str) -> Result<std::fs::File> {
         let lock = self.run_dirs.lock().await?;
-        match self.holder(name).await? {
-            Some((_, container)) => Err(create::taken(name, &container)),
-            None => Ok(lock),
+        let Some((engine_id, container)) = self.holder(name).await? else { return Ok(lock) };
+        // One that was never completed is no sandbox, and keeps no name.
+        match self.inspect(&engine_id).await? {
+            Some(found) if self.is_orphan(&found) && self.remove_orphan(&found).await? => Ok(lock),
+            _ => Err(create::taken(name, &container)),
         }
     }
 

@@ -211,7 +211,8 @@ impl Provider for Docker {
         if found.is_none() {
             found = self.by_name(id_or_name).await?;
         }
-        let container = found.ok_or_else(none)?;
+        // One that was never completed is no sandbox. `sweep` removes it.
+        let container = found.filter(|found| found.tied || !self.is_orphan(found)).ok_or_else(none)?;
         let info = container.info.clone();
         *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), container));
         Ok(info)
@@ -419,25 +420,31 @@ impl Docker {
         let mut swept: Vec<Leftover> =
             self.run_dirs.sweep(settled, &alive, action).into_iter().map(|id| Leftover::RunDirectory { id }).collect();
         for orphan in &orphans {
-            if action == Sweep::Remove {
-                let query = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-                let removed = self.engine.api().await?.remove_container(&orphan.engine_id, Some(query)).await;
-                // What cannot be removed now stays for the next time.
-                if removed.is_err_and(|error| status(&error) != Some(404)) || self.run_dirs.remove(orphan.id()).is_err()
-                {
-                    continue;
-                }
+            if action == Sweep::Report || self.remove_orphan(orphan).await? {
+                swept.push(Leftover::Sandbox { id: orphan.id().clone() });
             }
-            swept.push(Leftover::Sandbox { id: orphan.id().clone() });
         }
         Ok(swept)
     }
 
-    /// Whether it is tied, and its creator was killed before it could start it.
-    fn is_orphan(&self, container: &Container) -> bool {
+    /// Removes a container that is a leftover. Returns whether it is gone: what cannot be removed now stays for the next
+    /// time.
+    pub(crate) async fn remove_orphan(&self, orphan: &Container) -> Result<bool> {
+        let query = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+        let removed = self.engine.api().await?.remove_container(&orphan.engine_id, Some(query)).await;
+        let is_gone = removed.is_ok() || removed.is_err_and(|error| status(&error) == Some(404));
+        Ok(is_gone && self.run_dirs.remove(orphan.id()).is_ok())
+    }
+
+    /// Whether its creator was killed before the sandbox was complete; if it is tied, before it could start it. Nobody has
+    /// checked what the engine made.
+    pub(crate) fn is_orphan(&self, container: &Container) -> bool {
+        if container.info.status != Status::Created {
+            return false;
+        }
         let made_here = self.seen().get(container.id()).is_some_and(|seen| seen.made_here);
-        let never_ran = container.info.status == Status::Created;
-        container.tied && never_ran && !made_here && !self.run_dirs.is_held(container.id())
+        let was_left = container.tied || self.run_dirs.is_incomplete(container.id());
+        was_left && !made_here && !self.run_dirs.is_held(container.id())
     }
 
     /// Waits at most that long for the container to end, and for one that the engine removes also to be removed.

@@ -18,6 +18,12 @@ use std::time::Duration;
 /// container.
 const SETTLED: Duration = Duration::from_secs(2);
 
+/// An engine may create a container this long after the process that requested it was killed.
+const CREATED_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The beginning of the names of creation notes.
+const CREATION: &str = ".create-";
+
 /// Returns the directory name for the engine at this address. It is a hash.
 pub(crate) fn part_of(address: &str) -> String {
     // FNV-1a. It only has to stay the same.
@@ -74,7 +80,25 @@ impl RunDirs {
             Ok(dir)
         });
         let held = held.map_err(|error| Error::io(format!("lock the run directory {}", path.display()), error))?;
+        let note = self.creation_note(id);
+        std::fs::write(&note, "").map_err(|error| Error::io(format!("write {}", note.display()), error))?;
         Ok(Some((path, held)))
+    }
+
+    /// The file that exists until a sandbox is complete. It is not in its run directory, where processes inside could
+    /// remove it, and it outlives that directory: an engine may create the container after its creator was killed.
+    fn creation_note(&self, id: &SandboxId) -> PathBuf {
+        self.root.join(format!("{CREATION}{id}"))
+    }
+
+    /// Notes that a sandbox is complete.
+    pub(crate) fn complete(&self, id: &SandboxId) {
+        let _ = std::fs::remove_file(self.creation_note(id));
+    }
+
+    /// Whether a sandbox is not complete. If its creator is gone, it never will be.
+    pub(crate) fn is_incomplete(&self, id: &SandboxId) -> bool {
+        self.creation_note(id).exists()
     }
 
     /// The file that exists if the last end of a sandbox was requested. It is not in its run directory, where processes
@@ -138,8 +162,13 @@ impl RunDirs {
         waited.await.map_err(std::io::Error::other).and_then(|locked| Ok(locked?)).map_err(failed)
     }
 
-    /// Removes the directory of a sandbox that is gone. Returns whether there was one.
+    /// Removes the directory and all notes of a sandbox that is gone. Returns whether there was a directory.
     pub(crate) fn remove(&self, id: &SandboxId) -> Result<bool> {
+        self.complete(id);
+        self.remove_dir(id)
+    }
+
+    fn remove_dir(&self, id: &SandboxId) -> Result<bool> {
         let path = self.path_of(id);
         self.forget_stop(id);
         match std::fs::remove_dir_all(&path) {
@@ -171,9 +200,24 @@ impl RunDirs {
     /// Finds those of the settled directories that belong to none of these sandboxes, and removes or only reports them.
     /// The list must be complete: a failed listing does not count.
     pub(crate) fn sweep(&self, settled: Vec<SandboxId>, alive: &HashSet<&SandboxId>, action: Sweep) -> Vec<SandboxId> {
+        if action == Sweep::Remove {
+            self.forget_creations(alive);
+        }
         let gone = settled.into_iter().filter(|id| !alive.contains(id));
         // What cannot be removed now stays for the next time; `remove` of that id reports the reason.
-        gone.filter(|id| action == Sweep::Report || self.remove(id).unwrap_or(false)).collect()
+        gone.filter(|id| action == Sweep::Report || self.remove_dir(id).unwrap_or(false)).collect()
+    }
+
+    /// Removes the notes of creations whose container will not appear any more.
+    fn forget_creations(&self, alive: &HashSet<&SandboxId>) {
+        let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let ids = entries.filter_map(|entry| {
+            let id = SandboxId::new(entry.file_name().to_str()?.strip_prefix(CREATION)?).ok()?;
+            is_older(&entry.path(), CREATED_WITHIN)?.then_some(id)
+        });
+        for id in ids.filter(|id| !alive.contains(id) && !self.is_held(id)) {
+            self.complete(&id);
+        }
     }
 }
 
@@ -266,6 +310,31 @@ mod tests {
         assert!(dirs.claim(&id).unwrap().is_none());
         drop(claim);
         assert!(dirs.claim(&id).unwrap().is_none() && !dirs.is_held(&id), "it belongs to a sandbox, or is left over");
+    }
+
+    #[test]
+    fn an_interrupted_creation_is_remembered_for_a_day() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = RunDirs::new(dir.path().join("run"));
+        let [whole, removed, killed] = ["whole", "removed", "killed"].map(|name| SandboxId::new(name).unwrap());
+        for id in [&whole, &removed, &killed] {
+            assert!(dirs.claim(id).unwrap().is_some() && dirs.is_incomplete(id));
+        }
+        dirs.complete(&whole);
+        assert!(dirs.remove(&removed).unwrap());
+        assert!(!dirs.is_incomplete(&whole) && !dirs.is_incomplete(&removed));
+        // Its directory may be swept before the engine has created the container.
+        age(&dirs.path_of(&killed), Duration::from_mins(2));
+        dirs.sweep(dirs.settled(), &HashSet::from([&whole]), Sweep::Remove);
+        assert!(!dirs.path_of(&killed).exists() && dirs.is_incomplete(&killed));
+        let note = dirs.root().join(".create-killed");
+        std::fs::File::open(&note).unwrap().set_modified(SystemTime::now() - CREATED_WITHIN * 2).unwrap();
+        dirs.sweep(Vec::new(), &HashSet::from([&killed]), Sweep::Remove);
+        assert!(dirs.is_incomplete(&killed), "its container exists");
+        dirs.sweep(Vec::new(), &HashSet::new(), Sweep::Report);
+        assert!(dirs.is_incomplete(&killed), "a report removes nothing");
+        dirs.sweep(Vec::new(), &HashSet::new(), Sweep::Remove);
+        assert!(!dirs.is_incomplete(&killed));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::fs::{self, Permissions};
 use std::hash::BuildHasher;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 /// Paths of files that contain secrets on real machines. The test creates each under another name in the same
@@ -296,27 +297,62 @@ async fn only_filesystems_of_the_system_are_visible() {
     }
 }
 
-/// What a package manager does to files that only root may read: locks, password files, caches.
+/// Builds a package on the host: it adds users, and has a set-user-id program, a program that asks for capabilities as that
+/// of iputils-ping does, and a file that only root may read.
+fn package(home: &Home) -> Vec<u8> {
+    let (root, built) = (home.path().join("package"), home.path().join("package.deb"));
+    let control = "Package: kennel-test\nVersion: 1\nArchitecture: all\nMaintainer: none\nDescription: none\n";
+    let postinst = "#!/bin/sh\nset -e\nuseradd --system kennel-test-user\ngroupadd kennel-test-group\n\
+        setcap cap_net_raw+ep /usr/bin/kennel-test-ping || chmod u+s /usr/bin/kennel-test-ping\n";
+    for (path, text, mode) in [
+        ("DEBIAN/control", control, 0o644),
+        ("DEBIAN/postinst", postinst, 0o755),
+        ("usr/share/kennel-test/file", "data", 0o644),
+        ("usr/bin/kennel-test-sudo", "#!/bin/sh\n", 0o4755),
+        ("usr/bin/kennel-test-ping", "#!/bin/sh\n", 0o755),
+        ("etc/ppp/chap-secrets", "from the package", 0o600),
+    ] {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    }
+    let mut build = Command::new("dpkg-deb");
+    assert!(build.arg("--build").arg(&root).arg(&built).stdout(Stdio::null()).status().unwrap().success());
+    let listed = Command::new("dpkg-deb").arg("--contents").arg(&built).output().unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.lines().any(|line| line.starts_with("-rws") && line.ends_with("kennel-test-sudo")), "{listed}");
+    fs::read(built).unwrap()
+}
+
+/// What installing packages does to files that the host keeps to root: locks, password files, caches, and files that the
+/// package replaces. Set-id bits and capabilities of programs are left out, and the installation succeeds.
 #[tokio::test]
 async fn packages_users_and_caches_can_be_changed_inside() {
     let (home, _net) = (Home::new(), Net::alone());
+    let mut placed = Placed::default();
+    let replaced = PathBuf::from("/etc/ppp/chap-secrets");
+    if !replaced.exists() {
+        placed.file(replaced.clone(), SECRET, 0o600);
+    }
+    let before = fs::read(&replaced).unwrap();
+    let package = package(&home);
     let sandbox = started(&home).await;
+    inside::files(&sandbox).await.write("/tmp/p.deb", &package, WriteOptions::default()).await.unwrap();
     let script = "set -e
-        mkdir -p /tmp/p/DEBIAN /tmp/p/usr/share/kennel-test
-        printf 'Package: kennel-test\\nVersion: 1\\nArchitecture: all\\nMaintainer: none\\nDescription: none\\n' >/tmp/p/DEBIAN/control
-        printf '#!/bin/sh\\nset -e\\nuseradd --system kennel-test-user\\ngroupadd kennel-test-group\\n' >/tmp/p/DEBIAN/postinst
-        chmod 755 /tmp/p/DEBIAN/postinst
-        echo data >/tmp/p/usr/share/kennel-test/file
-        dpkg-deb --build /tmp/p /tmp/p.deb
-        dpkg -i /tmp/p.deb
+        dpkg -i --force-confnew /tmp/p.deb
         apt-get check
         ldconfig
         printf 'kennel-test-user:secret\\n' | chpasswd
         grep -q '^kennel-test-user:.\\{5,\\}:' /etc/shadow
         id kennel-test-user
+        test \"$(stat -c %a /usr/bin/kennel-test-sudo /usr/bin/kennel-test-ping | tr '\\n' ' ')\" = '755 755 '
+        test -z \"$(getcap /usr/bin/kennel-test-ping 2>/dev/null)\"
+        test \"$(cat /etc/ppp/chap-secrets)\" = 'from the package'
         dpkg -r kennel-test";
     let output = inside::sh(&sandbox, script).await;
     assert!(output.status.success(), "{}\n{}", output.stdout_text(), output.stderr_text());
     assert!(!fs::read_to_string("/etc/passwd").unwrap().contains("kennel-test-user"));
+    assert_eq!(fs::read(&replaced).unwrap(), before, "the host's own is as it was");
     end(sandbox).await;
 }

@@ -63,6 +63,13 @@ pub(super) async fn start(engine: &Engine, name: &str, pull: Option<Pull>) -> Re
 
 /// Tells the user if the profile has changed since its sandbox was created.
 pub(super) fn report_changes(name: &str, started: &Started) {
+    if let Some(instead_of) = started.instead_of {
+        report::warning(&format!(
+            "profile {name} uses {}, because {} is not available",
+            started.sandbox.provider().name(),
+            instead_of.name()
+        ));
+    }
     if let Some(workspace) = &started.chosen_workspace {
         report::note(&format!(
             "profile {name} names no workspace: from now on it is for {}; to choose another: \

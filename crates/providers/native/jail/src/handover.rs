@@ -56,6 +56,9 @@ pub(crate) enum Root {
         binds: Vec<Bind>,
         #[n(2)]
         etc: Vec<EtcFile>,
+        /// Whether what the sandbox writes does not have to reach the disk.
+        #[n(3)]
+        volatile: bool,
     },
 }
 

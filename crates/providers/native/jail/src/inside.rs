@@ -227,13 +227,13 @@ fn mount_all(
             }
             root
         }
-        Root::ToBeMade { base, binds, etc } => {
+        Root::ToBeMade { base, binds, etc, volatile } => {
             // Until its ids are mapped, this process has no rights to its own files.
             handover::wait(hand)?;
             rustix::process::chdir(dir).map_err(step("enter the sandbox's directory"))?;
-            made = rootless_root::root(base)?;
+            made = rootless_root::root(base, *volatile)?;
             attach(made.as_fd(), CWD, dir)?;
-            rootless_root::fill(made.as_fd(), base, etc)?;
+            rootless_root::fill(made.as_fd(), base, etc, *volatile)?;
             // The user is the same inside and outside.
             let mut binds = rootfs::show_all(made.as_fd(), Vec::new(), binds, None, |_, _, _| Ok(()))?;
             if read_only {

@@ -284,7 +284,7 @@ impl RunningSandbox {
             }
             Rights::User => {
                 let (base, binds, etc) = (plan.base.clone(), plan.binds.clone(), plan.etc.clone());
-                Ok((Root::ToBeMade { base, binds, etc }, None))
+                Ok((Root::ToBeMade { base, binds, etc, volatile: plan.remove_dir }, None))
             }
         }
     }

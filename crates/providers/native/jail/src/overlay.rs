@@ -34,7 +34,7 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, Sta
     let owner = plan.ids.root();
     let own = if plan.disk { disk::open()? } else { String::new() };
     // The upper layer's own directory becomes `/` inside.
-    let upper = Upper::root(&own, owner)?;
+    let upper = Upper::root(&own, owner, plan.remove_dir)?;
     let mut layers = Layers::default();
     match &plan.base {
         Base::HostDirs(_) => Err("the host's root does not build a root filesystem from parts".into()),
@@ -56,7 +56,7 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, Sta
                     Err(_) if path.contains('/') => continue,
                     shiftable => drop(shiftable?),
                 }
-                let upper = Upper::filesystem(&own, path, owner)?;
+                let upper = Upper::filesystem(&own, path, owner, plan.remove_dir)?;
                 let masks = clone(&mask_layer, path)
                     .map_err(|error| format!("overlay of /{path}: clone the cover: {error}"))?;
                 others.push((path.clone(), layers.host(&format!("/{path}"), &masks, namespace, &upper)?));
@@ -72,19 +72,22 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, Sta
 struct Upper {
     upper: String,
     work: String,
+    /// Whether nothing has to reach the disk, because the layer is removed when the sandbox ends. Otherwise the kernel
+    /// writes the whole filesystem that holds the layer to disk at the end of each sandbox.
+    volatile: bool,
 }
 
 impl Upper {
-    fn root(own: &str, owner: (u32, u32)) -> Result<Self, StartError> {
-        let dirs = Self { upper: format!("{own}upper"), work: format!("{own}work") };
+    fn root(own: &str, owner: (u32, u32), volatile: bool) -> Result<Self, StartError> {
+        let dirs = Self { upper: format!("{own}upper"), work: format!("{own}work"), volatile };
         dirs.give(owner, 0o755)?;
         Ok(dirs)
     }
 
     /// The upper layer of another filesystem. It has the mode of the host's directory.
-    fn filesystem(own: &str, path: &str, owner: (u32, u32)) -> Result<Self, StartError> {
+    fn filesystem(own: &str, path: &str, owner: (u32, u32), volatile: bool) -> Result<Self, StartError> {
         let dir = format!("{own}parts/{}", path.replace('/', "+"));
-        let dirs = Self { upper: format!("{dir}/upper"), work: format!("{dir}/work") };
+        let dirs = Self { upper: format!("{dir}/upper"), work: format!("{dir}/work"), volatile };
         for dir in [&dirs.upper, &dirs.work] {
             std::fs::create_dir_all(dir).map_err(|error| format!("create {dir}: {error}"))?;
         }
@@ -189,10 +192,13 @@ fn create(upper: Option<&Upper>, set_lower: impl FnOnce(&OwnedFd) -> Result<(), 
     let overlay = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(step("open the filesystem"))?;
     set_lower(&overlay).map_err(step("add the lower layers"))?;
     let mut attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
-    if let Some(Upper { upper, work }) = upper {
+    if let Some(Upper { upper, work, volatile }) = upper {
         let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(&overlay, key, value);
         set("upperdir", upper).map_err(step("set the upper directory"))?;
         set("workdir", work).map_err(step("set the work directory"))?;
+        if *volatile {
+            rustix::mount::fsconfig_set_flag(&overlay, "volatile").map_err(step("make it volatile"))?;
+        }
     } else {
         attributes |= MountAttrFlags::MOUNT_ATTR_RDONLY;
     }

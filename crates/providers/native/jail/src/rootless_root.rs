@@ -28,14 +28,15 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, op
 const NO_EFFECTS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NODEV.union(MountAttrFlags::MOUNT_ATTR_NOSUID);
 const NO_EFFECTS_BITS: u64 = libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOSUID;
 
-/// Creates the root, without attaching it. The working directory must be the sandbox's.
-pub(crate) fn root(base: &Base) -> Result<OwnedFd, StartError> {
+/// Creates the root, without attaching it. The working directory must be the sandbox's. With `volatile`, what the sandbox
+/// writes does not have to reach the disk.
+pub(crate) fn root(base: &Base, volatile: bool) -> Result<OwnedFd, StartError> {
     rustix::fs::chmod("upper", Mode::from_raw_mode(0o755))
         .map_err(|error| format!("set the mode of upper: {error}"))?;
     match base {
         Base::Image(layers) => {
             let layers: Vec<&str> = layers.iter().map(String::as_str).collect();
-            overlay(&layers, "upper", "work").map_err(|error| format!("overlay of /: {error}").into())
+            overlay(&layers, "upper", "work", volatile).map_err(|error| format!("overlay of /: {error}").into())
         }
         Base::Host { .. } => Err("only root can use the whole root of the host as an overlay layer".into()),
         Base::HostDirs(_) => {
@@ -49,11 +50,11 @@ pub(crate) fn root(base: &Base) -> Result<OwnedFd, StartError> {
 }
 
 /// Adds the host's directories to the root, the devices, files in `/etc`, and mount points for the kernel's filesystems.
-pub(crate) fn fill(root: BorrowedFd<'_>, base: &Base, etc: &[EtcFile]) -> Result<(), StartError> {
+pub(crate) fn fill(root: BorrowedFd<'_>, base: &Base, etc: &[EtcFile], volatile: bool) -> Result<(), StartError> {
     if let Base::HostDirs(dirs) = base {
         let places = Places::find();
         for dir in dirs {
-            put(root, dir, places).map_err(|error| format!("mount /{}: {error}", dir.path))?;
+            put(root, dir, places, volatile).map_err(|error| format!("mount /{}: {error}", dir.path))?;
         }
     }
     for place in ["dev", "proc", "sys", "tmp"] {
@@ -97,7 +98,12 @@ fn cover_file(root: BorrowedFd<'_>, file: &EtcFile) -> Result<(), StartError> {
     attach_at(mount.as_fd(), place.as_fd())
 }
 
-fn put(root: BorrowedFd<'_>, HostDir { path, kind }: &HostDir, places: Places) -> Result<(), StartError> {
+fn put(
+    root: BorrowedFd<'_>,
+    HostDir { path, kind }: &HostDir,
+    places: Places,
+    volatile: bool,
+) -> Result<(), StartError> {
     let text = |error: Errno| StartError::from(error.to_string());
     match kind {
         HostDirKind::Link(target) => match rustix::fs::symlinkat(target, root, path) {
@@ -110,7 +116,7 @@ fn put(root: BorrowedFd<'_>, HostDir { path, kind }: &HostDir, places: Places) -
             if matches!(made, Made::Before) || mode & 0o6000 != 0 {
                 rustix::fs::chmodat(root, path, Mode::from_raw_mode(*mode), AtFlags::empty()).map_err(text)?;
             }
-            attach_at(host(path, *mode, places)?.as_fd(), place(root, path).map_err(text)?.as_fd())
+            attach_at(host(path, *mode, places, volatile)?.as_fd(), place(root, path).map_err(text)?.as_fd())
         }
         HostDirKind::Own(mode) if !path.contains('/') => make_dir(root, path, *mode).map(drop).map_err(text),
         // Within a directory of the host: mount over what is there.
@@ -205,10 +211,10 @@ fn place(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
 }
 
 /// Mounts the host's directory under an overlay, or read-only.
-fn host(path: &str, mode: u32, places: Places) -> Result<OwnedFd, StartError> {
+fn host(path: &str, mode: u32, places: Places, volatile: bool) -> Result<OwnedFd, StartError> {
     let lower = format!("/{path}");
     let (upper, work) = places.overlay(path, mode)?;
-    if let Ok(made) = overlay(&[&lower], &upper, &work) {
+    if let Ok(made) = overlay(&[&lower], &upper, &work, volatile) {
         return Ok(made);
     }
     // It contains other mounts, or its filesystem cannot be an overlay layer.
@@ -220,14 +226,14 @@ fn host(path: &str, mode: u32, places: Places) -> Result<OwnedFd, StartError> {
 }
 
 /// Creates an overlay whose attributes an ordinary user may set.
-fn overlay(lower: &[&str], upper: &str, work: &str) -> Result<OwnedFd, Errno> {
+fn overlay(lower: &[&str], upper: &str, work: &str, volatile: bool) -> Result<OwnedFd, Errno> {
     let each = |layers: &OwnedFd| {
         lower.iter().try_for_each(|layer| rustix::mount::fsconfig_set_string(layers, "lowerdir+", *layer))
     };
     // Kernels before 6.7 take all layers in one string, and report that only at the end.
     let all = |layers: &OwnedFd| rustix::mount::fsconfig_set_string(layers, "lowerdir", lower.join(":"));
-    match overlay_with(each, upper, work) {
-        Err(_) if !lower.iter().any(|layer| layer.contains([':', '\\'])) => overlay_with(all, upper, work),
+    match overlay_with(each, upper, work, volatile) {
+        Err(_) if !lower.iter().any(|layer| layer.contains([':', '\\'])) => overlay_with(all, upper, work, volatile),
         done => done,
     }
 }
@@ -236,12 +242,16 @@ fn overlay_with(
     set_lower: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
     upper: &str,
     work: &str,
+    volatile: bool,
 ) -> Result<OwnedFd, Errno> {
     let layers = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     set_lower(&layers)?;
     rustix::mount::fsconfig_set_string(&layers, "upperdir", upper)?;
     rustix::mount::fsconfig_set_string(&layers, "workdir", work)?;
     rustix::mount::fsconfig_set_flag(&layers, "userxattr")?;
+    if volatile {
+        rustix::mount::fsconfig_set_flag(&layers, "volatile")?;
+    }
     rustix::mount::fsconfig_create(&layers)?;
     rustix::mount::fsmount(&layers, FsMountFlags::FSMOUNT_CLOEXEC, NO_EFFECTS)
 }

@@ -1,7 +1,7 @@
 //! Parses the command line. Each command declares its options in its own file.
 
 use crate::command::{
-    attach, build, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect, logs, ls, pause,
+    acp, attach, build, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect, logs, ls, pause,
     profile, rename, rm, run, serve, session, setup, start, stats, stop, version, volume, wait,
 };
 use crate::provider_name::ProviderName;
@@ -79,6 +79,7 @@ enum Command {
     Profile(profile::Profile),
     Session(session::SessionCommand),
     Serve(serve::Serve),
+    Acp(Box<acp::Acp>),
     Exec(exec::Exec),
     Attach(attach::Attach),
     Logs(logs::Logs),
@@ -220,6 +221,7 @@ impl Cli {
             Command::Events(command) => command.run(engine).await,
             Command::Wait(command) => command.run(engine).await,
             Command::Serve(command) => command.run(engine).await,
+            Command::Acp(command) => Box::pin(command.run(engine)).await,
             Command::Gc(command) => command.run(engine).await,
             Command::Volume(command) => command.run(engine).await,
             Command::Image(command) => command.run(engine).await,

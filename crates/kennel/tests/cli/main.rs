@@ -1,5 +1,6 @@
 //! The command line from a user's point of view: the real program, in its own home, on every provider.
 
+mod acp;
 mod bun;
 mod clone;
 mod config;

@@ -50,6 +50,7 @@ const COMMANDS: &[&str] = &[
     "session rm",
     "session adopt",
     "serve",
+    "acp",
     "attach",
     "logs",
     "cp",

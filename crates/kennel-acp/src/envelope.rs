@@ -77,7 +77,8 @@ impl<'de> Visitor<'de> for Filling<'_> {
             match key.as_str() {
                 "id" if self.0.id.is_none() => {
                     let id = map.next_value::<&RawValue>()?.get();
-                    if id.len() > ID || !id.starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit())
+                    if id.len() > ID
+                        || !id.starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit())
                     {
                         // A response to a message whose id could not be read has the id null.
                         if id != "null" {

@@ -12,7 +12,9 @@ const SHOWN: usize = 200;
 /// An agent that could not be started.
 pub(crate) fn not_started(error: Error) -> Error {
     if error.exit_status() == 127 {
-        return error.advise("install the agent where the sandbox finds it: in its image, or in a directory on the search path");
+        return error.advise(
+            "install the agent where the sandbox finds it: in its image, or in a directory on the search path",
+        );
     }
     error
 }

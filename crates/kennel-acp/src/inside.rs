@@ -107,7 +107,8 @@ impl Inside {
 fn params<T: DeserializeOwned>(line: &[u8]) -> Result<T, Refusal> {
     let text = std::str::from_utf8(line).unwrap_or_default();
     let params = splice::get(text, &["params"]).unwrap_or("{}");
-    serde_json::from_str(params).map_err(|error| Refusal::new(Refusal::INVALID_PARAMS, format!("invalid params: {error}")))
+    serde_json::from_str(params)
+        .map_err(|error| Refusal::new(Refusal::INVALID_PARAMS, format!("invalid params: {error}")))
 }
 
 /// Returns a response to a request, as a line.

@@ -12,11 +12,15 @@ mod envelope;
 mod failure;
 mod inside;
 mod lines;
+mod preset;
 mod relay;
 mod splice;
 mod tail;
+mod turn;
 mod workspace;
 
 pub use lines::LINE;
+pub use preset::Preset;
 pub use relay::{Agent, Ended, Served, Watch, refuse, relay};
+pub use turn::{Audience, Decision, Permission, Prompt, turn};
 pub use workspace::at_own_path;

@@ -158,12 +158,9 @@ pub async fn refuse(mut client: impl AsyncRead + Unpin, mut to_client: impl Asyn
             let count = client.read(&mut buffer).await.unwrap_or(0);
             lines.push(&buffer[..count]);
             while let Some(line) = lines.next() {
-                match line {
-                    Line::Message(line) => match Envelope::read(&line) {
-                        Ok(Envelope { id: Some(id), method: Some(_) }) => return Some(id),
-                        _ => {}
-                    },
-                    Line::TooLong(_) => {}
+                let Line::Message(line) = line else { continue };
+                if let Ok(Envelope { id: Some(id), method: Some(_) }) = Envelope::read(&line) {
+                    return Some(id);
                 }
             }
             if count == 0 {
@@ -238,8 +235,12 @@ impl<W: AsyncWrite + Send + Unpin> Relay<'_, W> {
             Line::TooLong(envelope) => {
                 let reply = too_long(&envelope);
                 // A response that is too long leaves the agent waiting, and anything else its sender.
-                let done = if is_response(&envelope) { self.tell_agent(&reply).await } else { self.tell(&reply).await };
-                return done;
+                if is_response(&envelope) {
+                    self.tell_agent(&reply).await;
+                } else {
+                    self.tell(&reply).await;
+                }
+                return;
             }
         };
         let envelope = match Envelope::read(&line) {
@@ -334,7 +335,8 @@ impl<W: AsyncWrite + Send + Unpin> Relay<'_, W> {
             (Some(id), None) => {
                 let directory = lock(&self.waiting).remove(id).flatten();
                 if let Some(directory) = directory
-                    && let Some(session) = string(std::str::from_utf8(&line).unwrap_or_default(), &["result", "sessionId"])
+                    && let Some(session) =
+                        string(std::str::from_utf8(&line).unwrap_or_default(), &["result", "sessionId"])
                 {
                     self.inside.remember(session, directory);
                 }

@@ -9,7 +9,8 @@ use std::ops::Range;
 pub(crate) fn set(text: &str, path: &[&str], value: &str) -> Option<String> {
     let (key, rest) = path.split_first()?;
     let object = Members::of(text)?;
-    let nested = |rest: &[&str]| rest.iter().rev().fold(value.to_owned(), |value, key| format!("{{\"{key}\":{value}}}"));
+    let nested =
+        |rest: &[&str]| rest.iter().rev().fold(value.to_owned(), |value, key| format!("{{\"{key}\":{value}}}"));
     let Some(range) = object.value(key) else {
         let brace = text.find('{')? + 1;
         let comma = if object.0.is_empty() { "" } else { "," };

@@ -33,7 +33,10 @@ impl Tail {
 
     /// Returns the lines as text, oldest first.
     pub(crate) fn lines(&self) -> Vec<String> {
-        self.lines.iter().map(|line| String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned()).collect()
+        self.lines
+            .iter()
+            .map(|line| String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned())
+            .collect()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The sandbox of an agent, and the agent itself, for the commands that start one.
 
+use crate::command::agent::preset;
 use crate::command::profile::profiles;
 use crate::completion;
 use crate::lifecycle::{Deadline, create};
@@ -28,6 +29,9 @@ pub(crate) struct AgentOptions {
     /// Use the settings of this profile; the agent has its own sandbox
     #[arg(long, value_name = "NAME", add = completion::profiles())]
     profile: Option<String>,
+    /// The agent, by its name; see `kennel agent ls` [default: the agent of the settings]
+    #[arg(long, value_name = "NAME", add = completion::agents())]
+    agent: Option<String>,
     /// How long the agent may take to reply to the first message, for example 30s, or `none` [default: 10s]
     #[arg(long, value_name = "TIME")]
     startup_timeout: Option<Patience>,
@@ -39,6 +43,8 @@ pub(crate) struct AgentOptions {
 pub(crate) struct Ready {
     pub(crate) sandbox: Sandbox,
     pub(crate) agent: Agent,
+    /// The working directory inside.
+    pub(crate) directory: String,
     /// The connection that the sandbox is tied to.
     _line: Keeper,
 }
@@ -49,13 +55,14 @@ struct Wanted {
     command: Option<Command>,
     env: BTreeMap<String, String>,
     startup: Duration,
+    served: Served,
     /// What the settings say about its sandbox.
     overrides: SandboxOverrides,
 }
 
 impl AgentOptions {
-    /// Creates and starts the sandbox of an agent. `command` is the one that the user gave; otherwise it is that of the
-    /// settings, or that of the image.
+    /// Creates and starts the sandbox of an agent. `command` is the one that the user gave; otherwise it is that of the named
+    /// agent, that of the settings, or that of the image.
     pub(crate) async fn start(
         &self,
         engine: &Engine,
@@ -77,10 +84,11 @@ impl AgentOptions {
             deadline.unless_ended(pull(&*provider, image, when)).await?;
         }
         let sandbox = create(provider, &spec, deadline).await?;
+        let directory = spec.workdir.clone().unwrap_or_else(|| "/workspace".to_owned());
         let launched = while_waiting("starting the sandbox", deadline.unless_ended(sandbox.launch())).await;
         let ready = launched.and_then(|line| Ok((line, self.agent(wanted, &sandbox)?)));
         match ready {
-            Ok((line, agent)) => Ok(Ready { sandbox, agent, _line: line }),
+            Ok((line, agent)) => Ok(Ready { sandbox, agent, directory, _line: line }),
             Err(error) => {
                 let _ = kennel_engine::discard(&sandbox).await;
                 Err(error)
@@ -94,9 +102,20 @@ impl AgentOptions {
             command,
             env: BTreeMap::new(),
             startup: STARTUP,
+            served: Served::default(),
             overrides: SandboxOverrides::default(),
         };
         if wanted.command.is_some() {
+            return Ok((wanted, None));
+        }
+        if let Some(name) = &self.agent {
+            let preset = preset(engine, name)?;
+            let variable =
+                |name: &str| engine.caller().variables.get(OsStr::new(name))?.to_str().map(ToOwned::to_owned);
+            wanted.env = preset.variables(variable);
+            wanted.startup = Duration::from_secs(preset.startup_seconds);
+            wanted.served = Served { files: preset.files, terminals: preset.terminals };
+            wanted.command = Some(Command::Argv(preset.command));
             return Ok((wanted, None));
         }
         let AgentSection { mode, command, args, env, container } =
@@ -161,7 +180,7 @@ impl AgentOptions {
             None => wanted.startup,
             Some(Patience(limit)) => limit.unwrap_or(Duration::MAX),
         };
-        Ok(Agent { spec, startup, served: Served::default() })
+        Ok(Agent { spec, startup, served: wanted.served })
     }
 }
 
@@ -200,5 +219,5 @@ fn inherit(caller: &Caller, env: &mut BTreeMap<String, String>) {
 
 fn no_agent() -> Error {
     Error::new(ErrorCode::InvalidConfig, "there is no agent to start")
-        .hint("put its command after --, or set agent.command in kennel.toml")
+        .hint("name one with --agent, give its command, or set agent.command in kennel.toml")
 }

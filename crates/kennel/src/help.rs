@@ -14,7 +14,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
         ],
     ),
     ("Profiles and sessions", &["profile", "session", "serve"]),
-    ("Agents", &["acp"]),
+    ("Agents", &["acp", "agent"]),
     ("Commands and files", &["exec", "attach", "logs", "cp"]),
     ("Volumes", &["volume"]),
     ("Images", &["image", "build"]),

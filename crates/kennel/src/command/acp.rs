@@ -1,8 +1,8 @@
 //! `kennel acp`: an agent in a sandbox, for an editor that runs it as if it were the agent.
 
 use crate::agent::AgentOptions;
-use crate::lifecycle::Deadline;
 use crate::agent_log::AgentLog;
+use crate::lifecycle::Deadline;
 use crate::output::Stdout;
 use crate::signals::{Signals, interrupted};
 use crate::{input, report};
@@ -13,7 +13,8 @@ use kennel_types::Command;
 
 const EXAMPLES: &str = "\
 Examples:
-  kennel acp -- claude-agent-acp                         what an editor runs instead of claude-agent-acp
+  kennel acp --agent claude-code                         what an editor runs instead of claude-agent-acp
+  kennel acp -- ./my-agent --acp                         an agent by its command
   kennel acp --image my-agent                            the image's own command is the agent
   kennel acp --profile dev -e ANTHROPIC_API_KEY -- claude-agent-acp
   kennel acp --network none --memory 2g -- ./agent
@@ -27,14 +28,14 @@ Exit status: 0 if the editor has left; that of the agent if it failed; 125 if Ke
 /// Speaks the Agent Client Protocol on standard input and output. An editor runs this command as if it were the agent. Messages
 /// pass unchanged, but the agent's requests for files and terminals are served from its sandbox, so it reads no file of this
 /// machine through the editor. The current directory is mounted at its own path. Variables (-e) reach only the agent. Everything
-/// ends with the editor. Without a command, starts the agent of the settings (`agent.command`), or the image's own command.
+/// ends with the editor. Without --agent and a command, starts the agent of the settings (`agent.command`), or the image's own command.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Acp {
     #[command(flatten)]
     options: AgentOptions,
     /// Command of the agent
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "agent")]
     command: Vec<String>,
 }
 

@@ -3,6 +3,7 @@
 mod editor;
 mod ends;
 mod inside;
+mod published;
 
 use crate::support::Kennel;
 use editor::Editor;
@@ -10,14 +11,35 @@ use sha2::{Digest, Sha256};
 
 /// What the editor sends after `initialize`, and what the agent says to each.
 const TURN: [(&str, &str); 7] = [
-    (r#"{"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/","mcpServers":[]}}"#, r#"{"jsonrpc":"2.0","id":1,"result":{"sessionId":"s-1","_meta":{"big":12345678901234567890.50}}}"#),
-    ("{ \"method\" : \"session/prompt\",\t\"id\":\"1\", \"params\":{\"prompt\":[{\"type\":\"text\",\"text\":\"caf\\u00e9 \u{1f980} fs/read_text_file\"}]} , \"jsonrpc\":\"2.0\"}", r#"{"method":"session/update","params":{"update":{"sessionUpdate":"agent_message_chunk","content":{"text":"method"}}}}"#),
+    (
+        r#"{"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/","mcpServers":[]}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"sessionId":"s-1","_meta":{"big":12345678901234567890.50}}}"#,
+    ),
+    (
+        "{ \"method\" : \"session/prompt\",\t\"id\":\"1\", \"params\":{\"prompt\":[{\"type\":\"text\",\"text\":\"caf\\u00e9 \u{1f980} fs/read_text_file\"}]} , \"jsonrpc\":\"2.0\"}",
+        r#"{"method":"session/update","params":{"update":{"sessionUpdate":"agent_message_chunk","content":{"text":"method"}}}}"#,
+    ),
     // The same id in the other direction, and a response to it.
-    (r#"{"jsonrpc":"2.0","id":"1","result":{"outcome":{"outcome":"selected","optionId":"allow"}}}"#, r#"{"jsonrpc":"2.0","id":"1","method":"session/request_permission","params":{"options":[]}}"#),
-    (r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s-1"}}"#, r#"{"jsonrpc":"2.0","id":"1","result":{"stopReason":"cancelled"}}"#),
-    (r#"{"jsonrpc":"2.0","id":-3,"method":"_vendor/unknown","params":[[[[]]]]}"#, r#"{"jsonrpc":"2.0","id":-3,"error":{"code":-32601,"message":"no"}}"#),
-    (r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}"#, r#"{"_auth/status_update":true,"method":"_auth/status_update"}"#),
-    ("{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"craft/drainMidTurnQueue\"}\r", "{\"jsonrpc\":\"2.0\",\"id\":5,\"result\":null}\r"),
+    (
+        r#"{"jsonrpc":"2.0","id":"1","result":{"outcome":{"outcome":"selected","optionId":"allow"}}}"#,
+        r#"{"jsonrpc":"2.0","id":"1","method":"session/request_permission","params":{"options":[]}}"#,
+    ),
+    (
+        r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s-1"}}"#,
+        r#"{"jsonrpc":"2.0","id":"1","result":{"stopReason":"cancelled"}}"#,
+    ),
+    (
+        r#"{"jsonrpc":"2.0","id":-3,"method":"_vendor/unknown","params":[[[[]]]]}"#,
+        r#"{"jsonrpc":"2.0","id":-3,"error":{"code":-32601,"message":"no"}}"#,
+    ),
+    (
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}"#,
+        r#"{"_auth/status_update":true,"method":"_auth/status_update"}"#,
+    ),
+    (
+        "{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"craft/drainMidTurnQueue\"}\r",
+        "{\"jsonrpc\":\"2.0\",\"id\":5,\"result\":null}\r",
+    ),
 ];
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":false}}}}"#;
@@ -47,7 +69,8 @@ fn messages_pass_unchanged_on_every_provider() {
         let seen = editor::seen(&kennel);
         let (first, rest) = seen.split_once('\n').unwrap();
         let stated: serde_json::Value = serde_json::from_str(first).unwrap();
-        let capabilities = serde_json::json!({ "fs": { "readTextFile": true, "writeTextFile": true }, "terminal": true });
+        let capabilities =
+            serde_json::json!({ "fs": { "readTextFile": true, "writeTextFile": true }, "terminal": true });
         assert_eq!(stated["params"]["clientCapabilities"], capabilities);
         assert_eq!((rest, heard.as_str()), (sent.as_str(), said.as_str()), "{provider}");
         format!("{:x}", Sha256::digest(format!("{rest}{heard}")))

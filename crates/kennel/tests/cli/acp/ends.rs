@@ -33,7 +33,10 @@ fn agent_that_exits_is_an_error(kennel: &Kennel) {
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&0.into(), &(-32603).into()), "{answer}");
     let message = answer["error"]["message"].as_str().unwrap();
     assert!(message.contains("exited with code 3") && message.contains("no key: set KEY"), "{answer}");
-    assert_eq!((&answer["error"]["data"]["code"], &answer["error"]["data"]["exitCode"]), (&"start_failed".into(), &3.into()));
+    assert_eq!(
+        (&answer["error"]["data"]["code"], &answer["error"]["data"]["exitCode"]),
+        (&"start_failed".into(), &3.into())
+    );
     let done = editor.end();
     assert_eq!(done.status, 3, "{done:?}");
     assert!(done.stderr.contains("| no key: set KEY") && done.stderr.contains("try:"), "{done:?}");

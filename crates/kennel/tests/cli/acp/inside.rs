@@ -46,7 +46,11 @@ fn files_are_read_and_written(kennel: &Kennel) {
         request("b", "fs/read_text_file", json!({ "sessionId": "s", "path": at("text"), "line": 2, "limit": 1 })),
         read("c", &at("missing")),
         read("d", &at("bytes")),
-        request("e", "fs/write_text_file", json!({ "sessionId": "s", "path": at("new/file"), "content": "caf\u{e9}\n" })),
+        request(
+            "e",
+            "fs/write_text_file",
+            json!({ "sessionId": "s", "path": at("new/file"), "content": "caf\u{e9}\n" }),
+        ),
         // Relative to the working directory of the session.
         request("f", "fs/write_text_file", json!({ "sessionId": "s", "path": "made", "content": "x" })),
         request("g", "fs/delete", json!({})),
@@ -66,10 +70,14 @@ fn files_are_read_and_written(kennel: &Kennel) {
 
 fn terminals_run_commands(kennel: &Kennel) {
     let create = |id: &str, params: Value| request(id, "terminal/create", params);
-    let about = |id: &str, method: &str, number: u32| request(id, method, json!({ "terminalId": format!("kennel-{number}") }));
+    let about =
+        |id: &str, method: &str, number: u32| request(id, method, json!({ "terminalId": format!("kennel-{number}") }));
     let script = requests(&[
         // A whole line for a shell, in the working directory of the session.
-        create("a", json!({ "sessionId": "s", "command": "pwd; echo $WORD; echo err >&2; exit 3", "env": [{ "name": "WORD", "value": "w" }] })),
+        create(
+            "a",
+            json!({ "sessionId": "s", "command": "pwd; echo $WORD; echo err >&2; exit 3", "env": [{ "name": "WORD", "value": "w" }] }),
+        ),
         about("b", "terminal/wait_for_exit", 1),
         about("c", "terminal/output", 1),
         about("d", "terminal/release", 1),
@@ -109,7 +117,9 @@ fn secrets_reach_only_the_agent(kennel: &Kennel) {
     let found = |kennel: &Kennel| {
         let id = kennel.kennel(&["ls", "--all", "-q"]).ok();
         let inspected = kennel.kennel(&["inspect", id.trim()]).ok();
-        contains(&kennel.home.path().join("state"), SECRET) || inspected.contains(SECRET) || engine_shows(kennel, SECRET)
+        contains(&kennel.home.path().join("state"), SECRET)
+            || inspected.contains(SECRET)
+            || engine_shows(kennel, SECRET)
     };
     assert!(!found(kennel));
     editor.send("{}");

@@ -47,11 +47,6 @@ impl Envelope {
         Filling(self).deserialize(&mut json)?;
         json.end()
     }
-
-    /// Whether the message is a request, which has an answer.
-    pub(crate) fn is_request(&self) -> bool {
-        self.method.is_some() && self.id.is_some()
-    }
 }
 
 /// Fills an envelope from a JSON object.

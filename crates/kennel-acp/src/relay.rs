@@ -85,7 +85,7 @@ pub trait Watch: Send + Sync {
 pub async fn relay(
     sandbox: &Sandbox,
     agent: &Agent,
-    client: impl AsyncRead + Send + Unpin,
+    mut client: impl AsyncRead + Send + Unpin,
     to_client: impl AsyncWrite + Send + Unpin,
     watch: &dyn Watch,
     end: impl Future<Output = ()> + Send,
@@ -112,11 +112,12 @@ pub async fn relay(
         spoke: AtomicBool::new(false),
         watch,
     };
+    let mut lines = Lines::new(LINE);
     let mut from_agent = pin!(relay.from_agent(exec));
     let mut runs = false;
     let ended = tokio::select! {
         finished = &mut from_agent => relay.conclude(finished),
-        () = relay.from_client(client) => {
+        () = relay.from_client(&mut client, &mut lines) => {
             // The agent may have something left to say, or to save.
             runs = tokio::time::timeout(GRACE, &mut from_agent).await.is_err();
             Ok(Ended::Client)
@@ -132,7 +133,7 @@ pub async fn relay(
     };
     let give_up = async {
         if let Err(error) = &ended {
-            let _ = tokio::time::timeout(GRACE, relay.give_up(error)).await;
+            let _ = tokio::time::timeout(GRACE, relay.give_up(error, &mut client, &mut lines)).await;
         }
     };
     // Both at once: the loop may be in the middle of a message to the client.
@@ -151,28 +152,32 @@ pub async fn relay(
 
 /// Responds with an error to the first request of a client whose agent could not be started. Waits a moment for the request.
 pub async fn refuse(mut client: impl AsyncRead + Unpin, mut to_client: impl AsyncWrite + Unpin, error: &Error) {
-    let first = async {
-        let mut lines = Lines::new(LINE);
+    if let Some(id) = first_request(&mut client, &mut Lines::new(LINE)).await {
+        // If this fails, the client has left.
+        let _ = to_client.write_all(&failed(&id, error)).await;
+        let _ = to_client.flush().await;
+    }
+}
+
+/// Waits a moment for the next request of a client, and returns its id.
+async fn first_request(client: &mut (impl AsyncRead + Unpin), lines: &mut Lines) -> Option<String> {
+    let request = async {
         let mut buffer = vec![0; PIECE];
         loop {
-            let count = client.read(&mut buffer).await.unwrap_or(0);
-            lines.push(&buffer[..count]);
             while let Some(line) = lines.next() {
                 let Line::Message(line) = line else { continue };
                 if let Ok(Envelope { id: Some(id), method: Some(_) }) = Envelope::read(&line) {
                     return Some(id);
                 }
             }
+            let count = client.read(&mut buffer).await.unwrap_or(0);
             if count == 0 {
                 return None;
             }
+            lines.push(&buffer[..count]);
         }
     };
-    if let Ok(Some(id)) = tokio::time::timeout(FIRST_REQUEST, first).await {
-        // If this fails, the client has left.
-        let _ = to_client.write_all(&failed(&id, error)).await;
-        let _ = to_client.flush().await;
-    }
+    tokio::time::timeout(FIRST_REQUEST, request).await.ok().flatten()
 }
 
 /// Returns the response to a request that an error has left without an answer.
@@ -209,8 +214,7 @@ enum Finished {
 
 impl<W: AsyncWrite + Send + Unpin> Relay<'_, W> {
     /// Passes messages of the client to the agent, until the client ends.
-    async fn from_client(&self, mut client: impl AsyncRead + Unpin) {
-        let mut lines = Lines::new(LINE);
+    async fn from_client(&self, client: &mut (impl AsyncRead + Unpin), lines: &mut Lines) {
         let mut buffer = vec![0; PIECE];
         loop {
             // An error counts as the end: there is nothing left to read.
@@ -403,8 +407,12 @@ impl<W: AsyncWrite + Send + Unpin> Relay<'_, W> {
     }
 
     /// Responds with an error to every request of the client that the agent has not answered.
-    async fn give_up(&self, error: &Error) {
+    async fn give_up(&self, error: &Error, client: &mut (impl AsyncRead + Unpin), lines: &mut Lines) {
         let mut waiting: Vec<String> = lock(&self.waiting).drain().map(|(id, _)| id).collect();
+        if waiting.is_empty() && !self.spoke.load(Ordering::Relaxed) {
+            // The agent has ended before the first request arrived.
+            waiting.extend(first_request(client, lines).await);
+        }
         waiting.sort_unstable();
         for id in waiting {
             if !self.pass(&failed(&id, error)).await {

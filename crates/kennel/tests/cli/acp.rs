@@ -97,7 +97,7 @@ fn fifty_mebibytes_pass_and_a_line_over_the_cap_does_not() {
     // The agent counts what it gets, and then sends as much.
     let script = format!(
         "next; say '{INITIALIZED}'\n\
-         IFS= read -r line; printf '{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":%s}}\\n' ${{#line}}\n\
+         printf '{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":%s}}\\n' $(head -n 1 | wc -c)\n\
          printf '{{\"method\":\"x\",\"params\":\"'; head -c {BIG} /dev/zero | tr '\\0' x; printf '\"}}\\n'\n\
          printf '{{\"id\":7,\"method\":\"x\",\"params\":\"'; head -c 70000000 /dev/zero | tr '\\0' x; printf '\"}}\\n'\n\
          next; say '{{\"method\":\"after\"}}'\n"
@@ -111,7 +111,7 @@ fn fifty_mebibytes_pass_and_a_line_over_the_cap_does_not() {
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&3.into(), &(-32600).into()), "{refused}");
     let big = format!("{{\"id\":1,\"method\":\"x\",\"params\":\"{}\"}}", "x".repeat(BIG));
     editor.send(&big);
-    assert_eq!(editor.hear(), format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}}\n", big.len()));
+    assert_eq!(editor.hear(), format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}}\n", big.len() + 1));
     assert_eq!(editor.hear().len(), "{\"method\":\"x\",\"params\":\"\"}\n".len() + BIG);
     // The agent's own line over the cap is an error to it.
     assert_eq!(editor.hear(), "{\"method\":\"after\"}\n");

@@ -17,7 +17,8 @@ next; say '{"jsonrpc":"2.0","id":1,"result":{"sessionId":"s"}}'
 next
 "#;
 
-const TURN: &str = r#"update() { say "{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{\"sessionId\":\"s\",\"update\":$1}}"; }
+/// A turn in which the agent asks for permission, and then writes a file.
+pub(crate) const TURN: &str = r#"update() { say "{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{\"sessionId\":\"s\",\"update\":$1}}"; }
 update '{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"I will "}}'
 update '{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"do it."}}'
 update '{"sessionUpdate":"tool_call","toolCallId":"t","title":"Write hello.txt","kind":"edit","status":"pending"}'
@@ -32,9 +33,14 @@ say '{"jsonrpc":"2.0","id":2,"result":{"stopReason":"end_turn"}}'
 next
 "#;
 
+/// Returns an agent that opens a session, reads the prompt, and goes on with this script.
+pub(crate) fn script(then: &str) -> String {
+    format!("{BEGIN}{then}")
+}
+
 /// The words of a call that runs the agent of a script.
 fn words<'a>(kennel: &'a Kennel, script: &str, options: &[&'a str]) -> Vec<&'a str> {
-    std::fs::write(kennel.here().join("agent.sh"), format!("{BEGIN}{script}")).unwrap();
+    std::fs::write(kennel.here().join("agent.sh"), self::script(script)).unwrap();
     let image = kennel.image().map(|image| vec!["--image", image]).unwrap_or_default();
     [&["agent", "run", "--command", "sh agent.sh"], &image[..], options, &["make a file"]].concat()
 }
@@ -133,7 +139,7 @@ fn agents_are_listed_and_users_add_their_own() {
     std::fs::write(dir.join("mine.toml"), own).unwrap();
     assert!(names(&kennel).contains(&"mine".to_owned()));
     let script = "echo \"$MY_KEY $FIXED ${NOT_SET-unset}\" > environment\nsay '{\"id\":2,\"result\":{\"stopReason\":\"end_turn\"}}'; next\n";
-    std::fs::write(kennel.here().join("agent.sh"), format!("{BEGIN}{script}")).unwrap();
+    std::fs::write(kennel.here().join("agent.sh"), self::script(script)).unwrap();
     let mut call = kennel.call(&["agent", "run", "--agent", "mine", "hello"]);
     call.env("MY_KEY", "secret");
     crate::support::finish(call, None).ok();
@@ -146,7 +152,7 @@ fn agents_are_listed_and_users_add_their_own() {
 fn agent_of_the_settings_is_started() {
     let kennel = Kennel::on("local");
     let script = "echo \"$KEY\" > environment\nsay '{\"id\":2,\"result\":{\"stopReason\":\"end_turn\"}}'; next\n";
-    std::fs::write(kennel.here().join("agent.sh"), format!("{BEGIN}{script}")).unwrap();
+    std::fs::write(kennel.here().join("agent.sh"), self::script(script)).unwrap();
     let settings = "[agent]\ncommand = \"sh\"\nargs = [\"agent.sh\"]\nenv = { KEY = \"${MY_KEY}\" }\n";
     std::fs::write(kennel.here().join("kennel.toml"), settings).unwrap();
     let call = || {

@@ -89,7 +89,7 @@ fn silent_agent_is_an_error() {
     assert_eq!(answer["error"]["data"]["code"], "timeout", "{answer}");
     let done = editor.end();
     assert_eq!(done.status, 124, "{done:?}");
-    assert!(done.stderr.contains("did not reply within 500ms") && done.stderr.contains("| thinking"), "{done:?}");
+    assert!(done.stderr.contains("did not reply within 500ms"), "{done:?}");
 }
 
 #[test]

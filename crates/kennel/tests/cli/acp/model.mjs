@@ -25,7 +25,7 @@ function next({ messages, tools = [] }) {
   const [write, shell] = [named("Write"), named("Bash")];
   const done = results(messages);
   if (write && done === 0) return call(write, { file_path: file, content: "hello\n" });
-  if (shell && done === 1) return call(shell, { command, description: "run a command" });
+  if (shell && done === 1) return call(shell, { command, description: "run a command", timeout: 60_000 });
   return { type: "text", text: "DONE" };
 }
 

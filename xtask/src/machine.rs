@@ -2,7 +2,7 @@
 
 use crate::stage::cargo;
 use anyhow::{Context, Result, bail};
-use kennel_testkit::bun;
+use kennel_testkit::{acp, bun};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -117,6 +117,19 @@ impl Machine {
         }
         eprintln!("== installing npm's bun {}", bun::VERSION);
         bun::install().context("install npm's bun package")
+    }
+
+    /// Installs an ACP agent and a client from npm, with which a test plays a turn.
+    pub(crate) fn install_acp(&mut self) -> Result<()> {
+        if acp::is_installed() {
+            return Ok(());
+        }
+        self.install(&[package("npm", "npm")])?;
+        if find("npm").is_none() {
+            return Ok(()); // `install` has reported it
+        }
+        eprintln!("== installing an ACP agent and a client from npm");
+        acp::install().context("install npm's packages for ACP")
     }
 }
 

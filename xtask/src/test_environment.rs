@@ -24,6 +24,7 @@ impl TestEnvironment {
             let mut machine = Machine::here();
             machine.install(FOR_TESTS)?;
             machine.install_bun()?;
+            machine.install_acp()?;
             install_tool("nextest", "cargo-nextest")?;
             machine.make_tester()?;
             machine.give_ids_to_podman()?;

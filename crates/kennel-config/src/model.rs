@@ -24,7 +24,7 @@ pub struct Config {
     pub sandbox: SandboxSection,
     /// Profiles: named descriptions of sandboxes that stay.
     pub container: ContainerSection,
-    /// The agent that `serve` starts for each session.
+    /// The agent that `acp` and `agent run` start if no other is named.
     pub agent: AgentSection,
     /// Images that Kennel itself pulls and stores.
     pub images: ImagesSection,
@@ -384,7 +384,7 @@ pub struct SandboxOverrides {
     pub idle_pause: Option<Time>,
 }
 
-/// The agent that `serve` starts for each session.
+/// The agent that `acp` and `agent run` start if no other is named.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct AgentSection {

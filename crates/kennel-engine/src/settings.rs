@@ -393,12 +393,7 @@ fn without_effect_in(loaded: &Loaded) -> Vec<(String, Location)> {
     let is_vm = |key: &KeyPath| key.segments().starts_with(&["sandbox".to_owned(), "vm".to_owned()]);
     let mut set = loaded.layered.settings().filter(|(_, setting)| setting.origin.layer != SettingsLayer::BuiltIn);
     let vm = set.find(|(key, _)| is_vm(key));
-    let vm = vm.map(|(_, setting)| ("sandbox.vm".to_owned(), setting.origin.at.clone()));
-    let agent = loaded.unused.iter().filter(|(section, _)| section == AGENT).cloned();
-    let mut found: Vec<(String, Location)> = agent.chain(vm).collect();
-    found.sort_by(|(one, _), (other, _)| one.cmp(other));
-    found.dedup_by(|(one, _), (other, _)| one == other);
-    found
+    vm.map(|(_, setting)| ("sandbox.vm".to_owned(), setting.origin.at.clone())).into_iter().collect()
 }
 
 /// Converts the problems in settings files to one error.

@@ -27,25 +27,7 @@ pub fn install() -> io::Result<()> {
     if is_installed() {
         return Ok(());
     }
-    let to = directory();
-    let parent = to.parent().expect("it is in the build directory");
-    std::fs::create_dir_all(parent)?;
-    // It gets its final name only when it is complete.
-    let made = tempfile::Builder::new().prefix("kennel-test-bun-").tempdir_in(parent)?;
-    let mut npm = Command::new("npm");
-    npm.args(["install", "--no-audit", "--no-fund", "--no-save", "--prefix"]).arg(made.path());
-    npm.arg(format!("bun@{VERSION}")).stdin(Stdio::null());
-    if !npm.status()?.success() || !runs(made.path()) {
-        return Err(io::Error::other(format!("{npm:?} did not install a program that runs")));
-    }
-    match std::fs::remove_dir_all(&to) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    std::fs::rename(made.path(), &to)?;
-    // Nothing is left under the old name.
-    let _ = made.keep();
-    Ok(())
+    crate::npm::install(&directory(), &[&format!("bun@{VERSION}")], runs)
 }
 
 fn runs(dir: &Path) -> bool {

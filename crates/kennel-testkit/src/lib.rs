@@ -4,6 +4,7 @@
 //! This crate knows the provider interface, but no provider. The provider's mode states what should happen, and a case
 //! checks that it works or is refused. A case is never skipped.
 
+pub mod acp;
 pub mod bun;
 pub mod busybox;
 pub mod contract;
@@ -16,6 +17,7 @@ mod home;
 pub mod host;
 pub mod inside;
 pub mod net;
+mod npm;
 pub mod podman;
 pub mod programs;
 pub mod registry;

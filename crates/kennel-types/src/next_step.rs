@@ -128,6 +128,8 @@ pub enum NextStep {
         /// The provider.
         provider: ProviderKind,
     },
+    /// List the known agents.
+    ListAgents,
     /// List the profiles.
     ListProfiles,
     /// Start the profile's sandbox.

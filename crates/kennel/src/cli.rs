@@ -1,8 +1,8 @@
 //! Parses the command line. Each command declares its options in its own file.
 
 use crate::command::{
-    attach, build, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect, logs, ls, pause,
-    profile, rename, rm, run, serve, session, setup, start, stats, stop, version, volume, wait,
+    acp, agent, attach, build, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect,
+    logs, ls, pause, profile, rename, rm, run, serve, session, setup, start, stats, stop, version, volume, wait,
 };
 use crate::provider_name::ProviderName;
 use crate::{environment, help, report};
@@ -79,6 +79,8 @@ enum Command {
     Profile(profile::Profile),
     Session(session::SessionCommand),
     Serve(serve::Serve),
+    Acp(Box<acp::Acp>),
+    Agent(agent::AgentCommand),
     Exec(exec::Exec),
     Attach(attach::Attach),
     Logs(logs::Logs),
@@ -223,6 +225,8 @@ impl Cli {
             Command::Events(command) => command.run(engine).await,
             Command::Wait(command) => command.run(engine).await,
             Command::Serve(command) => command.run(engine).await,
+            Command::Acp(command) => Box::pin(command.run(engine)).await,
+            Command::Agent(command) => Box::pin(command.run(engine)).await,
             Command::Gc(command) => command.run(engine).await,
             Command::Volume(command) => command.run(engine).await,
             Command::Image(command) => command.run(engine).await,

@@ -1,5 +1,7 @@
 //! The commands. Each has a file with its options and its calls to the library.
 
+pub(crate) mod acp;
+pub(crate) mod agent;
 pub(crate) mod attach;
 pub(crate) mod build;
 pub(crate) mod completions;

@@ -57,6 +57,17 @@ pub(crate) fn profiles() -> ArgValueCandidates {
     })
 }
 
+/// Completes an argument that is the name of an agent.
+pub(crate) fn agents() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let presets = environment::caller().ok().and_then(|caller| {
+            let dir = crate::command::agent::presets(&Engine::new(caller));
+            kennel_acp::Preset::all(dir.as_deref()).ok()
+        });
+        presets.unwrap_or_default().into_iter().map(|preset| CompletionCandidate::new(preset.name)).collect()
+    })
+}
+
 /// Completes an argument that is the name of an image.
 pub(crate) fn images() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {

@@ -5,7 +5,7 @@ use clap::Command;
 use std::fmt::Write;
 
 /// The commands of each group, most used first. Each command is in exactly one group.
-const GROUPS: [(&str, &[&str]); 7] = [
+const GROUPS: [(&str, &[&str]); 8] = [
     (
         "Sandboxes",
         &[
@@ -14,6 +14,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
         ],
     ),
     ("Profiles and sessions", &["profile", "session", "serve"]),
+    ("Agents", &["acp", "agent"]),
     ("Commands and files", &["exec", "attach", "logs", "cp"]),
     ("Volumes", &["volume"]),
     ("Images", &["image", "build"]),

@@ -3,6 +3,8 @@
 //! Only this crate uses the terminal, environment variables and exit codes. Nothing slow may happen before a command
 //! starts, because a cold `kennel run` takes only milliseconds.
 
+mod agent;
+mod agent_log;
 mod cli;
 mod clock;
 mod command;

@@ -75,6 +75,7 @@ pub(crate) fn words(step: &NextStep) -> String {
             format!("use --provider {}", one_of(&names))
         }
         NextStep::SetUpProvider { provider } => format!("kennel setup {}", provider.name()),
+        NextStep::ListAgents => "kennel agent ls".into(),
         NextStep::ListProfiles => "kennel profile list".into(),
         NextStep::StartProfile { name } => format!("kennel profile start {name}"),
         NextStep::EditProfile { name } => format!("kennel profile edit {name}"),

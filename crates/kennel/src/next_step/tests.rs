@@ -46,6 +46,7 @@ fn every_next_step_has_a_text() {
         (NextStep::PublishAtFreePort { port: None }, "publish at another port, or name none outside: --publish INSIDE"),
         (NextStep::use_provider([ProviderKind::Docker, ProviderKind::Podman]), "use --provider docker or podman"),
         (NextStep::SetUpProvider { provider: ProviderKind::Docker }, "kennel setup docker"),
+        (NextStep::ListAgents, "kennel agent ls"),
         (NextStep::ListProfiles, "kennel profile list"),
         (NextStep::StartProfile { name: name() }, "kennel profile start box"),
         (NextStep::EditProfile { name: name() }, "kennel profile edit box"),

@@ -1,5 +1,7 @@
 //! The command line from a user's point of view: the real program, in its own home, on every provider.
 
+mod acp;
+mod agents;
 mod bun;
 mod clone;
 mod config;

@@ -7,6 +7,7 @@ mod papers;
 mod screen;
 mod watched;
 
+use crate::agents;
 use crate::idle::Resident;
 use crate::support::{Finished, Kennel, finish};
 use kennel_testkit::docker;
@@ -50,6 +51,11 @@ const COMMANDS: &[&str] = &[
     "session rm",
     "session adopt",
     "serve",
+    "acp",
+    "agent",
+    "agent run",
+    "agent ls",
+    "agent show",
     "attach",
     "logs",
     "cp",
@@ -157,7 +163,7 @@ fn every_command_has_a_snapshot_of_a_success() {
     }
     let calls: Vec<&str> = seen.lines().filter_map(|line| line.strip_prefix("$ kennel ")).collect();
     // These commands only have a help text.
-    let groups = ["config", "image", "profile", "session", "volume"];
+    let groups = ["agent", "config", "image", "profile", "session", "volume"];
     for command in COMMANDS.iter().filter(|command| !groups.contains(command)) {
         let is_it =
             |call: &&str| call.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
@@ -289,6 +295,20 @@ fn images(coloured: bool) -> String {
     walk.go(&["image", "rm", "mine"]);
     walk.go(&["image", "prune"]);
     walk.text
+}
+
+#[test]
+fn what_agents_print() {
+    let kennel = Kennel::on("native");
+    let mut walk = Walk::new(&kennel, false);
+    std::fs::write(kennel.here().join("agent.sh"), agents::script(agents::TURN)).unwrap();
+    walk.go(&["agent", "ls"]);
+    walk.go(&["agent", "show", "claude-code"]);
+    let agent = ["--network", "none", "--command", "sh agent.sh", "--permission", "allow"];
+    walk.go(&[&["agent", "run"], &agent[..], &["make a file"]].concat());
+    let hello = "{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"initialize\",\"params\":{\"protocolVersion\":1}}\n";
+    walk.go_with(&["acp", "--network", "none", "--", "sh", "agent.sh"], Some(hello));
+    insta::assert_snapshot!("agents", walk.text);
 }
 
 #[test]

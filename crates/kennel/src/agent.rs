@@ -1,0 +1,223 @@
+//! The sandbox of an agent, and the agent itself, for the commands that start one.
+
+use crate::command::agent::preset;
+use crate::command::profile::profiles;
+use crate::completion;
+use crate::lifecycle::{Deadline, create};
+use crate::next_step::Hint;
+use crate::options::{Patience, SandboxOptions};
+use crate::progress::{pull, while_waiting};
+use crate::report;
+use crate::sandboxes::{choose, settings};
+use kennel_acp::{Agent, Served, at_own_path};
+use kennel_config::{AgentContainer, AgentMode, AgentSection, SandboxOverrides};
+use kennel_core::{Error, Keeper, Result, Sandbox};
+use kennel_engine::caller::{DOCKER_HOST, HOME, PATH};
+use kennel_engine::profiles::SessionSandbox;
+use kennel_engine::{Caller, Engine, Settings, request};
+use kennel_types::{Command, ErrorCode, ExecSpec, ProviderKind};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::time::Duration;
+
+/// How long an agent may take to reply to the first message.
+const STARTUP: Duration = Duration::from_secs(10);
+
+/// Options of the commands that start an agent.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AgentOptions {
+    /// Use the settings of this profile; the agent has its own sandbox
+    #[arg(long, value_name = "NAME", add = completion::profiles())]
+    profile: Option<String>,
+    /// The agent, by its name; see `kennel agent ls` [default: the agent of the settings]
+    #[arg(long, value_name = "NAME", add = completion::agents())]
+    agent: Option<String>,
+    /// How long the agent may take to reply to the first message, for example 30s, or `none` [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    startup_timeout: Option<Patience>,
+    #[command(flatten)]
+    sandbox: SandboxOptions,
+}
+
+/// An agent that can be started in its sandbox, which runs.
+pub(crate) struct Ready {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) agent: Agent,
+    /// The working directory inside.
+    pub(crate) directory: String,
+    /// The connection that the sandbox is tied to.
+    _line: Keeper,
+}
+
+/// What is known about an agent before its sandbox exists.
+struct Wanted {
+    /// The command, if it is not that of the image.
+    command: Option<Command>,
+    env: BTreeMap<String, String>,
+    startup: Duration,
+    served: Served,
+    /// What the settings say about its sandbox.
+    overrides: SandboxOverrides,
+}
+
+impl AgentOptions {
+    /// Creates and starts the sandbox of an agent. `command` is the one that the user gave; otherwise it is that of the named
+    /// agent, that of the settings, or that of the image.
+    pub(crate) async fn start(
+        &self,
+        engine: &Engine,
+        command: Option<Command>,
+        deadline: &mut Deadline,
+    ) -> Result<Ready> {
+        let (mut wanted, own_engine) = self.wanted(engine, command)?;
+        let engine = own_engine.as_ref().unwrap_or(engine);
+        let SessionSandbox { provider, mut spec, pull: when } =
+            deadline.unless_ended(self.sandbox(engine, &mut wanted)).await?;
+        at_own_path(&mut spec, provider.mode())?;
+        // The agent ends with this program, even if the program is killed.
+        spec.tied = true;
+        (spec.command, spec.image_main) = (None, false);
+        if provider.mode().layers.is_empty() {
+            report::warning("the agent runs without isolation, as a process of this machine");
+        }
+        if let Some(image) = &spec.image {
+            deadline.unless_ended(pull(&*provider, image, when)).await?;
+        }
+        let sandbox = create(provider, &spec, deadline).await?;
+        let directory = spec.workdir.clone().unwrap_or_else(|| "/workspace".to_owned());
+        let launched = while_waiting("starting the sandbox", deadline.unless_ended(sandbox.launch())).await;
+        let ready = launched.and_then(|line| Ok((line, self.agent(wanted, &sandbox)?)));
+        match ready {
+            Ok((line, agent)) => Ok(Ready { sandbox, agent, directory, _line: line }),
+            Err(error) => {
+                let _ = kennel_engine::discard(&sandbox).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns what is known about the agent, and the engine to use if it is not the usual one.
+    fn wanted(&self, engine: &Engine, command: Option<Command>) -> Result<(Wanted, Option<Engine>)> {
+        let mut wanted = Wanted {
+            command,
+            env: BTreeMap::new(),
+            startup: STARTUP,
+            served: Served::default(),
+            overrides: SandboxOverrides::default(),
+        };
+        if wanted.command.is_some() {
+            return Ok((wanted, None));
+        }
+        if let Some(name) = &self.agent {
+            let preset = preset(engine, name)?;
+            let variable =
+                |name: &str| engine.caller().variables.get(OsStr::new(name))?.to_str().map(ToOwned::to_owned);
+            wanted.env = preset.variables(variable);
+            wanted.startup = Duration::from_secs(preset.startup_seconds);
+            wanted.served = Served { files: preset.files, terminals: preset.terminals };
+            wanted.command = Some(Command::Argv(preset.command));
+            return Ok((wanted, None));
+        }
+        let AgentSection { mode, command, args, env, container } =
+            Settings::agent(engine.caller(), &engine.directories()?)?;
+        wanted.command = command.map(|program| Command::Argv([program].into_iter().chain(args).collect()));
+        wanted.env = env;
+        wanted.startup = container.startup_timeout.0;
+        let chosen = engine.named().is_some() || self.profile.is_some() || self.sandbox.image.is_some();
+        if chosen {
+            return Ok((wanted, None));
+        }
+        if mode == AgentMode::Process {
+            if wanted.command.is_none() {
+                return Err(no_agent());
+            }
+            return Ok((wanted, Some(Engine::new(engine.caller().clone()).only(ProviderKind::Local))));
+        }
+        let own_engine = container.docker_host.clone().map(|host| {
+            let mut caller = engine.caller().clone();
+            caller.variables.insert(DOCKER_HOST.into(), host.into());
+            Engine::new(caller).only(ProviderKind::Docker)
+        });
+        wanted.overrides = of_container(container)?;
+        Ok((wanted, own_engine))
+    }
+
+    /// Describes the sandbox, from the options, the profile and the settings. Moves the variables of the options to the
+    /// agent: they may be secrets, and the specification of a sandbox is stored.
+    async fn sandbox(&self, engine: &Engine, wanted: &mut Wanted) -> Result<SessionSandbox> {
+        let base = std::mem::take(&mut wanted.overrides);
+        let mut take = |mut given: SandboxOverrides| {
+            wanted.env.append(&mut given.env);
+            request::merge(base.clone(), given)
+        };
+        if let Some(name) = &self.profile {
+            let profiles = profiles(engine)?;
+            let changes = take(self.sandbox.overrides(engine, profiles.settings())?);
+            let mut sandbox = profiles.for_session(name, changes, false).await?;
+            // It is not the sandbox of the profile.
+            sandbox.spec.profile = None;
+            return Ok(sandbox);
+        }
+        let mut settings = settings(engine)?;
+        let overrides = take(self.sandbox.overrides(engine, &settings)?);
+        let image = overrides.image.clone().or_else(|| settings.sandbox.image.clone());
+        let provider = choose(engine, &mut settings, image.as_deref()).await?;
+        let workspace = request::workspace(&settings, &overrides, engine.caller())?;
+        let spec = request::spec(&settings, &overrides, workspace, engine.caller(), provider.mode())?;
+        if provider.mode().layers.is_empty() {
+            inherit(engine.caller(), &mut wanted.env);
+        }
+        Ok(SessionSandbox { provider, spec, pull: overrides.pull.unwrap_or(settings.sandbox.pull) })
+    }
+
+    /// Returns the agent to start in a sandbox.
+    fn agent(&self, wanted: Wanted, sandbox: &Sandbox) -> Result<Agent> {
+        let of_image = || sandbox.info().image_command.clone().filter(|own| !own.is_empty()).map(Command::Argv);
+        let command = wanted.command.or_else(of_image).ok_or_else(no_agent)?;
+        // The sandbox ends with the agent, and with it everything that the agent has left behind.
+        let spec = ExecSpec { env: wanted.env, last: true, ..ExecSpec::new(command) };
+        let startup = match self.startup_timeout {
+            None => wanted.startup,
+            Some(Patience(limit)) => limit.unwrap_or(Duration::MAX),
+        };
+        Ok(Agent { spec, startup, served: wanted.served })
+    }
+}
+
+/// Converts the container of the settings to what overrides the section `sandbox`. What cannot be kept is refused.
+fn of_container(container: AgentContainer) -> Result<SandboxOverrides> {
+    let unsupported = |what: &str| Err(Error::new(ErrorCode::Unsupported, format!("agent.container.{what}")));
+    if container.workspace_container_path != "/workspace" {
+        return unsupported("workspaceContainerPath: the workspace is at its own path, and at /workspace");
+    }
+    if !container.auto_remove {
+        return unsupported("autoRemove: the sandbox of an agent is always removed when the agent ends");
+    }
+    if container.workspace_host_base.is_some() {
+        report::warning("agent.container.workspaceHostBase has no effect here: the workspace is the current directory");
+    }
+    Ok(SandboxOverrides {
+        image: container.image,
+        network: Some(container.network),
+        memory: container.memory,
+        cpus: container.cpus,
+        pids: container.pids,
+        startup_timeout: Some(container.startup_timeout),
+        ..SandboxOverrides::default()
+    })
+}
+
+/// Adds the variables without which an agent finds neither its programs nor its files, if it is a process of the host.
+fn inherit(caller: &Caller, env: &mut BTreeMap<String, String>) {
+    for name in [PATH, HOME] {
+        let value = caller.variables.get(OsStr::new(name)).and_then(|value| value.to_str());
+        if let Some(value) = value {
+            env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        }
+    }
+}
+
+fn no_agent() -> Error {
+    Error::new(ErrorCode::InvalidConfig, "there is no agent to start")
+        .hint("name one with --agent, give its command, or set agent.command in kennel.toml")
+}

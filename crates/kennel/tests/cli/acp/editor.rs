@@ -1,0 +1,102 @@
+//! An editor that runs `kennel acp`, and agents that are shell scripts.
+
+use crate::support::{CALL, Finished, Kennel, wait};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+
+/// What every agent can do: read the next message, and append it to the file `seen`; and send one.
+const AGENT: &str = "next() { IFS= read -r line || exit 0; printf '%s\\n' \"$line\" >> seen; }\n\
+    say() { printf '%s\\n' \"$1\"; }\n";
+
+/// An editor with a running agent.
+pub(crate) struct Editor {
+    pub(crate) child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    stderr: Option<JoinHandle<String>>,
+}
+
+impl Editor {
+    /// Runs an agent of this script, in the workspace.
+    pub(crate) fn open(kennel: &Kennel, script: &str, options: &[&str]) -> Self {
+        std::fs::write(kennel.here().join("agent.sh"), format!("{AGENT}{script}")).unwrap();
+        Self::run(kennel, options, &["sh", "agent.sh"])
+    }
+
+    /// Runs an agent.
+    pub(crate) fn run(kennel: &Kennel, options: &[&str], agent: &[&str]) -> Self {
+        let image = kennel.image().map(|image| vec!["--image", image]).unwrap_or_default();
+        let words = [&["acp"], &image[..], options, &["--"], agent].concat();
+        let mut call = kennel.call(&words);
+        let mut child = call.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            let mut line = Vec::new();
+            while stdout.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+                if sender.send(String::from_utf8(std::mem::take(&mut line)).unwrap()).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut stderr = child.stderr.take().unwrap();
+        let stderr = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            stderr.read_to_end(&mut text).unwrap();
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        let stdin = child.stdin.take();
+        Self { child, stdin, lines, stderr: Some(stderr) }
+    }
+
+    /// Sends a line.
+    pub(crate) fn send(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(line.as_bytes()).and_then(|()| stdin.write_all(b"\n")).and_then(|()| stdin.flush()).unwrap();
+    }
+
+    /// Waits for the next line.
+    #[track_caller]
+    pub(crate) fn hear(&mut self) -> String {
+        match self.lines.recv_timeout(CALL) {
+            Ok(line) => line,
+            Err(error) => {
+                let _ = self.child.kill();
+                panic!("{error}: {}", self.stderr.take().map(|stderr| stderr.join().unwrap()).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Waits for the next line, as JSON.
+    #[track_caller]
+    pub(crate) fn hear_json(&mut self) -> serde_json::Value {
+        serde_json::from_str(&self.hear()).unwrap()
+    }
+
+    /// Closes the agent's standard input, and waits for the end. Standard output is what was not heard before.
+    #[track_caller]
+    pub(crate) fn leave(mut self) -> Finished {
+        drop(self.stdin.take());
+        self.end()
+    }
+
+    /// Waits for the end, without leaving.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> Finished {
+        let status = wait(&mut self.child, "kennel acp");
+        let stdout = self.lines.iter().collect::<String>().into_bytes();
+        Finished { status, stdout, stderr: self.stderr.take().unwrap().join().unwrap() }
+    }
+}
+
+/// What the agent has read so far.
+pub(crate) fn seen(kennel: &Kennel) -> String {
+    std::fs::read_to_string(kennel.here().join("seen")).unwrap_or_default()
+}
+
+/// What the agent has read so far, as JSON.
+pub(crate) fn seen_json(kennel: &Kennel) -> Vec<serde_json::Value> {
+    seen(kennel).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}

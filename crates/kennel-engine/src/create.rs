@@ -22,12 +22,21 @@ const REMOVE_WITHIN: Duration = Duration::from_secs(30);
 /// Creates a sandbox. If that fails or panics, or the caller gives up by `cancel` or by dropping the future, nothing of
 /// the sandbox is left.
 pub async fn create_sandbox(provider: Arc<dyn Provider>, spec: &SandboxSpec, cancel: &Cancel) -> Result<Sandbox> {
-    let creation = Box::pin(create(provider, spec.clone(), cancel.clone()));
+    create_sandbox_with_id(provider, &new_id()?, spec, cancel).await
+}
+
+/// Creates a sandbox like [`create_sandbox`], with an id that the caller has chosen, and may have recorded before.
+pub async fn create_sandbox_with_id(
+    provider: Arc<dyn Provider>,
+    id: &SandboxId,
+    spec: &SandboxSpec,
+    cancel: &Cancel,
+) -> Result<Sandbox> {
+    let creation = Box::pin(create(provider, id.clone(), spec.clone(), cancel.clone()));
     cancel.attend(creation, |sandbox| async move { discard(&sandbox).await }).await
 }
 
-async fn create(provider: Arc<dyn Provider>, spec: SandboxSpec, cancel: Cancel) -> Result<Sandbox> {
-    let id = new_id()?;
+async fn create(provider: Arc<dyn Provider>, id: SandboxId, spec: SandboxSpec, cancel: Cancel) -> Result<Sandbox> {
     let mut creating = pin!(AssertUnwindSafe(Sandbox::create_with_id(provider.clone(), &id, &spec)).catch_unwind());
     let done = tokio::select! {
         done = &mut creating => Some(done),

@@ -116,6 +116,16 @@ impl Directories {
         self.state.join("events")
     }
 
+    /// Returns the unix socket at which the resident process serves the HTTP API.
+    pub fn api_socket(&self) -> PathBuf {
+        self.state.join("api.sock")
+    }
+
+    /// Returns the file with a token for the HTTP API, which only the user can read.
+    pub fn token_file(&self) -> PathBuf {
+        self.state.join("token")
+    }
+
     /// Returns the directory of the trust records for settings files of projects.
     pub fn trusted(&self) -> PathBuf {
         self.state.join("trusted")

@@ -370,10 +370,11 @@ impl Engine {
     }
 
     /// Calls each provider that may be available. It is an error if the named provider fails; the failures of others
-    /// are returned.
-    pub(crate) async fn each<T>(
+    /// are returned. The call is a plain closure that returns a future: with an async closure, the compiler could not tell
+    /// that the future can move between threads.
+    pub(crate) async fn each<T, F: Future<Output = Result<T>>>(
         &self,
-        mut call: impl AsyncFnMut(Arc<dyn Provider>) -> Result<T>,
+        call: impl Fn(Arc<dyn Provider>) -> F,
     ) -> Result<(Vec<(ProviderKind, T)>, Vec<Silent>)> {
         let (mut done, mut silent) = (Vec::new(), Vec::new());
         for provider in self.candidates() {
@@ -392,13 +393,13 @@ impl Engine {
 
     /// Lists all sandboxes. It is an error if a named provider cannot list its sandboxes; others are reported.
     pub async fn list(&self) -> Result<Listing> {
-        let (found, silent) = self.each(async |provider| provider.list().await).await?;
+        let (found, silent) = self.each(|provider| async move { provider.list().await }).await?;
         Ok(Listing { found: found.into_iter().flat_map(|(_, found)| found).collect(), silent })
     }
 
     /// Finds what killed programs left behind, and removes or only reports it.
     pub async fn sweep(&self, action: Sweep) -> Result<(Vec<FoundLeftover>, Vec<Silent>)> {
-        let (found, silent) = self.each(async |provider| provider.sweep(action).await).await?;
+        let (found, silent) = self.each(|provider| async move { provider.sweep(action).await }).await?;
         let leftover = |(provider, found): (ProviderKind, Vec<Leftover>)| {
             found.into_iter().map(move |what| FoundLeftover { provider: provider.name(), what })
         };
@@ -407,7 +408,8 @@ impl Engine {
 
     /// Returns the providers that respond, and those that do not.
     pub async fn responding(&self) -> Result<(Vec<Arc<dyn Provider>>, Vec<Silent>)> {
-        let (found, silent) = self.each(async |provider| provider.list().await.map(|_| provider.clone())).await?;
+        let (found, silent) =
+            self.each(|provider| async move { provider.list().await.map(|_| provider.clone()) }).await?;
         Ok((found.into_iter().map(|(_, provider)| provider).collect(), silent))
     }
 

@@ -13,7 +13,7 @@ mod problem;
 mod sessions;
 
 pub use problem::StoreProblem;
-pub(crate) use sessions::{Change, NewSession, Outcome};
+pub(crate) use sessions::{Change, NewSession, Outcome, sql};
 
 use crate::Failpoints;
 use kennel_core::{Error, Result};

@@ -26,7 +26,7 @@ pub struct FoundVolume {
 impl Engine {
     /// Lists all volumes. It is an error if a named provider cannot list its volumes; others are reported.
     pub async fn volumes(&self, options: VolumeOptions) -> Result<VolumeListing> {
-        let list = async |provider: Arc<dyn Provider>| {
+        let list = |provider: Arc<dyn Provider>| async move {
             let volumes = provider.volumes(options).await?;
             Ok(volumes.into_iter().map(|info| FoundVolume { provider: provider.clone(), info }).collect::<Vec<_>>())
         };

@@ -15,6 +15,7 @@ mod next_step;
 mod port;
 mod quantity;
 mod sandbox;
+mod scope;
 mod stats;
 mod status;
 mod text;
@@ -38,6 +39,7 @@ pub use sandbox::{
     Availability, Cache, Enforcement, GitProtection, Limits, Mount, NetworkMode, Owner, Pull, STARTUP, SandboxInfo,
     SandboxSpec, SocketBridge, Toolchains,
 };
+pub use scope::Scope;
 pub use stats::Stats;
 pub use status::{Operation, Refusal, Status, Verdict, steps};
 pub use text::{printable, printable_json, printable_layout, printable_path, printable_within};

@@ -2,7 +2,7 @@
 
 use crate::command::{
     acp, agent, attach, build, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect,
-    logs, ls, pause, profile, rename, rm, run, serve, session, setup, start, stats, stop, version, volume, wait,
+    logs, ls, pause, profile, rename, rm, run, serve, session, setup, start, stats, stop, token, version, volume, wait,
 };
 use crate::provider_name::ProviderName;
 use crate::{environment, help, report};
@@ -81,6 +81,7 @@ enum Command {
     Serve(serve::Serve),
     Acp(Box<acp::Acp>),
     Agent(agent::AgentCommand),
+    Token(token::Token),
     Exec(exec::Exec),
     Attach(attach::Attach),
     Logs(logs::Logs),
@@ -224,7 +225,8 @@ impl Cli {
             Command::Stats(command) => command.run(engine).await,
             Command::Events(command) => command.run(engine).await,
             Command::Wait(command) => command.run(engine).await,
-            Command::Serve(command) => command.run(engine).await,
+            Command::Serve(command) => Box::pin(command.run(engine)).await,
+            Command::Token(command) => command.run(engine).await,
             Command::Acp(command) => Box::pin(command.run(engine)).await,
             Command::Agent(command) => Box::pin(command.run(engine)).await,
             Command::Gc(command) => command.run(engine).await,

@@ -29,6 +29,7 @@ pub(crate) mod setup;
 pub(crate) mod start;
 pub(crate) mod stats;
 pub(crate) mod stop;
+pub(crate) mod token;
 pub(crate) mod version;
 pub(crate) mod volume;
 pub(crate) mod wait;

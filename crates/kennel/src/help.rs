@@ -5,7 +5,7 @@ use clap::Command;
 use std::fmt::Write;
 
 /// The commands of each group, most used first. Each command is in exactly one group.
-const GROUPS: [(&str, &[&str]); 8] = [
+const GROUPS: [(&str, &[&str]); 9] = [
     (
         "Sandboxes",
         &[
@@ -13,8 +13,9 @@ const GROUPS: [(&str, &[&str]); 8] = [
             "events",
         ],
     ),
-    ("Profiles and sessions", &["profile", "session", "serve"]),
+    ("Profiles and sessions", &["profile", "session"]),
     ("Agents", &["acp", "agent"]),
+    ("Server", &["serve", "token"]),
     ("Commands and files", &["exec", "attach", "logs", "cp"]),
     ("Volumes", &["volume"]),
     ("Images", &["image", "build"]),

@@ -10,8 +10,9 @@ use std::path::Path;
 
 /// The migrations, oldest first.
 ///
-/// Later versions will add tables for messages (of a session, numbered like events), tokens and idempotency keys.
-pub(super) const MIGRATIONS: &[&str] = &["
+/// Later versions will add tables for messages (of a session, numbered like events).
+pub(super) const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE meta (
         key   TEXT PRIMARY KEY,
         value TEXT NOT NULL
@@ -57,7 +58,36 @@ pub(super) const MIGRATIONS: &[&str] = &["
         detail   TEXT,
         UNIQUE (session, sequence)
     ) STRICT;
-"];
+",
+    "
+    -- Who may call the server. Only the hash of a token is stored.
+    CREATE TABLE tokens (
+        id          TEXT PRIMARY KEY,
+        name        TEXT NOT NULL UNIQUE,
+        hash        TEXT NOT NULL UNIQUE,
+        scope       TEXT NOT NULL,
+        project     TEXT,
+        -- JSON.
+        directories TEXT NOT NULL,
+        limits      TEXT NOT NULL,
+        created_ms  INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    -- Requests that create something, so that a repeated request has no second effect. The id of what is created is
+    -- recorded before it is created. Without a response, the request is not finished.
+    CREATE TABLE idempotency (
+        token      TEXT NOT NULL,
+        key        TEXT NOT NULL,
+        request    TEXT NOT NULL,
+        subject    TEXT NOT NULL,
+        status     INTEGER,
+        response   TEXT,
+        created_ms INTEGER NOT NULL,
+        PRIMARY KEY (token, key)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX idempotency_by_time ON idempotency (created_ms);
+",
+];
 
 /// Brings a store to the newest version. Refuses one that is newer than that.
 pub(super) fn migrate(connection: &mut Connection, path: &Path, migrations: &[&str]) -> Result<()> {

@@ -267,7 +267,7 @@ fn executed(transaction: &Transaction<'_>, statement: &str, values: impl rusqlit
 }
 
 /// Names the file in an error of SQLite.
-pub(super) fn sql<T>(connection: &Connection, done: rusqlite::Result<T>) -> Result<T> {
+pub(crate) fn sql<T>(connection: &Connection, done: rusqlite::Result<T>) -> Result<T> {
     done.map_err(|error| problem::error(Path::new(connection.path().unwrap_or_default()), "use", error))
 }
 

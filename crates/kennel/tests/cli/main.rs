@@ -17,6 +17,7 @@ mod images;
 mod lifecycle;
 mod profiles;
 mod run;
+mod server;
 mod sessions;
 mod settings;
 mod sockets;

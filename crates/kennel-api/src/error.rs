@@ -1,0 +1,57 @@
+//! The body of every response with status 400 or above.
+
+use kennel_types::{Error, ErrorCode, LimitReason, NextStep};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// The body of every response with status 400 or above.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct ErrorBody {
+    /// The error.
+    pub error: ApiError,
+}
+
+/// What went wrong, and what to do about it.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiError {
+    /// The kind of the error. The library, the command line and its exit status use the same codes.
+    pub code: ErrorCode,
+    /// Which limit was reached, if the code is `limit_exceeded`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<LimitReason>,
+    /// What was attempted on what, and why it failed, for a person.
+    pub message: String,
+    /// Whether the same request may succeed if it is repeated.
+    pub retryable: bool,
+    /// Whether the session can continue after this error.
+    pub recoverable: bool,
+    /// The exit code that the command line would return, if there is one for this error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// What to do next, as text that names a request of this API where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// What to do next, as data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<NextStep>,
+    /// The id of the request, which is also in the header `x-request-id` and in the server's log.
+    pub request_id: String,
+}
+
+impl ApiError {
+    /// Converts an error. `hint` is the next step in the words of this API.
+    pub fn new(error: &Error, hint: Option<String>, request_id: impl Into<String>) -> Self {
+        Self {
+            code: error.code(),
+            reason: error.reason(),
+            message: error.to_string(),
+            retryable: error.retryable(),
+            recoverable: error.recoverable(),
+            exit_code: (error.code() == ErrorCode::ExecFailed).then(|| error.exit_status()),
+            hint,
+            next_step: error.next_step().cloned(),
+            request_id: request_id.into(),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The requests and responses of the HTTP API. The server and its clients share these types.
+//!
+//! They are separate from the engine's own types, so that the engine can change without breaking clients. Requests reject
+//! unknown fields, and accept durations and sizes as text with a unit or as integers. Responses have integers only, with the
+//! unit in the name: `memoryBytes`, `timeoutMs`. This crate does no I/O.
+
+mod error;
+mod exec;
+mod file;
+mod inventory;
+mod listing;
+mod process;
+mod quantity;
+mod sandbox;
+mod token;
+
+pub use error::{ApiError, ErrorBody};
+pub use exec::{ExecRequest, ExecResult, ExecTimings, OutputCut, TerminalSize};
+pub use file::{FileEntry, FileInfo, FileKind, FileListing, MkdirRequest, MoveRequest};
+pub use inventory::{ImageView, List, ProfileView, ProviderView, SessionView, VolumeView};
+pub use kennel_types::Scope;
+pub use listing::{Health, Page, SilentProvider};
+pub use process::{ProcessView, SignalRequest, StartProcess, StartedProcess};
+pub use quantity::{Bytes, Cpus, Millis};
+pub use sandbox::{
+    CreateSandbox, LimitsView, MountRequest, Network, PortRequest, ProviderName, PublishedPort, PullPolicy,
+    RenameRequest, SandboxStats, SandboxStatus, SandboxView, StopRequest, WaitResult,
+};
+pub use token::TokenView;

@@ -1,0 +1,122 @@
+//! What all handlers share.
+
+use crate::auth::Identity;
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::serve::ServerOptions;
+use kennel_core::{Error, Result, Sandbox, printable};
+use kennel_engine::{Engine, Events, Store, Tokens};
+use kennel_types::{ErrorCode, SandboxInfo};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+/// What all handlers share. Handlers take it as `State<AppState>`.
+pub(crate) type AppState = Arc<App>;
+
+/// What all handlers share.
+pub(crate) struct App {
+    pub(crate) engine: Engine,
+    /// The numbered events of the resident process beside the server.
+    #[allow(dead_code)] // read by the stream of events
+    pub(crate) events: Events,
+    pub(crate) store: Store,
+    #[allow(dead_code)] // read by the routes of ports
+    pub(crate) options: ServerOptions,
+    /// Becomes true when the server ends. Streams send their last message then.
+    pub(crate) ending: watch::Receiver<bool>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) limits: Limits,
+    /// Requests with an idempotency key that go on in this process: the caller, and the key.
+    pub(crate) in_progress: Mutex<HashSet<(String, String)>>,
+    /// Held while the sandboxes of a token are counted, and the next one is created.
+    pub(crate) counting: tokio::sync::Mutex<()>,
+    /// Handles of sandboxes in use, by id. All requests share the connection of a handle to its keeper.
+    handles: Mutex<HashMap<String, Sandbox>>,
+}
+
+/// Returns the result of a task, or the error that it panicked or was cut off.
+pub(crate) fn joined<T>(done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
+    done.unwrap_or_else(|error| Err(Error::new(ErrorCode::Internal, format!("the request ended early: {error}"))))
+}
+
+/// How many handles are kept. Without a handle, the next request connects again.
+const HANDLES: usize = 1000;
+
+impl App {
+    pub(crate) fn new(
+        engine: Engine,
+        events: Events,
+        store: Store,
+        options: ServerOptions,
+        ending: watch::Receiver<bool>,
+    ) -> AppState {
+        Arc::new(Self {
+            engine,
+            events,
+            store,
+            options,
+            ending,
+            metrics: Arc::default(),
+            limits: Limits::default(),
+            in_progress: Mutex::default(),
+            counting: tokio::sync::Mutex::default(),
+            handles: Mutex::default(),
+        })
+    }
+
+    /// The tokens.
+    pub(crate) fn tokens(&self) -> Tokens {
+        Tokens::new(self.store.clone())
+    }
+
+    fn handles(&self) -> MutexGuard<'_, HashMap<String, Sandbox>> {
+        // No code panics while it holds the lock.
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the handle of a sandbox by its id or name, if the caller can see it. All requests get the same handle, so
+    /// they share its connection and its fan-outs. What a caller cannot see does not exist for it.
+    pub(crate) async fn sandbox(&self, identity: &Identity, text: &str) -> Result<Sandbox> {
+        let known = self.handles().get(text).cloned();
+        if let Some(sandbox) = known {
+            // A project never changes, so the description of the handle is enough.
+            return if identity.sees(sandbox.info()) { Ok(sandbox) } else { Err(Error::no_sandbox(printable(text))) };
+        }
+        // The engine also finds a sandbox by the beginning of its id. Programs use whole ids and names, and an error that
+        // lists the ids with this beginning would name sandboxes of others.
+        let sandbox = match self.engine.find(text).await {
+            Err(error) if error.code() == ErrorCode::InvalidConfig => Err(Error::no_sandbox(printable(text))),
+            found => found,
+        }?;
+        let info = sandbox.info();
+        if !identity.sees(info) || (info.id.as_str() != text && info.name != text) {
+            return Err(Error::no_sandbox(printable(text)));
+        }
+        Ok(self.keep(sandbox))
+    }
+
+    /// Keeps a handle for later requests, unless there is one for this sandbox already. Returns the handle that is kept.
+    pub(crate) fn keep(&self, sandbox: Sandbox) -> Sandbox {
+        let mut handles = self.handles();
+        if handles.len() >= HANDLES && !handles.contains_key(sandbox.id().as_str()) {
+            let any = handles.keys().next().cloned();
+            any.and_then(|id| handles.remove(&id));
+        }
+        handles.entry(sandbox.id().to_string()).or_insert(sandbox).clone()
+    }
+
+    /// Returns the current description of a sandbox, and forgets the handle of one that is gone.
+    pub(crate) async fn inspect(&self, sandbox: &Sandbox) -> Result<SandboxInfo> {
+        let seen = sandbox.inspect().await;
+        if seen.as_ref().is_err_and(|error| error.code() == ErrorCode::NotFound) {
+            self.forget(sandbox);
+        }
+        seen
+    }
+
+    /// Forgets the handle of a sandbox that was removed.
+    pub(crate) fn forget(&self, sandbox: &Sandbox) {
+        self.handles().remove(sandbox.id().as_str());
+    }
+}

@@ -1,0 +1,47 @@
+//! The handlers, one file per resource.
+
+mod create;
+mod exec;
+mod files;
+mod inventory;
+mod lifecycle;
+mod logs;
+mod processes;
+mod profiles;
+mod sandboxes;
+mod sessions;
+mod system;
+
+use crate::routes::{Access, Content, Operation, Query, Routes};
+use axum::http::Method;
+use kennel_api::Scope;
+
+/// Adds all routes.
+pub(crate) fn add_all(routes: Routes) -> Routes {
+    let routes = system::add(routes);
+    let routes = sandboxes::add(routes);
+    let routes = create::add(routes);
+    let routes = lifecycle::add(routes);
+    let routes = exec::add(routes);
+    let routes = files::add(routes);
+    let routes = logs::add(routes);
+    let routes = processes::add(routes);
+    let routes = profiles::add(routes);
+    let routes = sessions::add(routes);
+    inventory::add(routes)
+}
+
+/// An operation that needs a scope, and has neither a query nor bodies. Handlers override what differs.
+fn operation(method: Method, path: &'static str, id: &'static str, scope: Scope, summary: &'static str) -> Operation {
+    Operation {
+        method,
+        path,
+        id,
+        access: Access::Scope(scope),
+        summary,
+        query: Query::None,
+        request: Content::Empty,
+        response: (204, Content::Empty),
+        creates: false,
+    }
+}

@@ -1,0 +1,29 @@
+//! The HTTP server: the engine for other programs and languages.
+//!
+//! [`Server`] answers requests on TCP and on a unix socket, with the resident process of the same state directory beside it.
+//! Every route is added by one function ([`routes`]), which demands what the OpenAPI document and the authorisation need. So
+//! no route can be without either. Handlers hold no logic of sandboxes: they convert requests for the engine and its results
+//! for the client.
+//!
+//! Like every library here, this crate prints nothing and reads no environment variable. It logs with `tracing`.
+
+mod app;
+mod auth;
+mod convert;
+mod error;
+mod extract;
+mod handlers;
+mod host;
+mod idempotent;
+mod limits;
+mod metrics;
+mod openapi;
+mod permissions;
+mod request_id;
+mod routes;
+mod serve;
+mod token_file;
+
+pub use openapi::document;
+pub use serve::{Listen, Server, ServerOptions};
+pub use token_file::keep_token_file;

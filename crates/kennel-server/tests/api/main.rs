@@ -1,0 +1,7 @@
+//! The API over real connections, on the mock provider: every route's authorisation, and the behaviour of each resource.
+
+mod authorisation;
+mod client;
+mod conventions;
+mod resources;
+mod stand;

@@ -2,7 +2,7 @@
 
 use crate::stage::cargo;
 use anyhow::{Context, Result, bail};
-use kennel_testkit::{acp, bun};
+use kennel_testkit::{acp, bun, python};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -130,6 +130,22 @@ impl Machine {
         }
         eprintln!("== installing an ACP agent and a client from npm");
         acp::install().context("install npm's packages for ACP")
+    }
+}
+
+impl Machine {
+    /// Installs the Python packages of the tests with real WebSocket clients.
+    pub(crate) fn install_python(&mut self) -> Result<()> {
+        if python::is_installed() {
+            return Ok(());
+        }
+        // The module is not in PATH, but next to a directory that is.
+        self.install(&[package("../lib/python3.11/ensurepip/__init__.py", "python3-venv")])?;
+        if find("python3").is_none() {
+            return Ok(()); // `install` has reported it
+        }
+        eprintln!("== installing PyPI's websockets {}", python::WEBSOCKETS);
+        python::install().context("install PyPI's websockets package")
     }
 }
 

@@ -25,6 +25,7 @@ impl TestEnvironment {
             machine.install(FOR_TESTS)?;
             machine.install_bun()?;
             machine.install_acp()?;
+            machine.install_python()?;
             install_tool("nextest", "cargo-nextest")?;
             machine.make_tester()?;
             machine.give_ids_to_podman()?;

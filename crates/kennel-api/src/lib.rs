@@ -12,6 +12,8 @@ mod listing;
 mod process;
 mod quantity;
 mod sandbox;
+pub mod stream;
+mod ticket;
 mod token;
 
 pub use error::{ApiError, ErrorBody};
@@ -26,4 +28,5 @@ pub use sandbox::{
     CreateSandbox, LimitsView, MountRequest, Network, PortRequest, ProviderName, PublishedPort, PullPolicy,
     RenameRequest, SandboxStats, SandboxStatus, SandboxView, StopRequest, WaitResult,
 };
+pub use ticket::{Preview, PreviewRequest, Ticket, TicketRequest};
 pub use token::TokenView;

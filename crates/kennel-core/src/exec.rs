@@ -5,6 +5,7 @@ use crate::{Collector, Error, Keeper, Output, Result};
 use kennel_proto::{Attach, Body, Channel, ExitReport, Features, Reply, Request, Size, Spawn, SpawnCommand, caps};
 use kennel_types::{Command, ErrorCode, ExecSpec, ExitStatus, LimitReason, TermSize};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A running command. Dropping the handle ends a tied command, and detaches from any other.
@@ -43,6 +44,8 @@ impl From<[u64; 2]> for Position {
 struct StdinState {
     window: u64,
     sent: tokio::sync::Mutex<u64>,
+    /// Whether the end of the input was sent. A keeper closes the connection when it receives more.
+    closed: AtomicBool,
 }
 
 /// The standard input of a command, for writing.
@@ -94,7 +97,9 @@ impl Exec {
         };
         let lost = stdout.saturating_sub(from.stdout) + stderr.saturating_sub(from.stderr);
         let window = stdin_window.min(caps::WINDOW);
-        let stdin = Arc::new(StdinState { window, sent: tokio::sync::Mutex::new(stdin) });
+        // A window of 0 means that an earlier writer has sent the end of the input.
+        let closed = AtomicBool::new(window == 0);
+        let stdin = Arc::new(StdinState { window, sent: tokio::sync::Mutex::new(stdin), closed });
         Ok(Self { stream, process, tty, lost, stdin })
     }
 
@@ -190,10 +195,13 @@ impl Drop for Exec {
 }
 
 impl Stdin {
-    /// Writes all bytes, as fast as the command reads them.
+    /// Writes all bytes, as fast as the command reads them. Fails with `conflict` after standard input was closed.
     pub async fn write(&self, mut bytes: &[u8]) -> Result<()> {
         let mut sent = self.state.sent.lock().await;
         while !bytes.is_empty() {
+            if self.is_closed() {
+                return Err(Error::new(ErrorCode::Conflict, "the command's standard input is closed already"));
+            }
             let room = self.stream.room(*sent, self.state.window).await?;
             let take = bytes.len().min(room as usize).min(caps::DATA);
             self.stream.send_data(Channel::Stdin, *sent, &bytes[..take]);
@@ -208,9 +216,22 @@ impl Stdin {
         *self.state.sent.lock().await
     }
 
+    /// Waits until the command has taken more than `before` bytes, and returns how many. These bytes cannot be lost with
+    /// the connection any more.
+    pub async fn taken(&self, before: u64) -> Result<u64> {
+        self.stream.taken(before).await
+    }
+
+    /// Whether standard input is closed, also by an earlier writer.
+    pub fn is_closed(&self) -> bool {
+        self.state.closed.load(Ordering::Relaxed)
+    }
+
     /// Closes standard input: the command reads end of file.
     pub fn close(&self) {
-        self.stream.send(Body::Eof(Channel::Stdin));
+        if !self.state.closed.swap(true, Ordering::Relaxed) {
+            self.stream.send(Body::Eof(Channel::Stdin));
+        }
     }
 }
 

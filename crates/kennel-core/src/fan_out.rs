@@ -31,11 +31,15 @@ pub struct FanOutOptions {
     pub history: usize,
     /// Whether nothing is removed from the history while there is no subscriber: the command waits for the next one.
     pub hold: bool,
+    /// Whether output counts as consumed only when the subscribers for which the command waits ([`Lag::Wait`]) have
+    /// acknowledged it ([`Subscriber::acknowledge`]). So what they have not acknowledged is not lost with this process:
+    /// the keeper still has it. The history should be larger than 1 MiB, which is what the keeper sends ahead.
+    pub acknowledge: bool,
 }
 
 impl Default for FanOutOptions {
     fn default() -> Self {
-        Self { history: 1024 * 1024, hold: false }
+        Self { history: 1024 * 1024, hold: false, acknowledge: false }
     }
 }
 
@@ -109,6 +113,7 @@ pub struct FanOut {
 struct Reader {
     shared: Arc<Shared>,
     process: u64,
+    tty: bool,
     stdin: Arc<tokio::sync::Mutex<Stdin>>,
     stream: KeeperStream,
     task: tokio::task::AbortHandle,
@@ -148,6 +153,8 @@ struct Shared {
     arrived: Notify,
     /// Notified when there may be room in the history.
     read: Notify,
+    /// Notified when more output is acknowledged.
+    acknowledged: Notify,
 }
 
 struct State {
@@ -161,6 +168,8 @@ struct State {
     start: [u64; 2],
     /// The offset after the last stored byte, per channel.
     end: [u64; 2],
+    /// The command has printed at least this much, per channel. It may not have been read yet.
+    printed: [u64; 2],
     subscribers: BTreeMap<u64, Cursor>,
     last_subscriber: u64,
     /// How the command ended, or why its output cannot be read any more. Each subscriber gets its own error.
@@ -177,6 +186,8 @@ struct Stored {
 struct Cursor {
     next: u64,
     lag: Lag,
+    /// The offsets before which it has acknowledged all output.
+    acknowledged: [u64; 2],
 }
 
 const CHANNELS: [Channel; 2] = [Channel::Stdout, Channel::Stderr];
@@ -193,20 +204,39 @@ impl FanOut {
             size: 0,
             start: [stdout, stderr],
             end: [stdout, stderr],
+            printed: [stdout, stderr],
             subscribers: BTreeMap::new(),
             last_subscriber: 0,
             result: None,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), arrived: Notify::new(), read: Notify::new() });
-        let (process, stdin, stream) = (exec.process(), exec.stdin(), exec.sender());
+        let exec = if options.acknowledge { exec.with_explicit_acknowledgement() } else { exec };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            arrived: Notify::new(),
+            read: Notify::new(),
+            acknowledged: Notify::new(),
+        });
+        let (process, tty, stdin, stream) = (exec.process(), exec.is_tty(), exec.stdin(), exec.sender());
         let stdin = Arc::new(tokio::sync::Mutex::new(stdin));
         let task = tokio::spawn(read(exec, shared.clone())).abort_handle();
-        Self { reader: Arc::new(Reader { shared, process, stdin, stream, task }) }
+        Self { reader: Arc::new(Reader { shared, process, tty, stdin, stream, task }) }
     }
 
     /// The id of the command.
     pub fn process(&self) -> u64 {
         self.reader.process
+    }
+
+    /// Whether the command runs on a terminal.
+    pub fn is_tty(&self) -> bool {
+        self.reader.tty
+    }
+
+    /// Says how much the command has printed already, so that a subscriber can start there before it was read.
+    pub(crate) fn has_printed(&self, until: Position) {
+        let mut state = self.reader.shared.lock();
+        let known = [until.stdout, until.stderr];
+        state.printed = std::array::from_fn(|index| state.printed[index].max(known[index]));
     }
 
     /// How much output has been read from the command. A subscriber that starts here gets new output only.
@@ -224,13 +254,14 @@ impl FanOut {
     pub fn subscribe(&self, from: Option<Position>, lag: Lag) -> Result<Subscriber> {
         let mut state = self.reader.shared.lock();
         let seen = from.map_or(state.start, |from| [from.stdout, from.stderr]);
-        if seen.iter().zip(state.end).any(|(seen, end)| *seen > end) {
+        let known = state.end.iter().zip(state.printed).map(|(end, printed)| printed.max(*end));
+        if seen.iter().zip(known).any(|(seen, end)| *seen > end) {
             let message = "subscribe to output: the position is after the end of the output";
             return Err(Error::new(ErrorCode::InvalidConfig, message));
         }
         state.last_subscriber += 1;
         let (number, next) = (state.last_subscriber, state.first);
-        state.subscribers.insert(number, Cursor { next, lag });
+        state.subscribers.insert(number, Cursor { next, lag, acknowledged: seen });
         drop(state);
         // It may have waited for the first subscriber.
         self.reader.shared.read.notify_one();
@@ -241,6 +272,11 @@ impl FanOut {
     pub fn stdin(&self) -> Result<FanOutStdin> {
         let taken = |_| Error::new(ErrorCode::Conflict, "another client writes to this command's standard input");
         self.reader.stdin.clone().try_lock_owned().map(FanOutStdin).map_err(taken)
+    }
+
+    /// Takes the right to write to the command's standard input, as soon as nobody else has it.
+    pub async fn stdin_when_free(&self) -> FanOutStdin {
+        FanOutStdin(self.reader.stdin.clone().lock_owned().await)
     }
 
     /// Sends a signal to the command's process group.
@@ -272,8 +308,18 @@ impl WeakFanOut {
 
 /// Stores the output of the command until it ends.
 async fn read(mut exec: Exec, shared: Arc<Shared>) {
+    let explicit = shared.lock().options.acknowledge;
     let result = loop {
-        match exec.next().await {
+        let event = tokio::select! {
+            event = exec.next() => event,
+            () = shared.acknowledged.notified(), if explicit => {
+                // Acknowledging fails only beyond what was returned, and that is not stored.
+                let until = shared.lock().acknowledged();
+                let _ = exec.acknowledge(until);
+                continue;
+            }
+        };
+        match event {
             Ok(ExecEvent::Output(channel, bytes)) => {
                 for piece in bytes.chunks(PIECE) {
                     shared.store(usize::from(channel == Channel::Stderr), piece).await;
@@ -304,6 +350,8 @@ impl Shared {
         state.pieces.push_back(Stored { channel, offset, bytes: bytes.into() });
         drop(state);
         self.arrived.notify_waiters();
+        // If the command waits for nobody, it is consumed at once.
+        self.acknowledged.notify_one();
     }
 
     fn end(&self, result: Result<ExitStatus>) {
@@ -313,6 +361,18 @@ impl Shared {
 }
 
 impl State {
+    /// The position before which every subscriber that is waited for has acknowledged all output.
+    fn acknowledged(&self) -> Position {
+        // The first subscriber has not come yet.
+        if self.last_subscriber == 0 {
+            return self.start.into();
+        }
+        let waited = self.subscribers.values().filter(|place| place.lag == Lag::Wait);
+        let least = waited
+            .fold(self.end, |least, place| std::array::from_fn(|index| least[index].min(place.acknowledged[index])));
+        least.into()
+    }
+
     /// Removes the oldest pieces until there is room. Returns false if someone still needs them.
     fn make_room(&mut self, bytes: usize) -> bool {
         while self.size + bytes > self.options.history {
@@ -334,6 +394,22 @@ impl Subscriber {
     /// How much output [`Self::next`] has returned, or reported as missed.
     pub fn position(&self) -> Position {
         self.seen.into()
+    }
+
+    /// Acknowledges all output before this position: it need not be returned again, also by another process after this
+    /// one was killed. Fails if [`Self::next`] has not returned it yet. Only a fan-out with
+    /// [`FanOutOptions::acknowledge`] uses this.
+    pub fn acknowledge(&self, until: Position) -> Result<()> {
+        let until = [until.stdout, until.stderr];
+        if until.iter().zip(self.seen).any(|(until, seen)| *until > seen) {
+            let message = "acknowledge output: it has not been returned yet";
+            return Err(Error::new(ErrorCode::InvalidConfig, message));
+        }
+        if let Some(place) = self.shared.lock().subscribers.get_mut(&self.number) {
+            place.acknowledged = std::array::from_fn(|index| place.acknowledged[index].max(until[index]));
+        }
+        self.shared.acknowledged.notify_one();
+        Ok(())
     }
 
     /// Returns the next event. There is none after [`FanOutEvent::Exited`] or an error. It is safe to cancel this: no
@@ -390,5 +466,6 @@ impl Drop for Subscriber {
         self.shared.lock().subscribers.remove(&self.number);
         // The command may have waited for this subscriber.
         self.shared.read.notify_one();
+        self.shared.acknowledged.notify_one();
     }
 }

@@ -265,6 +265,21 @@ impl Sandbox {
         fan_outs.retain(|_, fan_out| fan_out.upgrade().is_some());
         let exec = self.attach(process, Position::default(), None).await?;
         let fan_out = FanOut::new(exec, options);
+        let printed = self.processes().await?.into_iter().find(|info| info.process == process);
+        if let Some(ProcessInfo { stdout: Some(stdout), stderr: Some(stderr), .. }) = printed {
+            fan_out.has_printed(Position { stdout: stdout.produced, stderr: stderr.produced });
+        }
+        fan_outs.insert(process, fan_out.downgrade());
+        Ok(fan_out)
+    }
+
+    /// Starts a command and returns its fan-out, which all clones of this handle share. A tied command ends when the last
+    /// handle of the fan-out is dropped.
+    pub async fn exec_shared(&self, spec: &ExecSpec, options: FanOutOptions) -> Result<FanOut> {
+        let exec = self.exec(spec).await?;
+        let (process, fan_out) = (exec.process(), FanOut::new(exec, options));
+        let mut fan_outs = self.fan_outs.lock().await;
+        fan_outs.retain(|_, fan_out| fan_out.upgrade().is_some());
         fan_outs.insert(process, fan_out.downgrade());
         Ok(fan_out)
     }

@@ -143,6 +143,11 @@ pub struct EventReader {
 }
 
 impl EventReader {
+    /// The number after which the next event comes.
+    pub fn position(&self) -> u64 {
+        self.last
+    }
+
     /// Waits for the next event and returns it. Returns a `missed` event if events after the last one are not kept any more.
     pub async fn next(&mut self) -> NumberedEvent {
         loop {

@@ -175,7 +175,7 @@ pub(crate) fn running(task: &Task) -> Reply {
         process: task.id,
         stdout: task.outputs[0].sent,
         stderr: task.outputs[1].sent,
-        stdin_window: task.stdin.window,
+        stdin_window: task.stdin.open_window(),
         stdin,
         tty: task.is_tty(),
         stdin_passed_on: Some(passed_on),

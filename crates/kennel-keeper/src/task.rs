@@ -507,6 +507,11 @@ impl Input {
         !self.waiting.is_empty()
     }
 
+    /// How many bytes the host may be ahead. Zero after the end of the input: the host must send no more.
+    pub(crate) fn open_window(&self) -> u64 {
+        if self.eof { 0 } else { self.window }
+    }
+
     /// Whether all input was passed on, including its end.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete

@@ -3,7 +3,10 @@
 use crate::auth::Identity;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
+use crate::previews::Previews;
 use crate::serve::ServerOptions;
+use crate::streams::Streams;
+use crate::tickets::Tickets;
 use kennel_core::{Error, Result, Sandbox, printable};
 use kennel_engine::{Engine, Events, Store, Tokens};
 use kennel_types::{ErrorCode, SandboxInfo};
@@ -31,6 +34,12 @@ pub(crate) struct App {
     pub(crate) in_progress: Mutex<HashSet<(String, String)>>,
     /// Held while the sandboxes of a token are counted, and the next one is created.
     pub(crate) counting: tokio::sync::Mutex<()>,
+    /// The streams that are open.
+    pub(crate) streams: Streams,
+    /// The tickets that were not used yet.
+    pub(crate) tickets: Tickets,
+    /// The browsers that have access to ports.
+    pub(crate) previews: Previews,
     /// Handles of sandboxes in use, by id. All requests share the connection of a handle to its keeper.
     handles: Mutex<HashMap<String, Sandbox>>,
 }
@@ -61,6 +70,9 @@ impl App {
             limits: Limits::default(),
             in_progress: Mutex::default(),
             counting: tokio::sync::Mutex::default(),
+            streams: Streams::default(),
+            tickets: Tickets::default(),
+            previews: Previews::default(),
             handles: Mutex::default(),
         })
     }

@@ -95,7 +95,19 @@ impl Identity {
 /// Finds out who calls, and refuses the call if the caller's scope is too small. Each route has this layer.
 pub(crate) async fn authorize(State(needs): State<Needs>, mut request: Request, next: Next) -> Response {
     let Access::Scope(needed) = needs.access else { return next.run(request).await };
-    let identity = match identify(&needs.app, request.headers(), request.extensions().get::<Peer>().copied()).await {
+    let redeemed = if request.headers().contains_key(header::AUTHORIZATION) {
+        None
+    } else {
+        needs.app.tickets.redeem(needs.operation, request.uri())
+    };
+    let identity = match redeemed {
+        Some(redeemed) => redeemed.map(|(identity, uri)| {
+            *request.uri_mut() = uri;
+            identity
+        }),
+        None => identify(&needs.app, request.headers(), request.extensions().get::<Peer>().copied()).await,
+    };
+    let identity = match identity {
         Ok(identity) => identity,
         Err(failure) => return failure.into_response(),
     };

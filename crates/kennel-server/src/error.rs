@@ -75,6 +75,11 @@ impl Failure {
         &self.error
     }
 
+    /// The error, without its status.
+    pub(crate) fn into_error(self) -> Error {
+        self.error
+    }
+
     /// The status of the response.
     #[allow(dead_code)] // used by streams
     pub(crate) fn status(&self) -> StatusCode {

@@ -1,7 +1,7 @@
 //! The handlers, one file per resource.
 
 mod create;
-mod exec;
+pub(crate) mod exec;
 mod files;
 mod inventory;
 mod lifecycle;
@@ -18,6 +18,7 @@ use kennel_api::Scope;
 
 /// Adds all routes.
 pub(crate) fn add_all(routes: Routes) -> Routes {
+    let routes = crate::streams::add_all(routes);
     let routes = system::add(routes);
     let routes = sandboxes::add(routes);
     let routes = create::add(routes);

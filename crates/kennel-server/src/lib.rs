@@ -17,11 +17,16 @@ mod host;
 mod idempotent;
 mod limits;
 mod metrics;
+mod one_time;
 mod openapi;
 mod permissions;
+mod ports;
+mod previews;
 mod request_id;
 mod routes;
 mod serve;
+mod streams;
+mod tickets;
 mod token_file;
 
 pub use openapi::document;

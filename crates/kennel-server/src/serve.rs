@@ -3,7 +3,7 @@
 use crate::app::{App, AppState};
 use crate::auth::Peer;
 use crate::routes::Routes;
-use crate::{host, limits, request_id};
+use crate::{host, limits, previews, request_id};
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -75,7 +75,13 @@ impl Server {
             });
         }
         let (ending, watch) = watch::channel(false);
-        Ok(Self { app: App::new(engine, events, store, options, watch), listeners, ending })
+        let app = App::new(engine, events, store, options, watch);
+        let ports = listeners.iter().filter_map(|listener| match listener {
+            Listener::Tcp(listener) => listener.local_addr().ok(),
+            Listener::Unix(..) => None,
+        });
+        ports.for_each(|address| app.previews.listen_at(address.port()));
+        Ok(Self { app, listeners, ending })
     }
 
     /// The addresses at which the server listens, as text for people: `http://127.0.0.1:7070`, `unix:/run/kennel.sock`.
@@ -113,7 +119,8 @@ impl Server {
             let _ = std::fs::remove_file(path);
         }
         drop(open);
-        if tokio::time::timeout(DRAIN, closed.recv()).await.is_err() {
+        let drained = async { tokio::join!(closed.recv(), app.streams.closed()) };
+        if tokio::time::timeout(DRAIN, drained).await.is_err() {
             tracing::warn!("some requests did not end in time");
         }
         Ok(())
@@ -126,6 +133,7 @@ fn router(app: &AppState) -> Router {
         .router()
         .layer(axum::middleware::from_fn_with_state(app.clone(), limits::check))
         .layer(axum::middleware::from_fn(host::check))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), previews::serve))
         .layer(axum::middleware::from_fn(request_id::identify))
         .with_state(app.clone())
 }

@@ -20,6 +20,7 @@ pub mod net;
 mod npm;
 pub mod podman;
 pub mod programs;
+pub mod python;
 pub mod registry;
 pub mod rootless;
 mod stage;

@@ -284,6 +284,20 @@ impl KeeperStream {
         .await
     }
 
+    /// Waits until the keeper has consumed more than `before` bytes, and returns how many.
+    pub(crate) async fn taken(&self, before: u64) -> Result<u64> {
+        self.until(|stream| {
+            let taken = stream.stdin_consumed;
+            match &stream.end {
+                _ if taken > before => Some(Ok(taken)),
+                Some(End::Failed(failure)) => Some(Err(failed(failure))),
+                Some(_) => Some(Err(Error::new(ErrorCode::Stopped, "the command no longer reads its standard input"))),
+                None => None,
+            }
+        })
+        .await
+    }
+
     /// Sends bytes of a channel, starting at `offset`.
     pub(crate) fn send_data(&self, channel: Channel, offset: u64, bytes: &[u8]) {
         let mut state = lock(&self.link.shared);

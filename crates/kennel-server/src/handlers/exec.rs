@@ -97,7 +97,7 @@ async fn run(sandbox: &Sandbox, spec: &ExecSpec, stdin: Option<&[u8]>, cap: usiz
 }
 
 /// Converts a request to a command and its input.
-pub(super) fn spec(request: &ExecRequest) -> Outcome<(ExecSpec, Option<Vec<u8>>)> {
+pub(crate) fn spec(request: &ExecRequest) -> Outcome<(ExecSpec, Option<Vec<u8>>)> {
     let command = match (&request.argv, &request.shell) {
         (Some(argv), None) if !argv.is_empty() => Command::Argv(argv.clone()),
         (None, Some(script)) => Command::Shell(script.clone()),

@@ -300,7 +300,7 @@ pub async fn several_readers_share_a_command(stage: &Stage) {
     let exec: Exec = sandbox.exec(&spec).await.unwrap();
     let process = exec.process();
     drop(exec);
-    let options = FanOutOptions { history: 64 * 1024, hold: false };
+    let options = FanOutOptions { history: 64 * 1024, ..FanOutOptions::default() };
     let fan_out = sandbox.fan_out(process, options).await.unwrap();
     let same = sandbox.clone().fan_out(process, options).await.unwrap();
     let mut patient = fan_out.subscribe(None, Lag::Wait).unwrap();

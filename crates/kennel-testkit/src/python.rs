@@ -1,0 +1,47 @@
+//! A Python environment with packages from PyPI, for tests with real clients. `cargo xtask test` installs it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The version of `websockets`.
+pub const WEBSOCKETS: &str = "15.0.1";
+
+/// Returns the directory of the environment. All builds of this checkout share it.
+pub fn directory() -> PathBuf {
+    let project =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this package is two directories down");
+    project.join(format!("target/kennel-test-python-{WEBSOCKETS}"))
+}
+
+/// The interpreter, which finds the packages.
+pub fn program() -> PathBuf {
+    directory().join("bin/python3")
+}
+
+/// Whether the environment is there, and has the packages.
+pub fn is_installed() -> bool {
+    let mut python = Command::new(program());
+    python.args(["-c", "import websockets; print(websockets.__version__)"]).stdin(Stdio::null());
+    python.output().is_ok_and(|output| output.stdout.trim_ascii() == WEBSOCKETS.as_bytes())
+}
+
+/// Creates the environment and installs the packages with `pip`, if they are missing.
+pub fn install() -> io::Result<()> {
+    if is_installed() {
+        return Ok(());
+    }
+    // An environment contains its own path, so it is not moved. What a killed process left is replaced.
+    let to = directory();
+    let mut python = Command::new("python3");
+    python.args(["-m", "venv", "--clear"]).arg(&to).stdin(Stdio::null());
+    let mut pip = Command::new(program());
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).stdin(Stdio::null());
+    pip.arg(format!("websockets=={WEBSOCKETS}"));
+    for mut command in [python, pip] {
+        if !command.status()?.success() {
+            return Err(io::Error::other(format!("{command:?} failed")));
+        }
+    }
+    if is_installed() { Ok(()) } else { Err(io::Error::other("the Python environment does not work")) }
+}

@@ -5,7 +5,7 @@ use crate::command::profile::profiles;
 use crate::completion;
 use crate::lifecycle::{Deadline, create};
 use crate::next_step::Hint;
-use crate::options::{Patience, SandboxOptions};
+use crate::options::{SandboxOptions, TimeLimit};
 use crate::progress::{pull, while_waiting};
 use crate::report;
 use crate::sandboxes::{choose, settings};
@@ -34,7 +34,7 @@ pub(crate) struct AgentOptions {
     agent: Option<String>,
     /// How long the agent may take to reply to the first message, for example 30s, or `none` [default: 10s]
     #[arg(long, value_name = "TIME")]
-    startup_timeout: Option<Patience>,
+    startup_timeout: Option<TimeLimit>,
     #[command(flatten)]
     sandbox: SandboxOptions,
 }
@@ -178,7 +178,7 @@ impl AgentOptions {
         let spec = ExecSpec { env: wanted.env, last: true, ..ExecSpec::new(command) };
         let startup = match self.startup_timeout {
             None => wanted.startup,
-            Some(Patience(limit)) => limit.unwrap_or(Duration::MAX),
+            Some(TimeLimit(limit)) => limit.unwrap_or(Duration::MAX),
         };
         Ok(Agent { spec, startup, served: wanted.served })
     }

@@ -123,7 +123,8 @@ fn a_key_creates_one_sandbox_although_the_server_is_killed() {
     let body = json!({"network": "none"});
     let key = ["--header", "Idempotency-Key: once"];
     let create = |server: &Serving| {
-        let args = [&key[..], &["--json", &body.to_string()]].concat();
+        let body = body.to_string();
+        let args = [&key[..], &["--json", &body]].concat();
         let (status, body) = server.curl(&server.token(), &args, "/v1/sandboxes");
         assert_eq!(status, 201, "{}", String::from_utf8_lossy(&body));
         serde_json::from_slice::<Value>(&body).unwrap()["id"].as_str().unwrap().to_owned()

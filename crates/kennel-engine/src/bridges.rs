@@ -162,7 +162,7 @@ impl BridgesDir {
         let arguments = program.arguments.iter().map(OsString::as_os_str).chain([OsStr::new(id.as_str())]);
         let arguments: Vec<&OsStr> = arguments.collect();
         let helper = Helper::start_with(&program.path, &arguments, &self.variables)?;
-        let instructions = Instructions::new(id, &self.directories)?;
+        let instructions = Instructions::write(id, &self.directories)?;
         let helper = helper.instruct(&instructions).await?;
         let said = tokio::time::timeout(READY_WITHIN, helper.reply()).await;
         let said = said.map_err(|_| Error::new(ErrorCode::Timeout, "the process that serves sockets did not reply"))?;

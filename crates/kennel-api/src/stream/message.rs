@@ -182,11 +182,11 @@ mod tests {
             ClientMessage::Start(StreamStart {
                 argv,
                 shell,
+                tty,
                 stdin,
+                timeout,
                 hold,
                 end_on_close,
-                timeout,
-                tty,
                 ..StreamStart::default()
             })
         });

@@ -24,7 +24,7 @@ pub(super) struct Instructions {
 }
 
 impl Instructions {
-    pub(super) fn new(id: &SandboxId, directories: &Directories) -> Result<Vec<u8>> {
+    pub(super) fn write(id: &SandboxId, directories: &Directories) -> Result<Vec<u8>> {
         let (state, data, config) = directories.parts();
         let instructions = Self { id: id.clone(), state, data, config };
         serde_json::to_vec(&instructions)

@@ -73,7 +73,7 @@ pub async fn programs_inside_use_a_socket_of_the_host(stage: &Stage) {
     assert_eq!(send(&sandbox, b"hello", None).await, (true, b"welcome hello".to_vec()));
     let large: Vec<u8> = (0..3_000_000_u32).map(|number| (number % 251) as u8).collect();
     let (_, back) = send(&sandbox, &large, None).await;
-    assert_eq!((back.len(), &back[8..] == large), (8 + large.len(), true), "every byte comes back");
+    assert_eq!((back.len(), back[8..] == *large), (8 + large.len(), true), "every byte comes back");
     if stage.mode().users == Support::Given {
         let (succeeded, back) = send(&sandbox, b"other", Some("65534:65534")).await;
         assert_eq!((succeeded, back), (true, b"welcome other".to_vec()), "it is for every user inside");
@@ -187,7 +187,7 @@ pub async fn wrong_bridges_are_refused(stage: &Stage) {
     let many: Vec<String> = (0..=SocketBridge::MOST).map(|number| format!("/tmp/{number}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     assert!(said(&path, &many).await.contains("at most 16"));
-    assert!(stage.provider().list().await.unwrap().iter().all(|found| found.labels.get("kennel.sockets").is_none()));
+    assert!(stage.provider().list().await.unwrap().iter().all(|found| !found.labels.contains_key("kennel.sockets")));
 
     // What is in its place inside is not replaced.
     let sandbox = stage.started(&spec(stage, &[(&path, "/etc/passwd")])).await;

@@ -19,7 +19,7 @@ Examples:
   kennel serve --listen 127.0.0.1:7070   also serve the HTTP API at a TCP port
   kennel create --name box --idle-pause 1m --idle-timeout 1h";
 
-/// Serve the HTTP API, and pause and stop idle sandboxes, until interrupted
+/// Serve the HTTP API, and pause and stop idle sandboxes
 ///
 /// Runs the resident process. It pauses sandboxes that have an idle pause, and stops them after their idle timeout. The
 /// next command in such a sandbox resumes or starts it. There can be one resident process for each user, or for each

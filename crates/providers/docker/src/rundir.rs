@@ -19,7 +19,7 @@ use std::time::Duration;
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// An engine may create a container this long after the process that requested it was killed.
-const CREATED_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
+const CREATED_WITHIN: Duration = Duration::from_hours(24);
 
 /// The beginning of the names of creation notes.
 const CREATION: &str = ".create-";

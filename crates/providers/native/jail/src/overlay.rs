@@ -70,7 +70,7 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, Sta
 
 /// The sandbox's upper layer of a filesystem, in its directory.
 struct Upper {
-    upper: String,
+    dir: String,
     work: String,
     /// Whether nothing has to reach the disk, because the layer is removed when the sandbox ends. Otherwise the kernel
     /// writes the whole filesystem that holds the layer to disk at the end of each sandbox.
@@ -79,7 +79,7 @@ struct Upper {
 
 impl Upper {
     fn root(own: &str, owner: (u32, u32), volatile: bool) -> Result<Self, StartError> {
-        let dirs = Self { upper: format!("{own}upper"), work: format!("{own}work"), volatile };
+        let dirs = Self { dir: format!("{own}upper"), work: format!("{own}work"), volatile };
         dirs.give(owner, 0o755)?;
         Ok(dirs)
     }
@@ -87,8 +87,8 @@ impl Upper {
     /// The upper layer of another filesystem. It has the mode of the host's directory.
     fn filesystem(own: &str, path: &str, owner: (u32, u32), volatile: bool) -> Result<Self, StartError> {
         let dir = format!("{own}parts/{}", path.replace('/', "+"));
-        let dirs = Self { upper: format!("{dir}/upper"), work: format!("{dir}/work"), volatile };
-        for dir in [&dirs.upper, &dirs.work] {
+        let dirs = Self { dir: format!("{dir}/upper"), work: format!("{dir}/work"), volatile };
+        for dir in [&dirs.dir, &dirs.work] {
             std::fs::create_dir_all(dir).map_err(|error| format!("create {dir}: {error}"))?;
         }
         let host =
@@ -98,9 +98,9 @@ impl Upper {
     }
 
     fn give(&self, (user, group): (u32, u32), mode: u32) -> Result<(), StartError> {
-        let failed = |error: Errno| format!("give {} the owner and mode of its mount point: {error}", self.upper);
-        rustix::fs::chown(&*self.upper, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(failed)?;
-        Ok(rustix::fs::chmod(&*self.upper, Mode::from_raw_mode(mode)).map_err(failed)?)
+        let failed = |error: Errno| format!("give {} the owner and mode of its mount point: {error}", self.dir);
+        rustix::fs::chown(&*self.dir, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).map_err(failed)?;
+        Ok(rustix::fs::chmod(&*self.dir, Mode::from_raw_mode(mode)).map_err(failed)?)
     }
 }
 
@@ -192,9 +192,9 @@ fn create(upper: Option<&Upper>, set_lower: impl FnOnce(&OwnedFd) -> Result<(), 
     let overlay = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(step("open the filesystem"))?;
     set_lower(&overlay).map_err(step("add the lower layers"))?;
     let mut attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
-    if let Some(Upper { upper, work, volatile }) = upper {
+    if let Some(Upper { dir, work, volatile }) = upper {
         let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(&overlay, key, value);
-        set("upperdir", upper).map_err(step("set the upper directory"))?;
+        set("upperdir", dir).map_err(step("set the upper directory"))?;
         set("workdir", work).map_err(step("set the work directory"))?;
         if *volatile {
             rustix::mount::fsconfig_set_flag(&overlay, "volatile").map_err(step("make it volatile"))?;

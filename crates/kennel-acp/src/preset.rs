@@ -103,13 +103,11 @@ impl Preset {
         if let Some(preset) = dir.map(|dir| read(dir, name)).transpose()?.flatten() {
             return Ok(preset);
         }
-        match OWN.iter().find(|(own, _)| *own == name) {
-            Some((name, text)) => parse(name, text, None),
-            None => {
-                let message = format!("there is no agent {name:?}");
-                Err(Error::new(ErrorCode::NotFound, message).suggest(NextStep::ListAgents))
-            }
+        if let Some((name, text)) = OWN.iter().find(|(own, _)| *own == name) {
+            return parse(name, text, None);
         }
+        let message = format!("there is no agent {name:?}");
+        Err(Error::new(ErrorCode::NotFound, message).suggest(NextStep::ListAgents))
     }
 
     /// Returns the variables for the agent, from those of the caller.

@@ -113,11 +113,11 @@ pub async fn relay(
         watch,
     };
     let mut lines = Lines::new(LINE);
-    let mut from_agent = pin!(relay.from_agent(exec));
+    let mut from_agent = pin!(relay.read_agent(exec));
     let mut runs = false;
     let ended = tokio::select! {
         finished = &mut from_agent => relay.conclude(finished),
-        () = relay.from_client(&mut client, &mut lines) => {
+        () = relay.read_client(&mut client, &mut lines) => {
             // The agent may have something left to say, or to save.
             runs = tokio::time::timeout(GRACE, &mut from_agent).await.is_err();
             Ok(Ended::Client)
@@ -214,7 +214,7 @@ enum Finished {
 
 impl<W: AsyncWrite + Send + Unpin> Relay<'_, W> {
     /// Passes messages of the client to the agent, until the client ends.
-    async fn from_client(&self, client: &mut (impl AsyncRead + Unpin), lines: &mut Lines) {
+    async fn read_client(&self, client: &mut (impl AsyncRead + Unpin), lines: &mut Lines) {
         let mut buffer = vec![0; PIECE];
         loop {
             // An error counts as the end: there is nothing left to read.
@@ -275,7 +275,7 @@ impl<W: AsyncWrite + Send + Unpin> Relay<'_, W> {
     }
 
     /// Passes messages of the agent to the client, until the agent ends.
-    async fn from_agent(&self, mut exec: Exec) -> Result<Finished> {
+    async fn read_agent(&self, mut exec: Exec) -> Result<Finished> {
         let mut lines = Lines::new(LINE);
         loop {
             let event = exec.next().await.map_err(|error| failure::lost(&error, &lock(&self.tail)))?;

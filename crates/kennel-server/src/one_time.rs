@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_secret_is_taken_once_and_in_time() {
         let secrets = Secrets::default();
-        let (first, _) = secrets.create("a", Duration::from_secs(60)).unwrap();
+        let (first, _) = secrets.create("a", Duration::from_mins(1)).unwrap();
         let (second, _) = secrets.create("b", Duration::ZERO).unwrap();
         assert_eq!(secrets.get(&first), Some("a"));
         assert_eq!(secrets.take(&first), Some("a"));
@@ -99,9 +99,9 @@ mod tests {
             secrets.create((), Duration::ZERO).unwrap();
         }
         for _ in 0..MOST {
-            secrets.create((), Duration::from_secs(600)).unwrap();
+            secrets.create((), Duration::from_mins(10)).unwrap();
         }
-        let error = secrets.create((), Duration::from_secs(600)).unwrap_err();
+        let error = secrets.create((), Duration::from_mins(10)).unwrap_err();
         assert_eq!(error.reason(), Some(LimitReason::TooManyRequests));
     }
 }

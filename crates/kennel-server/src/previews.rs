@@ -23,9 +23,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// How long a link can be opened.
-const LINK: Duration = Duration::from_secs(5 * 60);
+const LINK: Duration = Duration::from_mins(5);
 /// How long a browser has access.
-const ACCESS: Duration = Duration::from_secs(12 * 60 * 60);
+const ACCESS: Duration = Duration::from_hours(12);
 /// The path of a link. No program inside gets requests to it.
 const ENTER: &str = "/.well-known/kennel/enter";
 /// The name of the cookie.
@@ -157,7 +157,9 @@ async fn respond(app: &AppState, port: u16, id: &SandboxId, mut request: Request
     if let Some(token) = allowed.identity.token()
         && !app.tokens().list().await?.iter().any(|known| known.id == token.id)
     {
-        secret.iter().for_each(|secret| app.previews.browsers.remove(secret));
+        if let Some(secret) = &secret {
+            app.previews.browsers.remove(secret);
+        }
         return Err(denied());
     }
     let sandbox = app.sandbox(&allowed.identity, id.as_str()).await?;

@@ -248,7 +248,7 @@ mod tests {
         assert_eq!((printed.text().as_str(), printed.truncated), ("bcdé", true));
         printed.push("fghi".as_bytes());
         assert_eq!(printed.text(), "fghi", "a part of a character is left out");
-        printed.push(&[b'x'; 200_000]);
+        printed.push(&vec![b'x'; 200_000]);
         assert_eq!(printed.text(), "xxxxx");
         assert!(printed.bytes.len() < 100_000);
         let none = Printed { limit: 0, bytes: b"x".to_vec(), truncated: true };

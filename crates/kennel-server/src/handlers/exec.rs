@@ -18,7 +18,7 @@ use kennel_types::{Command, ErrorCode, ExecSpec, ExitStatus, Field, LimitReason,
 use std::time::{Duration, Instant};
 
 /// The time limit of a command, if the client does not choose one.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// How many characters of each stream are returned, if the client does not choose.
 const OUTPUT: u32 = 10_000;
 /// The largest number of characters that a client may choose.
@@ -72,7 +72,8 @@ async fn exec(
     };
     let output = within(output?, limit);
     let total = began.elapsed();
-    app.metrics.exec_took(total - found);
+    let exec = total.saturating_sub(found);
+    app.metrics.exec_took(exec);
     let problem = complaint(output.status, spec.timeout);
     Ok(Json(ExecResult {
         exit_code: output.status.shell_code(),
@@ -84,11 +85,7 @@ async fn exec(
         truncated: output.truncated(),
         cut: OutputCut { stdout_bytes: output.stdout_cut, stderr_bytes: output.stderr_cut },
         error: problem.map(|error| api_error(&error, id.as_str())),
-        timings: ExecTimings {
-            find_micros: micros(found),
-            exec_micros: micros(total - found),
-            total_micros: micros(total),
-        },
+        timings: ExecTimings { find_micros: micros(found), exec_micros: micros(exec), total_micros: micros(total) },
     }))
 }
 

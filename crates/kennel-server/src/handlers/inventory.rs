@@ -132,7 +132,6 @@ async fn remove_volume(
     Ok(StatusCode::NO_CONTENT)
 }
 
-#[expect(clippy::unused_async, reason = "handlers are asynchronous")]
 async fn images(State(app): State<AppState>) -> Outcome<Json<List<ImageView>>> {
     let images = app.engine.images()?.list()?;
     let view = |image: kennel_image::Image| ImageView {

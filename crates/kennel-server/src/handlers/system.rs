@@ -43,7 +43,6 @@ pub(super) fn add(routes: Routes) -> Routes {
         )
 }
 
-#[expect(clippy::unused_async, reason = "handlers are asynchronous")]
 async fn healthy() -> Json<Health> {
     Json(Health { status: "ok".into() })
 }
@@ -53,7 +52,6 @@ async fn ready(State(app): State<AppState>) -> Outcome<Json<Health>> {
     Ok(Json(Health { status: "ok".into() }))
 }
 
-#[expect(clippy::unused_async, reason = "handlers are asynchronous")]
 async fn token(Extension(identity): Extension<Identity>) -> Json<TokenView> {
     let token = identity.token();
     Json(TokenView {
@@ -71,7 +69,6 @@ fn document() -> &'static Value {
 }
 
 /// A page that lists the operations. It loads nothing from elsewhere and runs no script.
-#[expect(clippy::unused_async, reason = "handlers are asynchronous")]
 async fn docs() -> impl IntoResponse {
     static PAGE: OnceLock<String> = OnceLock::new();
     let policy = [(header::CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'")];

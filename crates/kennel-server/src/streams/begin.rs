@@ -101,12 +101,8 @@ async fn attach(app: &AppState, sandbox: &Sandbox, attach: StreamAttach, stop: &
     } else {
         None
     };
-    let lag = match lag {
-        Some(stream::Lag::Wait) => Lag::Wait,
-        Some(stream::Lag::Miss) => Lag::Miss,
-        None if write => Lag::Wait,
-        None => Lag::Miss,
-    };
+    let misses = lag.map_or(!write, |lag| matches!(lag, stream::Lag::Miss));
+    let lag = if misses { Lag::Miss } else { Lag::Wait };
     // This one stays until the client has its place, so that nothing counts as consumed in between.
     let oldest = fan_out.subscribe(None, Lag::Wait)?;
     let Position { stdout: oldest_stdout, stderr: oldest_stderr } = oldest.position();

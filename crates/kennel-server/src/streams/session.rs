@@ -23,7 +23,7 @@ use tokio::time::Instant;
 /// The time between two pings.
 const PING: Duration = Duration::from_secs(20);
 /// A client that sends nothing for this long, not even the reply to a ping, is gone.
-const GONE: Duration = Duration::from_secs(60);
+const GONE: Duration = Duration::from_mins(1);
 /// How long a new client may take for its first message.
 const FIRST: Duration = Duration::from_secs(30);
 /// How long the client may take to receive the last messages and to close the connection.
@@ -271,7 +271,7 @@ impl Session {
                     self.take(message)?;
                 }
                 Woken::Event(event) => self.outbox.push(event),
-                Woken::Taken(taken) => self.tell_taken(taken),
+                Woken::Taken(taken) => self.tell_taken(&taken),
                 Woken::Ping if heard.elapsed() > GONE => return Ok(Ended::Gone),
                 Woken::Ping => self.outbox.say(Message::Ping(axum::body::Bytes::new())),
                 Woken::Sent => {}
@@ -313,12 +313,12 @@ impl Session {
         self.input.as_mut().ok_or_else(missing)
     }
 
-    fn tell_taken(&mut self, taken: Result<u64>) {
+    fn tell_taken(&mut self, taken: &Result<u64>) {
         let Some(input) = &mut self.input else { return };
         match taken {
             Ok(taken) => {
                 // The end of a terminal's input is a byte too, which is not the client's.
-                input.taken = taken.min(input.received);
+                input.taken = input.received.min(*taken);
                 let message: ServerMessage = ServerMessage::Ack { channel: StreamChannel::Stdin, offset: input.taken };
                 self.outbox.say_instead(text(&message));
             }

@@ -104,7 +104,7 @@ async fn what_belongs_to_another_project_does_not_exist() {
     let stranger = stand.token("stranger", Scope::Create, Some("bakery")).await;
     for route in routes().iter().filter(|route| route.path.contains("/box") && !route.is_stream) {
         let call = route.call().token(&stranger);
-        let call = route.body().map(|body| route.call().token(&stranger).json(&body)).unwrap_or(call);
+        let call = route.body().map_or(call, |body| route.call().token(&stranger).json(&body));
         assert_eq!(call.send(stand.address).await.fails(404), "not_found", "{}", route.id);
     }
     let listed = stand.send_as(&stranger, "GET", "/v1/sandboxes", None).await.ok(200);

@@ -105,7 +105,7 @@ async fn files_are_written_read_and_listed() {
     put.send(stand.address).await.ok(204);
     let read = async |range: Option<&str>| {
         let call = Call::new("GET", &format!("{files}?path=/data/a.bin")).token(&stand.admin);
-        let call = range.map(|range| call_with(&stand, files, range)).unwrap_or(call);
+        let call = range.map_or(call, |range| call_with(&stand, files, range));
         call.send(stand.address).await
     };
     let whole = read(None).await;

@@ -46,7 +46,7 @@ impl Reader {
                     }
                 }
                 let is_comment = id.is_none() && data.is_none();
-                self.rest = rest.to_owned();
+                self.rest = String::from(rest);
                 if is_comment {
                     continue;
                 }

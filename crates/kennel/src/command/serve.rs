@@ -46,10 +46,10 @@ impl Serve {
         let mut signals = Signals::listen()?;
         let resident = Resident::begin(engine).await?;
         let server = Serving::start(engine, resident.events(), self.listen).await?;
-        let mut greeting: String = server.addresses.iter().map(|address| format!("listening at {address}\n")).collect();
+        let mut greeting: Vec<_> = server.addresses.iter().map(|address| format!("listening at {address}")).collect();
         // A program that has started this one waits for the line.
-        greeting.push_str("watching idle sandboxes; interrupt with Ctrl-C");
-        if print(&greeting) != 0 {
+        greeting.push("watching idle sandboxes; interrupt with Ctrl-C".into());
+        if print(&greeting.join("\n")) != 0 {
             return Ok(());
         }
         let mut served = Ok(());

@@ -48,12 +48,10 @@ const INITIALIZED: &str = r#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion"
 /// The turn is played on each provider. Everything that passes is the same, to the byte.
 #[test]
 fn messages_pass_unchanged_on_every_provider() {
-    let mut script = format!("next; say '{INITIALIZED}'\n");
-    for (_, said) in TURN {
-        script.push_str(&format!("next; say '{said}'\n"));
-    }
-    let sent: String = TURN.iter().map(|(sent, _)| format!("{sent}\n")).collect();
-    let said: String = TURN.iter().map(|(_, said)| format!("{said}\n")).collect();
+    let replies = std::iter::once(INITIALIZED).chain(TURN.iter().map(|(_, said)| *said));
+    let script = replies.map(|said| format!("next; say '{said}'\n")).collect::<Vec<_>>().concat();
+    let sent = TURN.iter().map(|(sent, _)| format!("{sent}\n")).collect::<Vec<_>>().concat();
+    let said = TURN.iter().map(|(_, said)| format!("{said}\n")).collect::<Vec<_>>().concat();
     let hashes = ["local", "native", "docker"].map(|provider| {
         let kennel = Kennel::on(provider);
         let mut editor = Editor::open(&kennel, &script, &[]);

@@ -87,7 +87,7 @@ impl Create {
             cancel: cancel.clone(),
         };
         let sessions = sessions(engine).await?;
-        let session = deadline.or_cancel(&cancel, bars.wait(sessions.open(request))).await?;
+        let session = deadline.or_cancel(&cancel, bars.wait(Box::pin(sessions.open(request)))).await?;
         drop(bars);
         say_idle_pause(engine, pauses);
         Ok(print_session(&session, self.json))

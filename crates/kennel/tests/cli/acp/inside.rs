@@ -13,9 +13,10 @@ on_every_provider! {
 
 /// The lines of a script that sends requests and reads their responses.
 fn requests(requests: &[Value]) -> String {
-    requests.iter().map(|request| format!("say '{request}'; next\n")).collect()
+    requests.iter().map(|request| format!("say '{request}'; next\n")).collect::<Vec<_>>().concat()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the parameters are written where they are passed")]
 fn request(id: &str, method: &str, params: Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
 }
@@ -110,7 +111,7 @@ fn terminals_run_commands(kennel: &Kennel) {
 /// A variable of the agent is in no file of Kennel and not in the engine's description of the container.
 fn secrets_reach_only_the_agent(kennel: &Kennel) {
     const SECRET: &str = "canary-5f0c2a9e71";
-    let script = format!("next; printf '{{\"id\":0,\"result\":\"%s\"}}\\n' \"$KEY\"; next\n");
+    let script = "next; printf '{\"id\":0,\"result\":\"%s\"}\\n' \"$KEY\"; next\n".to_string();
     let mut editor = Editor::open(kennel, &script, &["-e", &format!("KEY={SECRET}")]);
     editor.send(INITIALIZE);
     assert!(editor.hear().contains(SECRET));

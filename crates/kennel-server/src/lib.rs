@@ -1,7 +1,7 @@
 //! The HTTP server: the engine for other programs and languages.
 //!
 //! [`Server`] answers requests on TCP and on a unix socket, with the resident process of the same state directory beside it.
-//! Every route is added by one function ([`routes`]), which demands what the OpenAPI document and the authorisation need. So
+//! Every route is added by one function (`routes.rs`), which demands what the OpenAPI document and the authorisation need. So
 //! no route can be without either. Handlers hold no logic of sandboxes: they convert requests for the engine and its results
 //! for the client.
 //!

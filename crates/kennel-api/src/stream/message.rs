@@ -102,7 +102,7 @@ pub enum Lag {
 }
 
 /// A text message of the server. A client in Rust may read the error as another type, for example
-/// [`serde_json::Value`].
+/// `serde_json::Value`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum ServerMessage<E = ApiError> {

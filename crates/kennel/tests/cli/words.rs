@@ -56,6 +56,10 @@ const COMMANDS: &[&str] = &[
     "agent run",
     "agent ls",
     "agent show",
+    "token",
+    "token create",
+    "token ls",
+    "token revoke",
     "attach",
     "logs",
     "cp",
@@ -135,7 +139,7 @@ fn the_help_in_colour() {
 #[test]
 fn every_command_has_a_snapshot_of_its_help() {
     let kennel = Kennel::on("local");
-    for above in ["", "config ", "image ", "profile ", "session ", "volume "] {
+    for above in ["", "agent ", "config ", "image ", "profile ", "session ", "token ", "volume "] {
         let words: Vec<&str> = above.split_whitespace().chain(["--help"]).collect();
         let said = kennel.kennel(&words).ok();
         let listed = said.lines().skip_while(|line| !line.starts_with("Usage:")).take_while(|line| *line != "Options:");
@@ -163,7 +167,7 @@ fn every_command_has_a_snapshot_of_a_success() {
     }
     let calls: Vec<&str> = seen.lines().filter_map(|line| line.strip_prefix("$ kennel ")).collect();
     // These commands only have a help text.
-    let groups = ["agent", "config", "image", "profile", "session", "volume"];
+    let groups = ["agent", "config", "image", "profile", "session", "token", "volume"];
     for command in COMMANDS.iter().filter(|command| !groups.contains(command)) {
         let is_it =
             |call: &&str| call.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
@@ -309,6 +313,21 @@ fn what_agents_print() {
     let hello = "{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"initialize\",\"params\":{\"protocolVersion\":1}}\n";
     walk.go_with(&["acp", "--network", "none", "--", "sh", "agent.sh"], Some(hello));
     insta::assert_snapshot!("agents", walk.text);
+}
+
+#[test]
+fn what_tokens_print() {
+    let kennel = Kennel::on("local");
+    let mut walk = Walk::new(&kennel, false);
+    let create = ["token", "create", "ci", "--scope", "exec", "--project", "shop"];
+    let secret = kennel.kennel(&create).ok().trim().to_owned();
+    walk.stands_for(&secret, "TOKEN");
+    walk.note(&create, &secret);
+    let listed: serde_json::Value = serde_json::from_str(&kennel.kennel(&["token", "ls", "--json"]).ok()).unwrap();
+    walk.stands_for(listed[0]["id"].as_str().unwrap(), "ID-OF-TOKEN-");
+    walk.go(&["token", "ls"]);
+    walk.go(&["token", "revoke", "ci"]);
+    insta::assert_snapshot!("tokens", walk.text);
 }
 
 #[test]

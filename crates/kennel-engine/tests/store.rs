@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Stores of every released version, as SQL.
-const VERSIONS: [&str; 1] = [include_str!("stores/v1.sql")];
+const VERSIONS: [&str; 2] = [include_str!("stores/v1.sql"), include_str!("stores/v2.sql")];
 
 fn raw(path: &Path) -> rusqlite::Connection {
     rusqlite::Connection::open(path).unwrap()

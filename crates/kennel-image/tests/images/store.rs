@@ -175,7 +175,7 @@ fn an_ordinary_user_can_have_a_store() {
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
     let copy = dir.path().join("program");
     std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
-    for only in ["load::", "store::what_two_share"] {
+    for only in ["load::", "store::shared_layers"] {
         let mut call = std::process::Command::new(&copy);
         call.arg(only).env("TMPDIR", dir.path()).uid(NOBODY).gid(NOBODY).current_dir(dir.path());
         let done = call.output().unwrap();

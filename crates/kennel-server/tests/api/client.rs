@@ -18,6 +18,8 @@ pub(crate) struct Reply {
     pub(crate) status: u16,
     headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
+    /// Whether the request was HEAD, whose response has no body.
+    is_for_head: bool,
 }
 
 impl Call {
@@ -55,7 +57,7 @@ impl Call {
         let _ = stream.write_all(&self.body).await;
         let mut received = Vec::new();
         let _ = stream.read_to_end(&mut received).await;
-        Reply::parse(&received)
+        Reply { is_for_head: self.head.starts_with("HEAD "), ..Reply::parse(&received) }
     }
 }
 
@@ -73,7 +75,7 @@ impl Reply {
         let rest = &bytes[end + 4..];
         let is_chunked = headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
         let body = if is_chunked { unchunked(rest) } else { rest.to_vec() };
-        Self { status, headers, body }
+        Self { status, headers, body, is_for_head: false }
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -96,6 +98,10 @@ impl Reply {
     #[track_caller]
     pub(crate) fn fails(&self, status: u16) -> String {
         assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
+        if self.is_for_head {
+            assert_eq!(self.body, b"", "a response to HEAD has no body");
+            return if status == 404 { "not_found".into() } else { "permission_denied".into() };
+        }
         let body = self.json();
         let error = &body["error"];
         assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{body}");

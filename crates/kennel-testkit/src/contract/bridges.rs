@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 
 /// In a directory that does not exist, below one that only root inside may change.
-const TARGET: &str = "/var/lib/kennel-test/service.sock";
+const TARGET: &str = "/tmp/kennel-test/service.sock";
 
 /// A directory of the host for sockets, whose path contains no symlinks.
 fn dir(stage: &Stage) -> PathBuf {

@@ -28,7 +28,7 @@ async fn only_overlays_of_sandboxes_that_stay_are_synced(home: &Home) {
     for (tied, auto_remove) in [(true, false), (false, true), (false, false)] {
         let spec = SandboxSpec { tied, auto_remove, ..SandboxSpec::default() };
         for overlay in overlays(&provider, &spec).await {
-            let volatile = overlay.contains(",volatile");
+            let volatile = overlay.contains("volatile");
             assert_eq!(volatile, tied || auto_remove, "tied {tied}, removed at its end {auto_remove}: {overlay}");
         }
     }

@@ -55,6 +55,7 @@ impl Route {
     fn body(&self) -> Option<Value> {
         match self.id.as_str() {
             "exec" | "startProcess" | "execStream" => Some(echo("hi")),
+            "createPreview" => Some(json!({"port": 80})),
             "renameSandbox" => Some(json!({"name": "other"})),
             "makeDirectory" => Some(json!({"path": "/tmp/new"})),
             "moveFile" => Some(json!({"from": "/tmp/a", "to": "/tmp/b"})),

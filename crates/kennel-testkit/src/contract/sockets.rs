@@ -408,7 +408,8 @@ pub async fn unaccepted_connections_are_limited(stage: &Stage) {
 /// Programs inside exchange datagrams with the host, also on the port of DNS. Datagrams that are too long are dropped.
 pub async fn host_answers_datagrams_from_inside(stage: &Stage) {
     let Some(sandbox) = with_program(stage).await else { return };
-    // In a container of Podman, the kernel reserves ports below 1024 for processes with a capability that Kennel drops.
+    // In a container of Podman, port 53 is refused with "permission denied". The reason is not known yet; probably the kernel
+    // reserves ports below 1024 there.
     let ports: &[u16] = if stage.mode().key.provider == ProviderKind::Podman { &[5300] } else { &[5300, 53] };
     for &port in ports {
         let mut datagrams = sandbox.listen_datagrams(port).await.unwrap();

@@ -16,7 +16,9 @@ impl Default for Home {
 impl Home {
     /// Creates the directories.
     pub fn new() -> Self {
-        let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir().expect("make a home for a test");
+        // The capital letter keeps it apart from the names of sandboxes, which are in lower case. Podman keeps a monitor
+        // for five minutes after each exec, and the name is among its arguments. Such a monitor is not a leftover.
+        let dir = tempfile::Builder::new().prefix("kennel-test-H").tempdir().expect("make a home for a test");
         let home = Self { dir };
         for dir in [home.state(), home.workspace()] {
             std::fs::create_dir(&dir).unwrap_or_else(|error| panic!("make {}: {error}", dir.display()));

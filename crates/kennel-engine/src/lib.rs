@@ -43,6 +43,7 @@ pub use failpoint::Failpoints;
 pub use filter::Filter;
 pub use idempotency::{Begun, IdempotencyKeys};
 pub use idle::IdleTimes;
+pub use kennel_native::ForkedJail;
 pub use kennel_provider::labels;
 pub use profiles::{OrphanedProfile, Profile, ProfileStatus, Profiles};
 pub use reattach::{Reattached, reattach};

@@ -58,15 +58,26 @@ impl Helper {
         Ok(Self { program: program.to_owned(), pid: child.id(), line: ours.into() })
     }
 
+    /// Takes over a child process that waits for its instructions on this socket. The program is named in errors.
+    pub fn adopt(program: &Path, pid: u32, line: OwnedFd) -> Result<Self> {
+        rustix::io::ioctl_fionbio(&line, true)
+            .map_err(|error| Error::io(format!("start {}", program.display()), error))?;
+        Ok(Self { program: program.to_owned(), pid, line: line.into() })
+    }
+
+    /// Sends something that precedes the instructions, without waiting. Fails if it is too large for that.
+    pub fn send_ahead(&self, what: &[u8]) -> Result<()> {
+        use std::io::Write;
+        let failed = |error| Error::io(format!("talk to {}", self.program.display()), error);
+        (&self.line).write_all(&framed(what)?).map_err(failed)
+    }
+
     /// Sends the instructions. The process is reaped when it ends.
     pub async fn instruct(self, what: &[u8]) -> Result<InstructedHelper> {
         let process = reap_later(self.pid);
         let failed = |error| Error::io(format!("talk to {}", self.program.display()), error);
         let mut line = UnixStream::from_std(self.line).map_err(failed)?;
-        let length = u32::try_from(what.len())
-            .map_err(|_| Error::limit(LimitReason::TooLarge, format!("a plan of {} bytes is too large", what.len())))?;
-        let mut message = length.to_le_bytes().to_vec();
-        message.extend_from_slice(what);
+        let message = framed(what)?;
         match line.write_all(&message).await {
             // The helper has already ended. Its reply, or the lack of one, tells why.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
@@ -74,6 +85,13 @@ impl Helper {
         }
         Ok(InstructedHelper { program: self.program, line, process })
     }
+}
+
+/// Returns a message preceded by its length.
+fn framed(what: &[u8]) -> Result<Vec<u8>> {
+    let length = u32::try_from(what.len())
+        .map_err(|_| Error::limit(LimitReason::TooLarge, format!("a plan of {} bytes is too large", what.len())))?;
+    Ok([&length.to_le_bytes(), what].concat())
 }
 
 /// A helper that has received its instructions.

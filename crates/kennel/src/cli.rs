@@ -9,8 +9,9 @@ use crate::{environment, help, report};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use kennel_core::{Result as KennelResult, printable_path};
-use kennel_engine::Engine;
+use kennel_engine::{Engine, ForkedJail};
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -99,15 +100,29 @@ enum Command {
     Version(version::Version),
 }
 
-/// Returns the index of the command's name, which follows the name of the program and the global options.
+/// Whether this is `kennel run`, given the words after the name of the program.
+pub(crate) fn is_run<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> bool {
+    name_of_command(words).1 == Some(b"run")
+}
+
+/// Returns the index of the command's name.
 fn verb(arguments: &[OsString]) -> usize {
-    let mut at = 1;
+    1 + name_of_command(arguments.iter().skip(1).map(|word| word.as_bytes())).0
+}
+
+/// Returns the command's name, which follows the global options, and the number of words before it.
+fn name_of_command<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> (usize, Option<&'a [u8]>) {
+    let mut words = words.into_iter();
+    let mut before = 0;
     loop {
-        match arguments.get(at).and_then(|word| word.to_str()) {
-            Some("--provider") => at += 2,
-            Some("--quiet") => at += 1,
-            Some(word) if word.starts_with("--provider=") => at += 1,
-            _ => return at,
+        match words.next() {
+            Some(b"--provider") => {
+                words.next();
+                before += 2;
+            }
+            Some(b"--quiet") => before += 1,
+            Some(word) if word.starts_with(b"--provider=") => before += 1,
+            word => return (before, word),
         }
     }
 }
@@ -184,7 +199,7 @@ impl Cli {
 
     /// Returns the engine with the providers that the command may use. For `run`, it already starts to prepare a
     /// sandbox, so that this overlaps with other work.
-    pub(crate) fn engine(&self) -> KennelResult<Engine> {
+    pub(crate) fn engine(&self, forked: Option<ForkedJail>) -> KennelResult<Engine> {
         report::set_quiet(self.global.quiet);
         let mut engine = Engine::new(environment::caller()?);
         if let Some(program) = crate::serve_bridges::program() {
@@ -194,7 +209,7 @@ impl Cli {
             engine = provider.restrict(engine);
         }
         if let Some(Command::Run(run)) = &self.command {
-            run.prepare(&mut engine);
+            run.prepare(&mut engine, forked);
         }
         Ok(engine)
     }

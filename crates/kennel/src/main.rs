@@ -30,9 +30,12 @@ mod signals;
 mod terminal;
 mod triggers;
 
+use std::ffi::CStr;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Before anything else, so that there is no second thread yet, and nothing in memory that a sandbox must not have.
+    let forked = kennel_engine::ForkedJail::start_if(|words| cli::is_run(words.map(CStr::to_bytes)));
     completion::answer_the_shell();
     let arguments: Vec<_> = std::env::args_os().collect();
     if serve_bridges::is_asked(&arguments) {
@@ -42,7 +45,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return report::usage(&error),
     };
-    let engine = match cli.engine() {
+    let engine = match cli.engine(forked) {
         Ok(engine) => engine,
         Err(error) => return report::failure(&error),
     };

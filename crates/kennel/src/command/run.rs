@@ -12,7 +12,7 @@ use crate::result::{CommandReport, Phase};
 use crate::sandboxes::{choose, settings};
 use kennel_config::SandboxOverrides;
 use kennel_core::{Error, Keeper, Result, Sandbox};
-use kennel_engine::{Engine, Settings, discard};
+use kennel_engine::{Engine, ForkedJail, Settings, discard};
 use kennel_types::{Command, ErrorCode, ExecSpec, GitProtection, SandboxSpec, Support};
 use std::time::{Duration, Instant};
 
@@ -66,9 +66,9 @@ pub(crate) struct Run {
 
 impl Run {
     /// Lets the provider start to prepare a sandbox.
-    pub(crate) fn prepare(&self, engine: &mut Engine) {
+    pub(crate) fn prepare(&self, engine: &mut Engine, forked: Option<ForkedJail>) {
         if self.profile.is_none() {
-            engine.prepare(self.sandbox.image.as_deref(), self.sandbox.network);
+            engine.prepare(self.sandbox.image.as_deref(), self.sandbox.network, forked);
         }
     }
 

@@ -21,7 +21,7 @@ mod rights;
 mod toolchains;
 mod volumes;
 
-pub use kennel_jail::KernelSupport;
+pub use kennel_jail::{ForkedJail, KernelSupport};
 pub use network::{Bridge, DockerFirewall};
 
 use async_trait::async_trait;
@@ -73,6 +73,8 @@ struct Ahead {
     first_id: Option<u32>,
     /// The claim on its host ids, until a sandbox takes it.
     claim: Option<Claim>,
+    /// What it already prepares: the view of the host's root that sandboxes of root have.
+    base: Option<Base>,
     jail: Helper,
 }
 
@@ -103,15 +105,23 @@ impl Native {
     }
 
     /// Starts a jail early, before the sandbox is known: it creates its namespaces while the caller continues. The next
-    /// sandbox that is started with this network uses it. If there is none, the jail ends with this provider. This
-    /// needs no async runtime. Errors are reported when a sandbox is started.
-    pub fn prepare(&self, network: Option<NetworkMode>) {
+    /// sandbox that is started with this network uses it. If there is none, the jail ends with this provider. The jail
+    /// is the forked one, if there is one. This needs no async runtime. Errors are reported when a sandbox is started.
+    pub fn prepare(&self, network: Option<NetworkMode>, forked: Option<ForkedJail>) {
         if missing().is_none() {
             let network = plan::network(network.unwrap_or(self.mode().default_network()));
             let ahead = || {
                 let claim = self.claim()?;
                 let first_id = self.charged_to(claim.as_ref().map(Claim::first));
-                Ok::<_, Error>(Ahead { network, first_id, claim, jail: self.jail(network, first_id)? })
+                let mut ahead =
+                    Ahead { network, first_id, claim, base: None, jail: self.jail(network, first_id, true, forked)? };
+                if self.maker.rights == Rights::Root {
+                    let ids = self.maker.ids_from(ahead.claim.as_ref().map(Claim::first));
+                    let told = kennel_jail::Ahead { ids, base: mask_layer::host(&self.ours()) };
+                    ahead.jail.send_ahead(&encoded(&told)?)?;
+                    ahead.base = Some(told.base);
+                }
+                Ok::<_, Error>(ahead)
             };
             *self.ahead.lock().expect(NO_PANIC) = ahead().ok();
         }
@@ -156,15 +166,23 @@ impl Native {
         self.guard().refused().map(Path::to_owned).collect()
     }
 
-    /// Starts a jail, which creates its namespaces and waits for the plan.
-    fn jail(&self, network: Network, first_id: Option<u32>) -> Result<Helper> {
+    /// Starts a jail, which creates its namespaces and waits for the plan. With `ahead`, the jail of root waits for what
+    /// it can prepare first.
+    fn jail(&self, network: Network, first_id: Option<u32>, ahead: bool, forked: Option<ForkedJail>) -> Result<Helper> {
         let ids = match self.maker.rights {
-            Rights::Root => first_id.iter().map(ToString::to_string).collect(),
+            Rights::Root => {
+                let ahead = ahead.then(|| kennel_jail::AHEAD.to_owned());
+                first_id.iter().map(ToString::to_string).chain(ahead).collect()
+            }
             Rights::User => self.maker.ids.arguments().to_vec(),
         };
-        let arguments: Vec<&OsStr> =
-            std::iter::once(network.argument()).chain(ids.iter().map(String::as_str)).map(OsStr::new).collect();
-        Helper::start(&self.program()?, &arguments)
+        let arguments: Vec<&str> = std::iter::once(network.argument()).chain(ids.iter().map(String::as_str)).collect();
+        let program = self.program()?;
+        // If the forked jail has ended, the program replaces it.
+        if let Some((pid, line)) = forked.and_then(|forked| forked.instruct(&arguments).ok()) {
+            return Helper::adopt(&program, pid, line);
+        }
+        Helper::start(&program, &arguments.iter().map(OsStr::new).collect::<Vec<_>>())
     }
 
     /// The path of the jail program.
@@ -189,16 +207,17 @@ impl Native {
         }
         let first_id = self.charged_to(record.first_id);
         let ahead = self.ahead.lock().expect(NO_PANIC).take();
-        let jail = match ahead.filter(|ahead| ahead.network == network && ahead.first_id == first_id) {
-            Some(ahead) => ahead.jail,
-            None => self.jail(network, first_id)?,
+        let (jail, ahead) = match ahead.filter(|ahead| ahead.network == network && ahead.first_id == first_id) {
+            Some(ahead) => (ahead.jail, ahead.base),
+            None => (self.jail(network, first_id, false, None)?, None),
         };
+        let prepared = ahead.as_ref().filter(|_| record.image.is_none()).map(entries);
         let (ours, rights, image, layers) = (self.ours(), self.maker.rights, record.image.clone(), dir.clone());
         let base = blocking(move || {
             make_layers(&layers)?;
             Ok(match (rights, &image) {
                 (_, Some(image)) => Base::Image(plan::layers(image)?),
-                (Rights::Root, None) => mask_layer::host(&ours),
+                (Rights::Root, None) => ahead.unwrap_or_else(|| mask_layer::host(&ours)),
                 (Rights::User, None) => Base::HostDirs(mask_layer::host_dirs(&ours)),
             })
         })
@@ -209,7 +228,7 @@ impl Native {
         let mut plan = plan::for_sandbox(record, &self.maker, &dir, &masks, base, &self.volumes)?;
         if record.network == NetworkMode::Bridge {
             let range = self.bridge.take(self.maker.rights).await?;
-            let (link, names) = network::link(&record.id, &record.spec, self.maker.rights, range)?;
+            let (link, names) = network::link(&record.id, &record.spec, self.maker.rights, range, &self.program()?)?;
             plan.etc.push(EtcFile {
                 name: "resolv.conf".into(),
                 text: names.text.into_bytes().into(),
@@ -217,10 +236,11 @@ impl Native {
             });
             plan.link = Some(link);
         }
+        if let (Some(known), Base::Host { masks, .. }) = (prepared, &mut plan.base) {
+            plan.base = Base::Ahead(masks.split_off(known));
+        }
         plan.keeper.host_fd = goes_on.then_some(0);
-        let plan = minicbor::to_vec(&plan)
-            .map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))?;
-        jail.instruct(&plan).await
+        jail.instruct(&encoded(&plan)?).await
     }
 
     /// Releases its host ids.
@@ -309,6 +329,16 @@ impl Look {
 
 /// No code panics while it holds a lock.
 const NO_PANIC: &str = "a lock is held for a moment only";
+
+/// Encodes a message to the jail.
+fn encoded(message: &impl minicbor::Encode<()>) -> Result<Vec<u8>> {
+    minicbor::to_vec(message).map_err(|error| Error::new(ErrorCode::Internal, format!("write the plan: {error}")))
+}
+
+/// The number of entries in the mask layer. A plan may add further ones.
+fn entries(base: &Base) -> usize {
+    if let Base::Host { masks, .. } = base { masks.len() } else { 0 }
+}
 
 /// Creates the directories of the upper layer. This is done here, while the jail does other work.
 fn make_layers(dir: &Path) -> Result<()> {

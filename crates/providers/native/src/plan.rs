@@ -168,10 +168,7 @@ pub(crate) fn for_sandbox(
     let spec = &record.spec;
     // The owner may have changed since the sandbox was created.
     check_owners(spec, maker)?;
-    let dir = dir
-        .to_str()
-        .map(ToOwned::to_owned)
-        .ok_or_else(|| Error::new(ErrorCode::InvalidConfig, format!("{} is not valid UTF-8", dir.display())))?;
+    let dir = text(dir)?;
     let image = record.image.as_ref();
     let (user, group) = inside_user(user_of(spec, image), image, maker)?;
     let workspace = spec.workspace.as_ref().map(|host| Mount {
@@ -237,11 +234,14 @@ fn capabilities(spec: &SandboxSpec) -> u64 {
 
 /// Returns the layers of an image, topmost first.
 pub(crate) fn layers(image: &TakenImage) -> Result<Vec<String>> {
-    let text = |layer: &PathBuf| {
-        let path = layer.to_str().map(ToOwned::to_owned);
-        path.ok_or_else(|| Error::new(ErrorCode::InvalidConfig, format!("{} is not valid UTF-8", layer.display())))
-    };
-    image.layers.iter().map(text).collect()
+    image.layers.iter().map(|layer| text(layer)).collect()
+}
+
+/// Returns a path as text, which is how the plan has it.
+pub(crate) fn text(path: &Path) -> Result<String> {
+    path.to_str()
+        .map(ToOwned::to_owned)
+        .ok_or_else(|| Error::new(ErrorCode::InvalidConfig, format!("{} is not valid UTF-8", path.display())))
 }
 
 /// Returns the files in `/etc` that describe the sandbox's host name and network.

@@ -65,7 +65,12 @@ impl Maker {
 
     /// The ids of one sandbox.
     pub(crate) fn ids_of(&self, record: &Record) -> Ids {
-        match (self.rights, record.first_id) {
+        self.ids_from(record.first_id)
+    }
+
+    /// The ids of a sandbox whose range starts with this one.
+    pub(crate) fn ids_from(&self, first_id: Option<u32>) -> Ids {
+        match (self.rights, first_id) {
             (Rights::Root, Some(first)) => Ids::range(0, first, IDS),
             _ => self.ids.clone(),
         }

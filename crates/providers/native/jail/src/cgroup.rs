@@ -2,7 +2,7 @@
 //!
 //! A limit that cannot be set is an error: a sandbox is never weaker than requested.
 
-use kennel_jail::Cgroup;
+use crate::Cgroup;
 use kennel_keeper::StartError;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};

@@ -1,8 +1,8 @@
 //! Removes what a sandbox leaves behind. In the sandbox of an ordinary user, files may belong to ids that exist only
 //! inside, and directories may be inaccessible. So they are removed from inside a user namespace.
 
+use crate::{Clear, Ids, Rights, open_work_dirs};
 use crate::{ids, sys};
-use kennel_jail::{Clear, Ids, Rights, open_work_dirs};
 use kennel_keeper::StartError;
 use kennel_keeper::sandbox_dir;
 use rustix::pipe::{PipeFlags, pipe_with};

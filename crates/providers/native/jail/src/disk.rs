@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags};
 
 /// The name of the file in the sandbox's directory.
-pub(crate) use kennel_jail::DISK as FILE;
+pub(crate) use crate::DISK as FILE;
 /// The mount point in the sandbox's directory, which only the jail sees.
 pub(crate) const PLACE: &str = "disk";
 

@@ -1,6 +1,6 @@
 //! What the process outside sends to the process inside, once there is a plan and the mounts are created.
 
-use kennel_jail::{Base, Bind, EtcFile};
+use crate::{Base, Bind, EtcFile};
 use kennel_keeper::StartError;
 use kennel_proto::KeeperConfig;
 use minicbor::{Decode, Encode};

@@ -1,7 +1,7 @@
 //! User namespaces: how ids inside are mapped to ids outside.
 
 use crate::sys::{self, NamespaceHolder};
-use kennel_jail::{IdMap, Ids};
+use crate::{IdMap, Ids};
 use kennel_keeper::StartError;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};

@@ -4,10 +4,11 @@
 //! parent, which passes on the mounts that need the host's root. In the end it has only the capabilities of the plan, a
 //! system call filter, and no descriptors but the keeper's.
 
+use crate::Network;
+use crate::cpu::AllowedCpus;
 use crate::handover::{self, Handover, Root};
 use crate::rootfs::{self, filesystem};
 use crate::{landlock_rules, rootless_root, sys};
-use kennel_jail::Network;
 use kennel_keeper::StartError;
 use kennel_netlink::FirewallSocket;
 use kennel_proto::{KeeperConfig, LogSink};
@@ -30,9 +31,9 @@ const READ_ONLY: [&str; 4] = ["proc/sys", "proc/irq", "proc/bus", "proc/fs"];
 
 /// The main function of the process inside. Never returns. With `firewall`, the parent gets a socket for the firewall
 /// of this network namespace, opened here while all capabilities are still available.
-pub(crate) fn run(network: Network, firewall: bool, hand: &OwnedFd, up: &OwnedFd) -> ! {
+/// Afterwards it may use these CPUs.
+pub(crate) fn run(network: Network, firewall: bool, cpus: AllowedCpus, hand: &OwnedFd, up: &OwnedFd) -> ! {
     sys::die_with_parent();
-    tell(up, b".");
     // All this is done while the parent waits for the plan. The network namespace takes longest to create, so it is not
     // created with the others: the parent would wait for it.
     let own_network = make_network(network);
@@ -48,7 +49,10 @@ pub(crate) fn run(network: Network, firewall: bool, hand: &OwnedFd, up: &OwnedFd
         .and_then(|own| mount_all(&told.dir, &told.root, told.read_only, nesting, &own, hand))
         .and_then(|()| name(&hostname))
         .and_then(|()| keep_only(listener, &keeper, &[up, hand]))
-        .and_then(|listener| give_up_rights(capabilities, landlock, nesting).map(|()| listener))
+        .and_then(|listener| {
+            cpus.restore();
+            give_up_rights(capabilities, landlock, nesting).map(|()| listener)
+        })
         .and_then(|listener| if joined { handover::wait(hand).map(|()| listener) } else { Ok(listener) });
     match result {
         Ok(listener) => {

@@ -40,6 +40,9 @@ pub struct Link {
     /// The name servers in the sandbox's `/etc/resolv.conf`. With `pasta`, they can be reached wherever they are.
     #[n(5)]
     pub resolvers: Vec<String>,
+    /// The path of the jail as a program, for the process that forwards ports and DNS.
+    #[n(6)]
+    pub program: String,
 }
 
 /// A port to publish on 127.0.0.1.

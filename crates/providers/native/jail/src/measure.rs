@@ -1,8 +1,8 @@
 //! Measures a directory that an ordinary user cannot read completely: from inside a user namespace, where the ids of its
 //! files exist.
 
+use crate::{Clear, disk_usage};
 use crate::{ids, sys};
-use kennel_jail::{Clear, disk_usage};
 use kennel_keeper::{StartError, sandbox_dir};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitOptions};

@@ -9,7 +9,7 @@ use crate::guard::Guard;
 use crate::netlink::{Mac, Netlink};
 use crate::pasta::Pasta;
 use crate::sys;
-use kennel_jail::{FORWARD, Ids, Link, NAMES, PORTS, PREFIX, Publish};
+use crate::{FORWARD, Ids, Link, NAMES, PORTS, PREFIX, Publish};
 use kennel_keeper::StartError;
 use kennel_keeper::sandbox_dir;
 use kennel_netlink::FirewallSocket;
@@ -172,7 +172,7 @@ pub(crate) fn enter(namespace: &OwnedFd) -> Result<(), Errno> {
 
 /// Publishes the ports, and writes their addresses to a file.
 fn publish(link: &Link, address: Ipv4Addr, pid: i32) -> Result<Forwarder, StartError> {
-    let rule = |port: &kennel_jail::Publish| Rule {
+    let rule = |port: &crate::Publish| Rule {
         udp: port.udp,
         listen: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port.host).to_string(),
         // A server that listens on all addresses accepts on the first, and one that listens on loopback accepts on the
@@ -180,7 +180,7 @@ fn publish(link: &Link, address: Ipv4Addr, pid: i32) -> Result<Forwarder, StartE
         to: [address, Ipv4Addr::LOCALHOST].map(|address| SocketAddrV4::new(address, port.inside).to_string()).into(),
     };
     let order = Order { pid, direction: Direction::In, rules: link.ports.iter().map(rule).collect() };
-    let (forwarder, places) = Forwarder::start(&order)?;
+    let (forwarder, places) = Forwarder::start(&link.program, &order)?;
     write_down(&link.ports, &places)?;
     Ok(forwarder)
 }
@@ -221,7 +221,7 @@ fn answer_names(link: &Link, pid: i32) -> Result<Forwarder, StartError> {
         let rule = |udp| Rule { udp, listen: listen.clone(), to: vec![server.clone()] };
         rules.extend([rule(true), rule(false)]);
     }
-    let (forwarder, _) = Forwarder::start(&Order { pid, direction: Direction::Out, rules })?;
+    let (forwarder, _) = Forwarder::start(&link.program, &Order { pid, direction: Direction::Out, rules })?;
     Ok(forwarder)
 }
 
@@ -231,13 +231,13 @@ pub(crate) struct Forwarder(i32);
 impl Forwarder {
     /// Starts a forwarder and waits until it listens. Returns the addresses. It is a separate program, so its memory
     /// contains nothing of the plan.
-    fn start(order: &Order) -> Result<(Self, Vec<SocketAddr>), StartError> {
+    fn start(program: &str, order: &Order) -> Result<(Self, Vec<SocketAddr>), StartError> {
         let failed = |error: &dyn std::fmt::Display| {
             StartError::from(format!("start the process that forwards ports and DNS: {error}"))
         };
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.map_err(|error| failed(&error))?;
-        let program = CString::from(c"/proc/self/exe");
+        let program = CString::new(program).map_err(|error| failed(&error))?;
         let arguments =
             [CString::from(c"kennel-jail"), CString::new(FORWARD).expect("the argument contains no zero byte")];
         let child = kennel_keeper::sys::fork_until_exec(|| {

@@ -15,8 +15,8 @@
 //!
 //! The kernel stacks at most two overlays. The provider refuses a host whose root is already an overlay.
 
+use crate::{Ahead, Base, MaskEntry, MaskEntryKind, Plan};
 use crate::{disk, sys};
-use kennel_jail::{Base, MaskEntry, MaskEntryKind, Plan};
 use kennel_keeper::StartError;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{CWD, FileType, Gid, Mode, OFlags, Uid, XattrFlags};
@@ -29,8 +29,47 @@ pub(crate) struct Filesystems {
     pub(crate) others: Vec<(String, OwnedFd)>,
 }
 
-/// Creates the overlays. The working directory must be the sandbox's; `namespace` is its user namespace.
-pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, StartError> {
+/// The layers below the upper one that show the host's root.
+pub(crate) struct HostLayers {
+    /// The mount points of other host filesystems that are shown.
+    filesystems: Vec<String>,
+    mask_layer: OwnedFd,
+    /// The first overlay of the root. Kernels before 6.15 need the sandbox's directory for it, so it is created later.
+    first: Option<OwnedFd>,
+}
+
+impl HostLayers {
+    /// Creates the mask layer.
+    fn create(filesystems: &[String], masks: &[MaskEntry], owner: (u32, u32)) -> Result<Self, StartError> {
+        let mask_layer = mask_layer(owner)?;
+        put_all(&mask_layer, masks, owner)?;
+        Ok(Self { filesystems: filesystems.to_vec(), mask_layer, first: None })
+    }
+
+    /// Creates all that needs no plan.
+    pub(crate) fn ahead(ahead: &Ahead, namespace: &OwnedFd) -> Result<Self, StartError> {
+        let Base::Host { filesystems, masks } = &ahead.base else {
+            return Err("only the host's root can be prepared ahead".into());
+        };
+        let mut layers = Self::create(filesystems, masks, ahead.ids.root())?;
+        // An empty directory that everyone may read as the lowest layer, and not the mask layer: it may still get
+        // entries, and the layers of an overlay must not change.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let empty =
+            masks.iter().rev().find(|entry| matches!(entry.kind, MaskEntryKind::Empty(mode) if mode & 0o5 == 0o5));
+        let empty = empty.and_then(|dir| rustix::fs::openat(&layers.mask_layer, &dir.path, flags, Mode::empty()).ok());
+        if let Some(empty) = empty {
+            let host = shifted("/", namespace)?;
+            layers.first = create_from(&[&host, &empty], None).ok();
+            keep_open([host, empty]);
+        }
+        Ok(layers)
+    }
+}
+
+/// Creates the overlays. The working directory must be the sandbox's; `namespace` is its user namespace. `ahead` are the
+/// layers that were created before there was a plan.
+pub(crate) fn build(plan: &Plan, namespace: &OwnedFd, ahead: Option<HostLayers>) -> Result<Filesystems, StartError> {
     let owner = plan.ids.root();
     let own = if plan.disk { disk::open()? } else { String::new() };
     // The upper layer's own directory becomes `/` inside.
@@ -45,11 +84,18 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, Sta
             keep_open(dirs);
             Ok(Filesystems { root, others: Vec::new() })
         }
-        Base::Host { filesystems, masks: entries } => {
-            let mask_layer = mask_layer(entries, owner)?;
-            let root = layers.host("/", &mask_layer, namespace, &upper)?;
+        Base::Host { .. } | Base::Ahead(_) => {
+            let HostLayers { filesystems, mask_layer, first } = match (&plan.base, ahead) {
+                (Base::Host { filesystems, masks }, _) => HostLayers::create(filesystems, masks, owner)?,
+                (Base::Ahead(masks), Some(ahead)) => {
+                    put_all(&ahead.mask_layer, masks, owner)?;
+                    ahead
+                }
+                _ => return Err("nothing was prepared ahead".into()),
+            };
+            let root = layers.host("/", first, &mask_layer, namespace, &upper)?;
             let mut others = Vec::new();
-            for path in filesystems {
+            for path in &filesystems {
                 match shifted(&format!("/{path}"), namespace) {
                     // The ids of this filesystem cannot be shifted. A directory within a system directory is left out,
                     // but without the whole of `/usr` there is no usable system.
@@ -59,7 +105,7 @@ pub(crate) fn build(plan: &Plan, namespace: &OwnedFd) -> Result<Filesystems, Sta
                 let upper = Upper::filesystem(&own, path, owner, plan.remove_dir)?;
                 let masks = clone(&mask_layer, path)
                     .map_err(|error| format!("overlay of /{path}: clone the cover: {error}"))?;
-                others.push((path.clone(), layers.host(&format!("/{path}"), &masks, namespace, &upper)?));
+                others.push((path.clone(), layers.host(&format!("/{path}"), None, &masks, namespace, &upper)?));
                 keep_open([masks]);
             }
             keep_open([mask_layer]);
@@ -119,18 +165,26 @@ fn named(path: &str) -> impl Fn(Failure) -> String {
 }
 
 impl Layers {
-    /// Creates the writable overlay of one filesystem of the host.
+    /// Creates the writable overlay of one filesystem of the host, on the first overlay, if it exists already.
     fn host(
         &mut self,
         path: &str,
+        first: Option<OwnedFd>,
         mask_layer: &OwnedFd,
         namespace: &OwnedFd,
         upper: &Upper,
     ) -> Result<OwnedFd, StartError> {
-        let host = shifted(path, namespace)?;
-        let weak = self.overlay(&[&host, mask_layer], None).map_err(named(path))?;
-        let made = self.overlay(&[mask_layer, &weak], Some(upper)).map_err(named(path))?;
-        keep_open([host, weak]);
+        let first = match first {
+            Some(first) => first,
+            None => {
+                let host = shifted(path, namespace)?;
+                let first = self.overlay(&[&host, mask_layer], None).map_err(named(path))?;
+                keep_open([host]);
+                first
+            }
+        };
+        let made = self.overlay(&[mask_layer, &first], Some(upper)).map_err(named(path))?;
+        keep_open([first]);
         Ok(made)
     }
 
@@ -138,9 +192,7 @@ impl Layers {
     /// nobody.
     fn overlay(&mut self, layers: &[&OwnedFd], upper: Option<&Upper>) -> Result<OwnedFd, Failure> {
         if self.attached.is_none() {
-            match create(upper, |overlay| {
-                layers.iter().try_for_each(|layer| sys::overlay_fd(overlay, c"lowerdir+", layer))
-            }) {
+            match create_from(layers, upper) {
                 Err(("add the lower layers", _) | (_, Errno::INVAL)) => {}
                 done => return done,
             }
@@ -183,6 +235,11 @@ fn keep_open(layers: impl IntoIterator<Item = OwnedFd>) {
     layers.into_iter().for_each(std::mem::forget);
 }
 
+/// Creates an overlay of these layers, topmost first, which do not have to be attached anywhere. This needs Linux 6.15.
+fn create_from(layers: &[&OwnedFd], upper: Option<&Upper>) -> Result<OwnedFd, Failure> {
+    create(upper, |overlay| layers.iter().try_for_each(|layer| sys::overlay_fd(overlay, c"lowerdir+", layer)))
+}
+
 /// Creates an overlay, whose lower layers `set_lower` sets. Without an upper layer, it is created as nobody.
 fn create(upper: Option<&Upper>, set_lower: impl FnOnce(&OwnedFd) -> Result<(), Errno>) -> Result<OwnedFd, Failure> {
     let step = |what: &'static str| move |error: Errno| (what, error);
@@ -223,24 +280,30 @@ fn clone(mount: impl AsFd, path: &str) -> Result<OwnedFd, Errno> {
 
 /// Creates the layer that masks host paths. It is in memory, because it is small and must not be within a layer below
 /// it.
-#[expect(clippy::disallowed_methods, reason = "it saves system calls, and this program has one thread")]
-fn mask_layer(entries: &[MaskEntry], (user, group): (u32, u32)) -> Result<OwnedFd, StartError> {
+fn mask_layer((user, group): (u32, u32)) -> Result<OwnedFd, StartError> {
     let (uid, gid) = (user.to_string(), group.to_string());
     let options = [("mode", "0755"), ("size", "4194304"), ("uid", &*uid), ("gid", &*gid)];
-    let layer = crate::rootfs::filesystem("tmpfs", &options, MountAttrFlags::empty())
-        .map_err(|error| format!("create the cover: {error}"))?;
+    crate::rootfs::filesystem("tmpfs", &options, MountAttrFlags::empty())
+        .map_err(|error| format!("create the cover: {error}").into())
+}
+
+/// Adds entries to the mask layer.
+#[expect(clippy::disallowed_methods, reason = "it saves system calls, and this program has one thread")]
+fn put_all(layer: &OwnedFd, entries: &[MaskEntry], (user, group): (u32, u32)) -> Result<(), StartError> {
+    if entries.is_empty() {
+        return Ok(());
+    }
     // Working inside it takes the fewest system calls. This is done for every sandbox.
     let here =
         rustix::fs::open(".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| error.to_string())?;
-    rustix::process::fchdir(&layer).map_err(|error| error.to_string())?;
+    rustix::process::fchdir(layer).map_err(|error| error.to_string())?;
     // The new files belong to root inside.
     let owner = sys::FilesOf::become_owner(user, group);
     let whiteout = entries.iter().find(|entry| matches!(entry.kind, MaskEntryKind::Nothing));
     let put = entries.iter().try_for_each(|entry| put(entry, whiteout));
     drop(owner);
     rustix::process::fchdir(&here).map_err(|error| error.to_string())?;
-    put?;
-    Ok(layer)
+    put
 }
 
 /// Creates one entry of the mask layer, in the working directory. `whiteout` is the first whiteout; the others are hard

@@ -5,7 +5,7 @@
 //! what must not be reached; see `guard.rs`.
 
 use crate::sys;
-use kennel_jail::{NAMES_BY_PASTA, Publish};
+use crate::{NAMES_BY_PASTA, Publish};
 use kennel_keeper::StartError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};

@@ -106,6 +106,23 @@ pub enum Base {
     /// The host's root, assembled from its directories, parents first: an ordinary user cannot use it as a whole.
     #[n(1)]
     HostDirs(#[n(0)] Vec<HostDir>),
+    /// The one that was sent [ahead](Ahead), with further entries of its mask layer.
+    #[n(3)]
+    Ahead(#[n(0)] Vec<MaskEntry>),
+}
+
+/// The argument with which the jail first reads what it can prepare before there is a plan.
+pub const AHEAD: &str = "ahead";
+
+/// What the jail can prepare before there is a plan, if it has the rights of the host's root.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Ahead {
+    /// The mapping of the sandbox's ids to the host's.
+    #[n(0)]
+    pub ids: Ids,
+    /// What is below the sandbox's upper layer.
+    #[n(1)]
+    pub base: Base,
 }
 
 /// A directory (or symlink) of the host's root filesystem that the sandbox shows.

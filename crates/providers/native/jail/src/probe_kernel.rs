@@ -1,7 +1,7 @@
 //! Tries which kernel features the calling user can use. A kernel may have a feature and still refuse it to this user.
 
+use crate::{IdMap, Ids, KernelSupport, landlock_version};
 use crate::{ids, sys};
-use kennel_jail::{IdMap, Ids, KernelSupport, landlock_version};
 
 /// Tries all features. Afterwards, this process can be used for nothing else.
 pub(crate) fn probe() -> KernelSupport {

@@ -2,8 +2,8 @@
 //! process inside does that.
 
 use crate::ids::Namespaces;
+use crate::{Ahead, Bind, EtcFile, IdMap, Ids, Owners, Plan};
 use crate::{overlay, sys};
-use kennel_jail::{Bind, EtcFile, IdMap, Ids, Owners, Plan};
 use kennel_keeper::StartError;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
@@ -30,10 +30,30 @@ const LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
 ];
 
-/// Creates all mounts. The working directory must be the sandbox's; `namespace` is its user namespace.
-pub(crate) fn build(plan: &Plan, namespace: &OwnedFd, namespaces: &Namespaces) -> Result<Mounts, StartError> {
-    let overlay::Filesystems { root, others } = overlay::build(plan, namespace)?;
-    let dev = devices(plan)?;
+/// The mounts that need no plan.
+pub(crate) struct MountsAhead {
+    layers: overlay::HostLayers,
+    dev: OwnedFd,
+}
+
+impl MountsAhead {
+    /// Creates them. `namespace` is the sandbox's user namespace.
+    pub(crate) fn build(ahead: &Ahead, namespace: &OwnedFd) -> Result<Self, StartError> {
+        Ok(Self { layers: overlay::HostLayers::ahead(ahead, namespace)?, dev: devices(&ahead.ids)? })
+    }
+}
+
+/// Creates all mounts. The working directory must be the sandbox's; `namespace` is its user namespace. `ahead` are the
+/// mounts that were created before there was a plan.
+pub(crate) fn build(
+    plan: &Plan,
+    namespace: &OwnedFd,
+    namespaces: &Namespaces,
+    ahead: Option<MountsAhead>,
+) -> Result<Mounts, StartError> {
+    let (layers, dev) = ahead.map(|MountsAhead { layers, dev }| (layers, dev)).unzip();
+    let overlay::Filesystems { root, others } = overlay::build(plan, namespace, layers)?;
+    let dev = dev.map_or_else(|| devices(&plan.ids), Ok)?;
     for place in ["dev", "proc", "sys", "tmp"] {
         make_place(&root, place.as_bytes(), true, Some(&plan.ids))?;
     }
@@ -221,9 +241,9 @@ fn beneath(dir: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
 }
 
 /// Creates a `/dev` with a few harmless devices. It is created outside, because devices cannot be created inside.
-fn devices(plan: &Plan) -> Result<OwnedFd, StartError> {
+fn devices(ids: &Ids) -> Result<OwnedFd, StartError> {
     let failed = |what: &str, error: Errno| format!("create /dev: {what}: {error}");
-    let (user, group) = plan.ids.root();
+    let (user, group) = ids.root();
     let (uid, gid) = (user.to_string(), group.to_string());
     let options = [("mode", "0755"), ("size", "65536"), ("nr_inodes", "64"), ("uid", &*uid), ("gid", &*gid)];
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;

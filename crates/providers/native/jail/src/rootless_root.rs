@@ -18,7 +18,7 @@
 use crate::inside::{attach, attach_at};
 use crate::rootfs::{self, DEVICES};
 use crate::sys;
-use kennel_jail::{Base, EtcFile, HostDir, HostDirKind, PARTS};
+use crate::{Base, EtcFile, HostDir, HostDirKind, PARTS};
 use kennel_keeper::StartError;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, ResolveFlags};
@@ -38,7 +38,9 @@ pub(crate) fn root(base: &Base, volatile: bool) -> Result<OwnedFd, StartError> {
             let layers: Vec<&str> = layers.iter().map(String::as_str).collect();
             overlay(&layers, "upper", "work", volatile).map_err(|error| format!("overlay of /: {error}").into())
         }
-        Base::Host { .. } => Err("only root can use the whole root of the host as an overlay layer".into()),
+        Base::Host { .. } | Base::Ahead(_) => {
+            Err("only root can use the whole root of the host as an overlay layer".into())
+        }
         Base::HostDirs(_) => {
             let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
             let root = open_tree(CWD, "upper", flags).map_err(|error| format!("clone upper: {error}"))?;

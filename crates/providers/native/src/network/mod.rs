@@ -118,6 +118,7 @@ pub(crate) fn link(
     spec: &SandboxSpec,
     rights: Rights,
     range: Ipv4Addr,
+    jail: &Path,
 ) -> Result<(Link, names::Names)> {
     for port in &spec.ports {
         check_free(*port)?;
@@ -144,6 +145,7 @@ pub(crate) fn link(
         names: servers,
         pasta,
         resolvers: names.servers(),
+        program: crate::plan::text(jail)?,
     };
     Ok((link, names))
 }

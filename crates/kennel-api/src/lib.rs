@@ -25,8 +25,8 @@ pub use listing::{Health, Page, SilentProvider};
 pub use process::{ProcessView, SignalRequest, StartProcess, StartedProcess};
 pub use quantity::{Bytes, Cpus, Millis};
 pub use sandbox::{
-    CreateSandbox, LimitsView, MountRequest, Network, PortRequest, ProviderName, PublishedPort, PullPolicy,
-    RenameRequest, SandboxStats, SandboxStatus, SandboxView, StopRequest, WaitResult,
+    ChangeSandbox, CreateSandbox, LimitsView, MountRequest, Network, PortRequest, ProviderName, PublishedPort,
+    PullPolicy, RenameRequest, RenewRequest, SandboxStats, SandboxStatus, SandboxView, StopRequest, WaitResult,
 };
 pub use ticket::{Preview, PreviewRequest, Ticket, TicketRequest};
 pub use token::TokenView;

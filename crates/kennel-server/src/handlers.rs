@@ -1,5 +1,6 @@
 //! The handlers, one file per resource.
 
+mod change;
 mod create;
 pub(crate) mod exec;
 mod files;
@@ -23,6 +24,7 @@ pub(crate) fn add_all(routes: Routes) -> Routes {
     let routes = sandboxes::add(routes);
     let routes = create::add(routes);
     let routes = lifecycle::add(routes);
+    let routes = change::add(routes);
     let routes = exec::add(routes);
     let routes = files::add(routes);
     let routes = logs::add(routes);

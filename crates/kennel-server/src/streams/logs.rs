@@ -36,7 +36,7 @@ pub(super) async fn follow(
     let sandbox = app.sandbox(&identity, &sandbox).await?;
     let tail = follow.tail.map(|lines| lines as usize);
     let chunks = sandbox.logs(LogOptions { tail, follow: true }).await?;
-    let state = (chunks, [Pieces::default(), Pieces::default()], app.ending.clone(), false);
+    let state = (chunks, [Pieces::default(), Pieces::default()], app.stream_end(&identity), false);
     let lines = stream::unfold(state, move |(mut chunks, mut pieces, mut ending, done)| {
         let id = id.clone();
         async move {

@@ -18,7 +18,7 @@ mod token;
 
 pub use error::{ApiError, ErrorBody};
 pub use exec::{ExecRequest, ExecResult, ExecTimings, OutputCut, TerminalSize};
-pub use file::{FileEntry, FileInfo, FileKind, FileListing, MkdirRequest, MoveRequest};
+pub use file::{FileEntry, FileInfo, FileKind, FileListing, MkdirRequest, MoveRequest, Unpacked};
 pub use inventory::{ImageView, List, ProfileView, ProviderView, SessionView, VolumeView};
 pub use kennel_types::Scope;
 pub use listing::{Health, Page, SilentProvider};

@@ -1,5 +1,6 @@
 //! The handlers, one file per resource.
 
+mod archives;
 mod change;
 mod create;
 pub(crate) mod exec;
@@ -27,6 +28,7 @@ pub(crate) fn add_all(routes: Routes) -> Routes {
     let routes = change::add(routes);
     let routes = exec::add(routes);
     let routes = files::add(routes);
+    let routes = archives::add(routes);
     let routes = logs::add(routes);
     let routes = processes::add(routes);
     let routes = profiles::add(routes);

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// A running `kennel serve` at a TCP port. It is killed when this is dropped.
-struct Serving {
+pub(crate) struct Serving {
     process: Child,
-    url: String,
-    state: PathBuf,
+    pub(crate) url: String,
+    pub(crate) state: PathBuf,
 }
 
 impl Serving {
-    fn start(kennel: &Kennel) -> Self {
+    pub(crate) fn start(kennel: &Kennel) -> Self {
         Self::start_with(kennel, &[])
     }
 
@@ -25,7 +25,7 @@ impl Serving {
         Self { process: child, url, state: kennel.home.path().join("state") }
     }
 
-    fn token(&self) -> String {
+    pub(crate) fn token(&self) -> String {
         std::fs::read_to_string(self.state.join("token")).unwrap().trim_end().to_owned()
     }
 
@@ -47,7 +47,7 @@ impl Serving {
 
     /// Sends JSON, which must succeed with this status.
     #[track_caller]
-    fn post(&self, token: &str, path: &str, body: &Value, status: u16) -> Value {
+    pub(crate) fn post(&self, token: &str, path: &str, body: &Value, status: u16) -> Value {
         let (found, body) = self.curl(token, &["--json", &body.to_string()], path);
         assert_eq!(found, status, "{}", String::from_utf8_lossy(&body));
         serde_json::from_slice(&body).unwrap()
@@ -169,7 +169,7 @@ fn previews_have_names_below_the_chosen_domain() {
     server.curl(&token, &["-X", "DELETE"], "/v1/sandboxes/box?force=true");
     for wrong in ["", "-a.example", "a..b", "a b", "1.2.3.4"] {
         let done = kennel.call(&["serve", "--preview-domain", wrong]).output().unwrap();
-        assert_eq!(done.status.code(), Some(2), "{wrong:?}");
+        assert_eq!(done.status.code(), Some(125), "{wrong:?}");
         assert!(String::from_utf8_lossy(&done.stderr).contains("expected a domain name"), "{done:?}");
     }
 }

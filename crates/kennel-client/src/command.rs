@@ -3,10 +3,10 @@
 //! A task owns the connection. It keeps the input that the server has not taken yet and knows how much output has arrived.
 //! So it can connect again without losing a byte, if the caller wants that.
 
+use crate::Client;
 use crate::client::escape;
 use crate::connection::{Connection, connect};
 use crate::error::{self, Received};
-use crate::{Client, ServerAddress};
 use futures_util::{SinkExt as _, StreamExt as _};
 use hyper::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use kennel_api::TerminalSize;
@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{self, Message};
 
 /// For how long a lost connection is tried to be restored.
-const RESTORE_WITHIN: Duration = Duration::from_secs(60);
+const RESTORE_WITHIN: Duration = Duration::from_mins(1);
 /// The time between two attempts.
 const BETWEEN: Duration = Duration::from_millis(300);
 
@@ -149,10 +149,7 @@ impl Client {
     }
 
     async fn socket(&self, path: &str) -> Result<Socket> {
-        let host = match self.address() {
-            ServerAddress::Unix(_) => "localhost".to_owned(),
-            address => address.host(),
-        };
+        let host = self.address().host();
         let invalid = |error: tungstenite::Error| error::broken("open a WebSocket", error);
         let mut request = format!("ws://{host}{path}").into_client_request().map_err(invalid)?;
         request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
@@ -382,16 +379,13 @@ impl Driver {
                         return Ok(());
                     }
                 }
-                Some(piece) = pieces.recv(), if has_room => match piece {
-                    Some(bytes) => {
-                        let offset = self.taken + self.unacked.len() as u64;
-                        self.unacked.extend(&bytes);
-                        self.send(socket, offset, &bytes).await?;
-                    }
-                    None => {
-                        self.ended = true;
-                        self.say_end(socket).await?;
-                    }
+                Some(piece) = pieces.recv(), if has_room => if let Some(bytes) = piece {
+                    let offset = self.taken + self.unacked.len() as u64;
+                    self.unacked.extend(&bytes);
+                    self.send(socket, offset, &bytes).await?;
+                } else {
+                    self.ended = true;
+                    self.say_end(socket).await?;
                 },
                 Some(control) = controls.recv() => match control {
                     Control::Say(message) => say(socket, &message).await?,

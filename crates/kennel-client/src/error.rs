@@ -43,14 +43,12 @@ impl Received {
 
 /// Converts the body of a failed response.
 pub(crate) fn of_response(status: u16, body: &[u8]) -> Error {
-    match serde_json::from_slice::<Body>(body) {
-        Ok(body) => body.error.into_error(),
-        // Something between the client and the server responded.
-        Err(_) => {
-            let message = format!("the server responded with status {status}, and not as a Kennel server does");
-            Error::new(ErrorCode::NotAvailable, message)
-        }
+    if let Ok(body) = serde_json::from_slice::<Body>(body) {
+        return body.error.into_error();
     }
+    // Something between the client and the server responded.
+    let message = format!("the server responded with status {status}, and not as a Kennel server does");
+    Error::new(ErrorCode::NotAvailable, message)
 }
 
 /// The error of a connection that broke.

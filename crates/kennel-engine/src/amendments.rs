@@ -133,7 +133,9 @@ impl Amendments {
     pub(crate) fn apply_all(&self, infos: &mut [SandboxInfo]) {
         // Nearly always there are none.
         if self.dir.exists() {
-            infos.iter_mut().for_each(|info| self.apply(info));
+            for info in infos {
+                self.apply(info);
+            }
         }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn not_seen(option: &str) -> Error {
 
 /// Converts the description of a sandbox, so that it is shown like those of this machine.
 pub(crate) fn info(view: &SandboxView) -> Result<SandboxInfo> {
-    let mut value = serde_json::to_value(view).map_err(unreadable)?;
+    let mut value = serde_json::to_value(view).map_err(|error| unreadable(&error))?;
     value["imageCommand"] = serde_json::Value::Null;
     value["enforcement"] = serde_json::json!({
         "mode": view.mode,
@@ -51,9 +51,9 @@ pub(crate) fn info(view: &SandboxView) -> Result<SandboxInfo> {
             "disk": view.limits.disk_bytes,
         },
     });
-    serde_json::from_value(value).map_err(unreadable)
+    serde_json::from_value(value).map_err(|error| unreadable(&error))
 }
 
-fn unreadable(error: serde_json::Error) -> Error {
+fn unreadable(error: &serde_json::Error) -> Error {
     Error::new(ErrorCode::Internal, format!("read the description of a sandbox: {error}"))
 }

@@ -7,6 +7,7 @@ mod killed;
 mod lines;
 mod ports;
 mod revoked;
+mod rust_client;
 mod support;
 mod terminal;
 mod tickets;

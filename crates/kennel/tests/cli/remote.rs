@@ -127,7 +127,7 @@ fn a_terminal_works_through_a_server() {
         command.args(args).env_clear().env("PATH", "/usr/bin:/bin").env("KENNEL_HOME", away.home.path());
         command.env("KENNEL_URL", &away.url).env("KENNEL_TOKEN", &away.token).env("TERM", "xterm");
         let mut session = expectrl::Session::spawn(command).unwrap();
-        session.set_expect_timeout(Some(std::time::Duration::from_secs(60)));
+        session.set_expect_timeout(Some(std::time::Duration::from_mins(1)));
         session
     };
     let mut shell = spawn(&["exec", "-it", "box", "--", "sh", "-c", "echo ready; read line; echo got $line; tty"]);

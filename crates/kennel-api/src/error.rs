@@ -2,7 +2,7 @@
 
 use kennel_types::{Error, ErrorCode, LimitReason, NextStep};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The body of every response with status 400 or above.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -12,7 +12,7 @@ pub struct ErrorBody {
 }
 
 /// What went wrong, and what to do about it.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiError {
     /// The kind of the error. The library, the command line and its exit status use the same codes.
@@ -33,7 +33,8 @@ pub struct ApiError {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// What to do next, as data.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "ignored")]
+    #[schemars(with = "Option<NextStep>")]
     pub next_step: Option<NextStep>,
     /// The id of the request, which is also in the header `x-request-id` and in the server's log.
     pub request_id: String,
@@ -54,4 +55,9 @@ impl ApiError {
             request_id: request_id.into(),
         }
     }
+}
+
+/// Ignores the next step: `hint` has it as text, and a newer server may have steps that a client does not know.
+fn ignored<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<NextStep>, D::Error> {
+    serde::de::IgnoredAny::deserialize(deserializer).map(|_| None)
 }

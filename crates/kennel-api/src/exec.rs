@@ -33,7 +33,7 @@ pub struct ExecRequest {
 }
 
 /// How a command ended.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExecResult {
     /// The exit code that a shell would show: the command's own, 124 for a timeout, 128+n for signal n.

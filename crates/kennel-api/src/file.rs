@@ -63,6 +63,18 @@ pub struct FileListing {
     pub entries: Vec<FileEntry>,
 }
 
+/// What was unpacked from an archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Unpacked {
+    /// Entries that were unpacked.
+    pub files: u64,
+    /// Entries that were skipped, because they are neither files, directories nor links.
+    pub skipped: u64,
+    /// Entries that were unpacked without something, for example without a permission.
+    pub incomplete: u64,
+}
+
 /// Creates a directory.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

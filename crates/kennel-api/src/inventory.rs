@@ -38,7 +38,7 @@ pub struct ImageView {
 }
 
 /// A provider of sandboxes.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProviderView {
     /// The name.

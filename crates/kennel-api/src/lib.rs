@@ -18,15 +18,15 @@ mod token;
 
 pub use error::{ApiError, ErrorBody};
 pub use exec::{ExecRequest, ExecResult, ExecTimings, OutputCut, TerminalSize};
-pub use file::{FileEntry, FileInfo, FileKind, FileListing, MkdirRequest, MoveRequest};
+pub use file::{FileEntry, FileInfo, FileKind, FileListing, MkdirRequest, MoveRequest, Unpacked};
 pub use inventory::{ImageView, List, ProfileView, ProviderView, SessionView, VolumeView};
 pub use kennel_types::Scope;
 pub use listing::{Health, Page, SilentProvider};
 pub use process::{ProcessView, SignalRequest, StartProcess, StartedProcess};
 pub use quantity::{Bytes, Cpus, Millis};
 pub use sandbox::{
-    CreateSandbox, LimitsView, MountRequest, Network, PortRequest, ProviderName, PublishedPort, PullPolicy,
-    RenameRequest, SandboxStats, SandboxStatus, SandboxView, StopRequest, WaitResult,
+    ChangeSandbox, CreateSandbox, LimitsView, MountRequest, Network, PortRequest, ProviderName, PublishedPort,
+    PullPolicy, RenameRequest, RenewRequest, SandboxStats, SandboxStatus, SandboxView, StopRequest, WaitResult,
 };
 pub use ticket::{Preview, PreviewRequest, Ticket, TicketRequest};
 pub use token::TokenView;

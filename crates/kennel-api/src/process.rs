@@ -39,6 +39,9 @@ pub struct ProcessView {
     pub process: u64,
     /// The program and its arguments. Long ones are cut off.
     pub argv: Vec<String>,
+    /// Whether it is the main process, with which the sandbox ends.
+    #[serde(default)]
+    pub main: bool,
     /// Whether it still runs.
     pub running: bool,
     /// Whether it runs on a terminal.

@@ -69,6 +69,9 @@ pub struct CreateSandbox {
     pub idle_timeout: Option<Millis>,
     /// Pause the sandbox after this time without use.
     pub idle_pause: Option<Millis>,
+    /// Remove the sandbox after this time, whatever runs in it. It can be renewed. Without one, or with 0, it does not
+    /// expire.
+    pub ttl: Option<Millis>,
     /// Remove the sandbox when it ends.
     pub auto_remove: bool,
     /// Also start the sandbox; defaults to true.
@@ -204,6 +207,8 @@ pub struct SandboxView {
     pub layers: Vec<String>,
     /// The limits in effect.
     pub limits: LimitsView,
+    /// When the sandbox is removed, in milliseconds since 1970, if it was created with a `ttl`.
+    pub expires_at: Option<u64>,
 }
 
 /// A published port.
@@ -230,6 +235,31 @@ pub struct LimitsView {
     pub pids: Option<u32>,
     /// Bytes written to the sandbox's own files.
     pub disk_bytes: Option<u64>,
+}
+
+/// Changes a sandbox. Everything that is left out stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ChangeSandbox {
+    /// Labels to set. `null` removes a label. Kennel's own labels cannot be changed.
+    pub labels: BTreeMap<String, Option<String>>,
+    /// The memory limit.
+    pub memory: Option<Bytes>,
+    /// The CPU limit.
+    pub cpus: Option<Cpus>,
+    /// The limit on processes and threads.
+    #[schemars(range(min = 1))]
+    pub pids: Option<u32>,
+    /// The limit on bytes that are written outside mounts. No provider can change it yet.
+    pub disk: Option<Bytes>,
+}
+
+/// Gives a sandbox more time, or less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RenewRequest {
+    /// The time from now until the sandbox is removed. 0 means that it does not expire.
+    pub ttl: Millis,
 }
 
 /// Stops a sandbox.

@@ -170,6 +170,13 @@ pub trait Provider: Send + Sync {
     /// Renames a sandbox. Fails with `already_exists` if the name is in use.
     async fn rename(&self, id: &SandboxId, name: &str) -> Result<()>;
 
+    /// Changes limits of a sandbox, whether it runs or not. Those that are `None` stay as they are. Fails with
+    /// `unsupported` if the provider cannot change one of them; then it changes none.
+    async fn change_limits(&self, _id: &SandboxId, _limits: Limits) -> Result<()> {
+        let step = NextStep::advice("create a new sandbox with these limits");
+        Err(Error::unsupported(self.name(), "changing the limits of a sandbox").suggest(step))
+    }
+
     /// Returns the current state of the sandbox with this id or name.
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo>;
 

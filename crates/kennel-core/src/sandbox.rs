@@ -7,7 +7,7 @@ use crate::{
 };
 use kennel_proto::{Outcome, ProcessInfo, Request};
 use kennel_types::{
-    ErrorCode, ExecSpec, IsolationLayer, STARTUP, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, TermSize,
+    ErrorCode, ExecSpec, IsolationLayer, Limits, STARTUP, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, TermSize,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -135,6 +135,11 @@ impl Sandbox {
     /// Renames the sandbox.
     pub async fn rename(&self, name: &str) -> Result<()> {
         self.provider.rename(self.id(), name).instrument(self.span("rename")).await
+    }
+
+    /// Changes limits. Those that are `None` stay as they are.
+    pub async fn change_limits(&self, limits: Limits) -> Result<()> {
+        self.provider.change_limits(self.id(), limits).instrument(self.span("change limits")).await
     }
 
     /// Removes the sandbox.

@@ -101,6 +101,11 @@ impl Directories {
         self.state.join("bridges")
     }
 
+    /// Returns the directory of what was changed about sandboxes after their creation.
+    pub fn amendments(&self) -> PathBuf {
+        self.state.join("amendments")
+    }
+
     /// Returns the directories of state, data and settings, with which [`Self::new`] makes the same.
     pub(crate) fn parts(&self) -> (PathBuf, PathBuf, Option<PathBuf>) {
         (self.state.clone(), self.data.clone(), self.config.clone())

@@ -3,6 +3,7 @@
 //! Creating a provider is cheap and connects to nothing. The client of a container engine is created only when it is
 //! needed.
 
+use crate::amendments::Amendments;
 use crate::bridges::{BridgeProgram, BridgesDir, open_sockets};
 use crate::endpoint::{self, Endpoint};
 use crate::idle::Idle;
@@ -214,7 +215,13 @@ impl Engine {
     fn make(&self, kind: ProviderKind, name_prefix: NamePrefix, images: Option<&ImagesSection>) -> Result<Arc<Steps>> {
         let provider = self.make_bare(kind, name_prefix, images)?;
         let idle = Idle::new(self.directories()?.idle());
-        Ok(Steps::for_engine(provider, self.failpoints.clone(), idle, self.bridges()?))
+        let amendments = self.amendments()?;
+        Ok(Steps::for_engine(provider, self.failpoints.clone(), idle, self.bridges()?, amendments))
+    }
+
+    /// Returns what was changed about sandboxes after their creation.
+    pub fn amendments(&self) -> Result<Amendments> {
+        Ok(Amendments::new(self.directories()?.amendments()))
     }
 
     /// Returns the directory of sandboxes with bridges.

@@ -3,6 +3,7 @@
 //! The command line, a server or your own program calls it. A front end passes in what it has read (environment
 //! variables, directories), and the engine returns data. It prints nothing and reads no environment variable.
 
+mod amendments;
 mod bridges;
 pub mod caller;
 mod cancel;
@@ -31,6 +32,7 @@ mod store;
 mod tokens;
 mod volumes;
 
+pub use amendments::{Amendment, Amendments};
 pub use bridges::{BridgeProgram, serve_bridges};
 pub use caller::Caller;
 pub use cancel::Cancel;

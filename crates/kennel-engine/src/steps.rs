@@ -5,6 +5,7 @@
 //! - A sandbox with socket bridges gets the process that serves them (see [`bridges`](crate::bridges)).
 
 use crate::Failpoints;
+use crate::amendments::Amendments;
 use crate::bridges::{self, BridgesDir};
 use crate::idle::{Entry, Exclusive, Idle, IdleGate, IdleTimes};
 use async_trait::async_trait;
@@ -13,8 +14,8 @@ use kennel_core::{
     Result, Sweep, VolumeOptions, has_ended_idle,
 };
 use kennel_types::{
-    Availability, ErrorCode, Feature, Leftover, Mode, NextStep, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats,
-    Status, Support, VolumeInfo,
+    Availability, ErrorCode, Feature, Leftover, Limits, Mode, NextStep, Pull, SandboxId, SandboxInfo, SandboxSpec,
+    Stats, Status, Support, VolumeInfo,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,12 +31,14 @@ pub struct Steps {
     idle: Option<Idle>,
     /// The sandboxes with bridges. `None` if there are none.
     bridges: Option<BridgesDir>,
+    /// What was changed about sandboxes after their creation. `None` if nothing was.
+    amendments: Option<Amendments>,
 }
 
 impl Steps {
     /// Wraps a provider whose sandboxes are never paused while they are idle, and have no bridges.
     pub fn new(provider: Arc<dyn Provider>, failpoints: Failpoints) -> Arc<Self> {
-        Arc::new(Self { provider, failpoints, idle: None, bridges: None })
+        Arc::new(Self { provider, failpoints, idle: None, bridges: None, amendments: None })
     }
 
     /// Wraps a provider.
@@ -44,8 +47,9 @@ impl Steps {
         failpoints: Failpoints,
         idle: Idle,
         bridges: BridgesDir,
+        amendments: Amendments,
     ) -> Arc<Self> {
-        Arc::new(Self { provider, failpoints, idle: Some(idle), bridges: Some(bridges) })
+        Arc::new(Self { provider, failpoints, idle: Some(idle), bridges: Some(bridges), amendments: Some(amendments) })
     }
 
     /// Notes the bridges of a sandbox that will be created. The creator of a tied sandbox serves it itself.
@@ -309,6 +313,9 @@ impl Provider for Steps {
         self.between(["remove: before", "remove: after"], self.provider.remove(id, options)).await?;
         self.forget_idle_times(id);
         self.forget_bridges(id);
+        if let Some(amendments) = &self.amendments {
+            amendments.remove(id);
+        }
         Ok(())
     }
 
@@ -328,12 +335,27 @@ impl Provider for Steps {
         self.between(["rename: before", "rename: after"], self.provider.rename(id, name)).await
     }
 
+    async fn change_limits(&self, id: &SandboxId, limits: Limits) -> Result<()> {
+        // A paused sandbox may need its processes to give memory back.
+        let _awake = self.wake(id).await?;
+        let steps = ["change limits: before", "change limits: after"];
+        self.between(steps, self.provider.change_limits(id, limits)).await
+    }
+
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {
-        self.provider.get(id_or_name).await
+        let mut info = self.provider.get(id_or_name).await?;
+        if let Some(amendments) = &self.amendments {
+            amendments.apply(&mut info);
+        }
+        Ok(info)
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>> {
-        self.provider.list().await
+        let mut found = self.provider.list().await?;
+        if let Some(amendments) = &self.amendments {
+            amendments.apply_all(&mut found);
+        }
+        Ok(found)
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Dialed> {

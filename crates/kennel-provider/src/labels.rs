@@ -19,6 +19,9 @@ pub const PROFILE: &str = "kennel.profile";
 pub const SOCKETS: &str = "kennel.sockets";
 /// The user for whom it was created, as `uid:gid`.
 pub const OWNER: &str = "kennel.owner";
+/// The time at which a sandbox expires, in milliseconds since 1970. It is not among the labels of the provider, because it
+/// can change.
+pub const EXPIRES: &str = "kennel.expires";
 
 /// Refuses labels that look like Kennel's own.
 pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {

@@ -27,7 +27,7 @@ pub use watch::watch_records;
 
 use kennel_core::{Error, Result};
 use kennel_types::{
-    Enforcement, ErrorCode, Field, NetworkMode, NextStep, Owner, SandboxId, SandboxInfo, SandboxSpec, Status,
+    Enforcement, ErrorCode, Field, Limits, NetworkMode, NextStep, Owner, SandboxId, SandboxInfo, SandboxSpec, Status,
 };
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
@@ -382,6 +382,17 @@ impl Records {
         }
         self.free_name(record);
         Ok(())
+    }
+
+    /// Records other limits. The sandbox must not be started at the same time: hold [`Self::starting`].
+    pub fn change_limits(&self, record: &Record, limits: Limits, _starting: &Starting) -> Result<()> {
+        if record.spec.tied {
+            return Err(Error::is_tied(&record.name));
+        }
+        let mut changed = record.clone();
+        changed.spec.limits = limits;
+        changed.enforcement.limits = limits;
+        self.rewrite(&changed)
     }
 
     /// Replaces a record atomically.

@@ -1,9 +1,11 @@
 //! What all handlers share.
 
 use crate::auth::Identity;
+use crate::expiry::Expiry;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::previews::Previews;
+use crate::revocation::{Revocations, StreamEnd};
 use crate::serve::ServerOptions;
 use crate::streams::Streams;
 use crate::tickets::Tickets;
@@ -21,10 +23,8 @@ pub(crate) type AppState = Arc<App>;
 pub(crate) struct App {
     pub(crate) engine: Engine,
     /// The numbered events of the resident process beside the server.
-    #[allow(dead_code)] // read by the stream of events
     pub(crate) events: Events,
     pub(crate) store: Store,
-    #[allow(dead_code)] // read by the routes of ports
     pub(crate) options: ServerOptions,
     /// Becomes true when the server ends. Streams send their last message then.
     pub(crate) ending: watch::Receiver<bool>,
@@ -34,6 +34,10 @@ pub(crate) struct App {
     pub(crate) in_progress: Mutex<HashSet<(String, String)>>,
     /// Held while the sandboxes of a token are counted, and the next one is created.
     pub(crate) counting: tokio::sync::Mutex<()>,
+    /// The sandboxes that expire.
+    pub(crate) expiry: Expiry,
+    /// The tokens of open streams.
+    pub(crate) revocations: Revocations,
     /// The streams that are open.
     pub(crate) streams: Streams,
     /// The tickets that were not used yet.
@@ -70,11 +74,18 @@ impl App {
             limits: Limits::default(),
             in_progress: Mutex::default(),
             counting: tokio::sync::Mutex::default(),
+            expiry: Expiry::default(),
+            revocations: Revocations::default(),
             streams: Streams::default(),
             tickets: Tickets::default(),
             previews: Previews::default(),
             handles: Mutex::default(),
         })
+    }
+
+    /// Returns what ends a stream of a caller: the end of the server, or the loss of its token.
+    pub(crate) fn stream_end(&self, identity: &Identity) -> StreamEnd {
+        StreamEnd::new(self.ending.clone(), self.revocations.watch(identity))
     }
 
     /// The tokens.

@@ -101,10 +101,11 @@ pub(crate) async fn authorize(State(needs): State<Needs>, mut request: Request, 
         needs.app.tickets.redeem(needs.operation, request.uri())
     };
     let identity = match redeemed {
-        Some(redeemed) => redeemed.map(|(identity, uri)| {
+        Some(Ok((identity, uri))) => {
             *request.uri_mut() = uri;
-            identity
-        }),
+            still_valid(&needs.app, identity).await
+        }
+        Some(Err(failure)) => Err(failure),
         None => identify(&needs.app, request.headers(), request.extensions().get::<Peer>().copied()).await,
     };
     let identity = match identity {
@@ -124,6 +125,16 @@ pub(crate) async fn authorize(State(needs): State<Needs>, mut request: Request, 
     let response = next.run(request).await;
     needs.app.metrics.answered(needs.operation, response.status().as_u16());
     response
+}
+
+/// Refuses a caller whose token was revoked after it got a ticket.
+async fn still_valid(app: &AppState, identity: Identity) -> Result<Identity, Failure> {
+    match identity.token() {
+        Some(token) if !app.tokens().list().await?.iter().any(|known| known.id == token.id) => {
+            Err(Failure::unauthenticated("the token of this ticket was revoked"))
+        }
+        _ => Ok(identity),
+    }
 }
 
 /// Returns who calls. A token counts more than the user id, so that a user can try out a token on the unix socket.

@@ -45,6 +45,7 @@ pub(crate) fn sandbox(info: SandboxInfo) -> SandboxView {
             pids: limits.pids,
             disk_bytes: limits.disk.map(|size| size.0),
         },
+        expires_at: info.labels.get(labels::EXPIRES).and_then(|time| time.parse().ok()),
         labels: info.labels,
     }
 }

@@ -78,11 +78,7 @@ pub(crate) async fn body_bytes(request: Request, cap: usize) -> Result<Vec<u8>, 
 
 /// Parses a JSON body. The error names the line, the column, and the field.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
-    // Without this check, an array would be accepted as the fields in their order.
-    if bytes.trim_ascii_start().first() != Some(&b'{') {
-        return Err(Failure::invalid("the body: expected a JSON object"));
-    }
-    serde_json::from_slice(bytes).map_err(|error| Failure::invalid(format!("the body: {error}")))
+    crate::strict::parse(bytes).map_err(|error| Failure::invalid(format!("the body: {error}")))
 }
 
 impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {

@@ -1,5 +1,7 @@
 //! The handlers, one file per resource.
 
+mod archives;
+mod change;
 mod create;
 pub(crate) mod exec;
 mod files;
@@ -23,8 +25,10 @@ pub(crate) fn add_all(routes: Routes) -> Routes {
     let routes = sandboxes::add(routes);
     let routes = create::add(routes);
     let routes = lifecycle::add(routes);
+    let routes = change::add(routes);
     let routes = exec::add(routes);
     let routes = files::add(routes);
+    let routes = archives::add(routes);
     let routes = logs::add(routes);
     let routes = processes::add(routes);
     let routes = profiles::add(routes);

@@ -3,7 +3,7 @@
 
 use crate::auth::Identity;
 use crate::error::{Failure, Outcome};
-use kennel_types::{ByteSize, GitProtection, NetworkMode, ProviderKind, SandboxSpec};
+use kennel_types::{ByteSize, GitProtection, Limits, NetworkMode, ProviderKind, SandboxSpec};
 use std::path::{Path, PathBuf};
 
 /// Checks a specification before anything is created, and completes it with the defaults of the token's limits.
@@ -61,23 +61,28 @@ fn directories(identity: &Identity) -> Vec<PathBuf> {
 
 /// Applies the limits of the token: a larger limit is refused, and a missing one becomes that of the token.
 fn limit(identity: &Identity, spec: &mut SandboxSpec) -> Outcome<()> {
+    check_limits(identity, &spec.limits)?;
     let Some(token) = identity.token() else { return Ok(()) };
-    if let Some(most) = token.limits.memory_bytes {
-        let asked = spec.limits.memory.map_or(most, |size| size.0);
-        if asked > most {
-            return Err(Failure::forbidden(format!(
-                "the memory limit is larger than {most} bytes, which this token allows"
-            )));
-        }
-        spec.limits.memory = Some(ByteSize(asked));
+    spec.limits.memory = spec.limits.memory.or(token.limits.memory_bytes.map(ByteSize));
+    spec.limits.millicpus = spec.limits.millicpus.or(token.limits.millicpus);
+    Ok(())
+}
+
+/// Refuses limits that are larger than those of the token.
+pub(crate) fn check_limits(identity: &Identity, limits: &Limits) -> Outcome<()> {
+    let Some(token) = identity.token() else { return Ok(()) };
+    if let (Some(most), Some(asked)) = (token.limits.memory_bytes, limits.memory)
+        && asked.0 > most
+    {
+        return Err(Failure::forbidden(format!(
+            "the memory limit is larger than {most} bytes, which this token allows"
+        )));
     }
-    if let Some(most) = token.limits.millicpus {
-        let asked = spec.limits.millicpus.unwrap_or(most);
-        if asked > most {
-            let message = format!("the CPU limit is larger than {most} thousandths, which this token allows");
-            return Err(Failure::forbidden(message));
-        }
-        spec.limits.millicpus = Some(asked);
+    if let (Some(most), Some(asked)) = (token.limits.millicpus, limits.millicpus)
+        && asked > most
+    {
+        let message = format!("the CPU limit is larger than {most} thousandths, which this token allows");
+        return Err(Failure::forbidden(message));
     }
     Ok(())
 }

@@ -84,7 +84,7 @@ async fn forward(
     if let Ok(host) = HeaderValue::from_str(&host) {
         headers.insert(header::HOST, host);
     }
-    let mut response = proxy::forward(&app, &sandbox, port, &inside, request).await?;
+    let mut response = proxy::forward(&app, &identity, &sandbox, port, &inside, request).await?;
     confine(response.headers_mut());
     Ok(response)
 }

@@ -165,7 +165,7 @@ async fn respond(app: &AppState, port: u16, id: &SandboxId, mut request: Request
     let sandbox = app.sandbox(&allowed.identity, id.as_str()).await?;
     let path = request.uri().path_and_query().map_or_else(|| "/".into(), ToString::to_string);
     keep_outside(request.headers_mut());
-    let mut response = proxy::forward(app, &sandbox, port, &path, request).await?;
+    let mut response = proxy::forward(app, &allowed.identity, &sandbox, port, &path, request).await?;
     narrow_cookies(response.headers_mut());
     Ok(response)
 }

@@ -110,8 +110,13 @@ impl Server {
             }
             accepting.push(tokio::spawn(accept(listener, router.clone(), open.clone(), ending.subscribe())));
         }
+        let beside = tokio::spawn({
+            let app = app.clone();
+            async move { tokio::join!(app.expiry.run(&app), app.revocations.run(&app)) }
+        });
         end.await;
         ending.send_replace(true);
+        beside.abort();
         for task in accepting {
             let _ = task.await;
         }

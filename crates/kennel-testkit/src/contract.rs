@@ -79,6 +79,7 @@ macro_rules! isolation_contract {
             limits {
                 memory_limit_is_enforced,
                 process_limit_is_enforced,
+                limits_can_be_changed,
                 cpu_limit_is_enforced,
                 limits_are_reported,
                 disk_limit_is_enforced,

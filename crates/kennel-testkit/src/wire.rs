@@ -5,7 +5,7 @@ use kennel_core::{
     ByteStream, Dialed, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result,
 };
 use kennel_proto::{Body, Decoder, Features, Frame, GENERATION, Request, encode};
-use kennel_types::{Availability, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec};
+use kennel_types::{Availability, Limits, Mode, Pull, SandboxId, SandboxInfo, SandboxSpec};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -101,6 +101,10 @@ impl Provider for Wire {
 
     async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {
         self.provider.rename(id, name).await
+    }
+
+    async fn change_limits(&self, id: &SandboxId, limits: Limits) -> Result<()> {
+        self.provider.change_limits(id, limits).await
     }
 
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {

@@ -268,6 +268,17 @@ impl Limits {
         *self == Self::default()
     }
 
+    /// Returns these limits, and those of `others` where there is none.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            memory: self.memory.or(others.memory),
+            millicpus: self.millicpus.or(others.millicpus),
+            pids: self.pids.or(others.pids),
+            disk: self.disk.or(others.disk),
+        }
+    }
+
     /// Whether there is a limit that needs a cgroup: on memory, CPU or processes.
     pub fn on_processes(&self) -> bool {
         *self != Self { disk: self.disk, ..Self::default() }

@@ -5,7 +5,7 @@ use crate::command::{
     logs, ls, pause, profile, rename, rm, run, serve, session, setup, start, stats, stop, token, version, volume, wait,
 };
 use crate::provider_name::ProviderName;
-use crate::{environment, help, report};
+use crate::{environment, help, remote, report};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use kennel_core::{Result as KennelResult, printable_path};
@@ -40,6 +40,9 @@ struct Global {
     /// The provider to use [default: the first that works, but never local]
     #[arg(long, global = true, value_enum, value_name = "NAME", help_heading = "Global options")]
     provider: Option<ProviderName>,
+    /// Use the sandboxes of a server: http://HOST:PORT or unix:PATH [default: KENNEL_URL; without it, this machine's own]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
+    server: Option<String>,
     /// Do not print progress and notes
     #[arg(long, global = true, help_heading = "Global options")]
     quiet: bool,
@@ -100,6 +103,33 @@ enum Command {
     Version(version::Version),
 }
 
+impl Command {
+    /// Whether the command works with sandboxes. The others do the same with and without a server.
+    fn is_about_sandboxes(&self) -> bool {
+        !matches!(self, Self::Completions(_) | Self::Man(_) | Self::Version(_))
+    }
+
+    /// Runs the command with the sandboxes of a server, and returns the exit status.
+    async fn run_at(self, server: &str, provider: Option<ProviderName>, engine: &Engine) -> u8 {
+        let client = match remote::client(server, engine) {
+            Ok(client) => client,
+            Err(error) => return report::failed(&error),
+        };
+        match self {
+            Self::Run(command) => command.run_at(&client, provider).await,
+            Self::Exec(command) => command.run_at(&client).await,
+            Self::Attach(command) => command.run_at(&client).await,
+            Self::Cp(command) => command.run_at(&client).await,
+            Self::Ls(command) => command.run_at(&client).await,
+            Self::Inspect(command) => command.run_at(&client).await,
+            Self::Logs(command) => command.run_at(&client).await,
+            Self::Stop(command) => command.run_at(&client).await,
+            Self::Rm(command) => command.run_at(&client).await,
+            _ => report::failed(&remote::only_here(server)),
+        }
+    }
+}
+
 /// Whether this is `kennel run`, given the words after the name of the program.
 pub(crate) fn is_run<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> bool {
     name_of_command(words).1 == Some(b"run")
@@ -116,12 +146,12 @@ fn name_of_command<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> (usize, Opt
     let mut before = 0;
     loop {
         match words.next() {
-            Some(b"--provider") => {
+            Some(b"--provider" | b"--server") => {
                 words.next();
                 before += 2;
             }
             Some(b"--quiet") => before += 1,
-            Some(word) if word.starts_with(b"--provider=") => before += 1,
+            Some(word) if word.starts_with(b"--provider=") || word.starts_with(b"--server=") => before += 1,
             word => return (before, word),
         }
     }
@@ -197,6 +227,11 @@ impl Cli {
         quick.map_or_else(|| parse(arguments).map_err(|error| suggest(safe(error, arguments), arguments)), Ok)
     }
 
+    /// Whether the command goes to a server.
+    fn is_remote(&self) -> bool {
+        self.global.server.is_some() || environment::server().is_some()
+    }
+
     /// Returns the engine with the providers that the command may use. For `run`, it already starts to prepare a
     /// sandbox, so that this overlaps with other work.
     pub(crate) fn engine(&self, forked: Option<ForkedJail>) -> KennelResult<Engine> {
@@ -208,7 +243,9 @@ impl Cli {
         if let Some(provider) = self.global.provider {
             engine = provider.restrict(engine);
         }
-        if let Some(Command::Run(run)) = &self.command {
+        if let Some(Command::Run(run)) = &self.command
+            && !self.is_remote()
+        {
             run.prepare(&mut engine, forked);
         }
         Ok(engine)
@@ -219,6 +256,11 @@ impl Cli {
         let Some(command) = self.command else {
             return crate::output::print(&Self::with_help().render_help().ansi().to_string());
         };
+        if let Some(server) = self.global.server.or_else(environment::server)
+            && command.is_about_sandboxes()
+        {
+            return Box::pin(command.run_at(&server, self.global.provider, engine)).await;
+        }
         match command {
             Command::Run(command) => command.run(engine).await,
             Command::Create(command) => command.run(engine).await,
@@ -273,7 +315,9 @@ mod tests {
             let arguments: Vec<OsString> = line.split(' ').map(Into::into).collect();
             let (quick, whole) = (Cli::read(&arguments), parse(&arguments));
             let text = |read: Result<Cli, clap::Error>| match read {
-                Ok(Cli { global, command }) => format!("{:?} {} {command:?}", global.provider, global.quiet),
+                Ok(Cli { global, command }) => {
+                    format!("{:?} {:?} {} {command:?}", global.provider, global.server, global.quiet)
+                }
                 Err(error) => error.to_string(),
             };
             (text(quick), text(whole))
@@ -288,6 +332,9 @@ mod tests {
             "kennel --quiet --provider local run true",
             "kennel run --quiet true",
             "kennel --quiet",
+            "kennel --server http://127.0.0.1:7070 run true",
+            "kennel --server=unix:/a exec box -- ls",
+            "kennel run --server http://h:1 --no-workspace true",
             "kennel run --provider",
             "kennel run --nonsense",
             "kennel --provider run run",

@@ -16,6 +16,10 @@ use std::ffi::OsString;
 
 /// Set by a shell that requests completions; see `kennel completions`.
 pub(crate) const COMPLETE: &str = "KENNEL_COMPLETE";
+/// The server whose sandboxes commands use.
+const KENNEL_URL: &str = "KENNEL_URL";
+/// The token for that server.
+const KENNEL_TOKEN: &str = "KENNEL_TOKEN";
 /// The type of the terminal, which is passed to a command that runs on a terminal.
 const TERM: &str = "TERM";
 
@@ -30,6 +34,8 @@ pub(crate) fn caller() -> Result<Caller> {
 pub(crate) const VARIABLES: &[(&str, &str)] = &[
     (KENNEL_HOME, "A directory for all of Kennel's files: settings in `config`, data in `data`, state in `state`."),
     ("KENNEL_SANDBOX_…", "A setting, which overrides the files; see below."),
+    (KENNEL_URL, "The server whose sandboxes commands use, for example `http://127.0.0.1:7070`; see `--server`."),
+    (KENNEL_TOKEN, "The token for that server. Default on this machine: the file `token` in the state directory."),
     (COMPLETE, "Set by a shell that asks for completions; see `kennel completions`."),
     (HOME, "The user's home directory. The other directories are below it unless they are set."),
     (XDG_CONFIG_HOME, "Directory of settings: `kennel/config.toml` below it. Default: `~/.config`."),
@@ -82,4 +88,14 @@ pub(crate) fn editor() -> String {
 
 pub(crate) fn term() -> Option<String> {
     std::env::var(TERM).ok().filter(|text| !text.is_empty())
+}
+
+/// Returns the server whose sandboxes commands use, if one is set.
+pub(crate) fn server() -> Option<String> {
+    std::env::var(KENNEL_URL).ok().filter(|text| !text.is_empty())
+}
+
+/// Returns the token for that server.
+pub(crate) fn token() -> Option<String> {
+    std::env::var(KENNEL_TOKEN).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
 }

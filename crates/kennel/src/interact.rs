@@ -3,6 +3,7 @@
 //! More output is requested only after the previous output was written. So a slow reader slows down the command, and
 //! memory is bounded. Signals are handled at any time.
 
+mod remote;
 mod stdin;
 
 use crate::output::Stream;
@@ -13,10 +14,11 @@ use kennel_core::{Collector, Error, Exec, ExecEvent, Result, Sandbox};
 use kennel_engine::{Reattached, reattach};
 use kennel_proto::Channel;
 use kennel_types::{ErrorCode, ExitStatus, TermSize};
+pub(crate) use remote::{interact_at, terminal};
 use rustix::io::Errno;
 use std::pin::pin;
 use std::time::{Duration, Instant};
-use stdin::StdinForwarder;
+use stdin::{Keys, StdinForwarder};
 
 /// How long a keeper may take to end a command after its time limit. Then this process stops waiting for it.
 pub(crate) const KEEPER_GRACE: Duration = Duration::from_secs(30);

@@ -22,6 +22,7 @@ mod progress;
 mod provider_name;
 #[cfg(test)]
 mod reference;
+mod remote;
 mod report;
 mod result;
 mod sandboxes;

@@ -10,6 +10,7 @@ use base64::Engine;
 use kennel_core::{Collector, Error, Output, RUN_OUTPUT_CAP, Result};
 use kennel_types::{ErrorCode, ExitStatus, Field, LimitReason, NextStep, SandboxId};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct CommandReport {
     json: bool,
     pub(crate) sink: Sink,
-    pub(crate) provider: Option<&'static str>,
+    pub(crate) provider: Option<Cow<'static, str>>,
     pub(crate) sandbox: Option<SandboxId>,
     pub(crate) timeout: Option<Duration>,
     triggers: Option<Triggers>,
@@ -151,7 +152,7 @@ impl CommandReport {
             timed_out: status.timed_out,
             oom_killed: status.oom_killed,
             sandbox_id: self.sandbox.as_ref(),
-            provider: self.provider,
+            provider: self.provider.as_deref(),
             changed_triggers,
             error,
             timings: &self.timings,
@@ -182,7 +183,7 @@ struct Object<'a> {
     timed_out: bool,
     oom_killed: bool,
     sandbox_id: Option<&'a SandboxId>,
-    provider: Option<&'static str>,
+    provider: Option<&'a str>,
     /// The trigger files that have changed: files of the workspace that programs on the host run.
     changed_triggers: Vec<String>,
     error: Option<JsonError>,

@@ -24,7 +24,7 @@ use kennel_types::{
 use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const ID: &str = "createSandbox";
 
@@ -67,7 +67,13 @@ async fn make(app: &AppState, identity: &Identity, asked: CreateSandbox, creatio
     if let Some(image) = &wanted.spec.image {
         wanted.provider.pull(image, wanted.pull, &|_| {}).await?;
     }
-    let sandbox = create_sandbox_with_id(wanted.provider, &creation.id, &wanted.spec, &creation.cancel).await?;
+    // Before the sandbox exists: one whose server is killed now expires too.
+    app.expiry.set(&app.engine, &creation.id, wanted.ttl)?;
+    let created = create_sandbox_with_id(wanted.provider, &creation.id, &wanted.spec, &creation.cancel).await;
+    let sandbox = created.or_else(|error| {
+        app.expiry.set(&app.engine, &creation.id, None)?;
+        Err(error)
+    })?;
     app.metrics.create_took(began.elapsed());
     started(app, sandbox, wanted.start, &creation).await
 }
@@ -99,11 +105,14 @@ struct Wanted {
     spec: SandboxSpec,
     pull: Pull,
     start: bool,
+    /// The time after which it is removed.
+    ttl: Option<Duration>,
 }
 
 impl Wanted {
     async fn new(app: &App, identity: &Identity, asked: CreateSandbox) -> Outcome<Self> {
         let start = asked.start;
+        let ttl = asked.ttl.map(kennel_api::Millis::duration).filter(|ttl| !ttl.is_zero());
         let workspace = asked.workspace.as_deref().map(|path| permissions::resolve(identity, path)).transpose()?;
         let caller = caller_at(app, workspace.as_deref());
         let mut settings = Settings::load(&caller, &app.engine.directories()?)?;
@@ -127,7 +136,7 @@ impl Wanted {
         spec.project = project_of(identity, project, spec.project)?;
         separate_caches(&mut spec);
         permissions::check(identity, provider.mode().key.provider, &mut spec)?;
-        Ok(Self { provider, spec, pull, start })
+        Ok(Self { provider, spec, pull, start, ttl })
     }
 
     /// Checks that the caller may have one more sandbox, and this one's data volume. The caller keeps the guard until the

@@ -269,7 +269,7 @@ async fn write(
     let options = WriteOptions { mode: mode.transpose()?, parents: query.parents.unwrap_or(true) };
     let (sandbox, files) = open(&app, &identity, &name, query.user.as_deref()).await?;
     let path = inside(&sandbox, &query.path)?;
-    let content = BodyReader { stream: request.into_body().into_data_stream(), rest: Vec::new(), used: 0 };
+    let content = BodyReader::new(request);
     match query.offset {
         None => files.write_from(&path, content, options).await?,
         Some(offset) => files.write_at(&path, offset, content, options).await?,
@@ -278,10 +278,16 @@ async fn write(
 }
 
 /// Reads the body of a request.
-struct BodyReader {
+pub(super) struct BodyReader {
     stream: BodyDataStream,
     rest: Vec<u8>,
     used: usize,
+}
+
+impl BodyReader {
+    pub(super) fn new(request: Request) -> Self {
+        Self { stream: request.into_body().into_data_stream(), rest: Vec::new(), used: 0 }
+    }
 }
 
 impl AsyncRead for BodyReader {

@@ -58,10 +58,12 @@ async fn list(
     Path(name): Path<String>,
 ) -> Outcome<Json<List<ProcessView>>> {
     let sandbox = app.sandbox(&identity, &name).await?;
+    let main = sandbox.main_process().await?;
+    let view = |info: ProcessInfo| view(info, main);
     Ok(Json(List { items: sandbox.processes().await?.into_iter().map(view).collect() }))
 }
 
-fn view(info: ProcessInfo) -> ProcessView {
+fn view(info: ProcessInfo, main: Option<u64>) -> ProcessView {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let argv = if info.argv.is_empty() {
         vec![text(&info.program)]
@@ -76,6 +78,7 @@ fn view(info: ProcessInfo) -> ProcessView {
     ProcessView {
         process: info.process,
         argv,
+        main: main == Some(info.process),
         running: info.running,
         terminal: info.tty,
         attached: info.attached,

@@ -1,6 +1,7 @@
 //! Passes an HTTP request on to a server inside a sandbox, through the keeper. So it works with every network, also `none`.
 
 use crate::app::AppState;
+use crate::auth::Identity;
 use crate::error::{Failure, FromInside, Outcome};
 use crate::streams::OpenStream;
 use axum::body::Body;
@@ -29,6 +30,7 @@ const OF_CONNECTION: [&str; 9] = [
 /// Passes a request on to a port inside, and returns the response. The caller has removed what must not get inside.
 pub(crate) async fn forward(
     app: &AppState,
+    identity: &Identity,
     sandbox: &Sandbox,
     port: u16,
     path: &str,
@@ -63,7 +65,7 @@ pub(crate) async fn forward(
             return Err(failed("an upgrade that was not requested, from", &"101"));
         };
         let inside = hyper::upgrade::on(&mut response);
-        let (open, mut ending) = (OpenStream::new(app), app.ending.clone());
+        let (open, mut end) = (OpenStream::new(app), app.stream_end(identity));
         tokio::spawn(async move {
             let joined = async {
                 let (Ok(client), Ok(inside)) = tokio::join!(client, inside) else { return };
@@ -72,7 +74,7 @@ pub(crate) async fn forward(
             };
             tokio::select! {
                 () = joined => {}
-                _ = ending.wait_for(|ends| *ends) => {}
+                _ = end.reached() => {}
             }
             drop(open);
         });
@@ -84,7 +86,7 @@ pub(crate) async fn forward(
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     }
     response.extensions_mut().insert(FromInside);
-    Ok(response.map(Body::new))
+    Ok(response.map(|body| crate::revocation::until_end(Body::new(body), app.stream_end(identity))))
 }
 
 /// The protocol that the client wants to switch to.

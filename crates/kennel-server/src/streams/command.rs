@@ -33,9 +33,9 @@ pub(super) async fn stream(
     if upgrade.selected_protocol().is_none() {
         return Err(Failure::invalid(format!("the WebSocket must have the subprotocol {SUBPROTOCOL}")));
     }
-    let open = OpenStream::new(&app);
+    let (open, end) = (OpenStream::new(&app), app.stream_end(&identity));
     Ok(upgrade.on_upgrade(move |socket| async move {
-        session::serve(socket, app, sandbox, id).await;
+        session::serve(socket, app, sandbox, id, end).await;
         drop(open);
     }))
 }

@@ -52,7 +52,7 @@ pub(super) async fn stream(
     let first = Event::default().id(reader.position().to_string()).retry(RETRY);
     let mut view = View::new(&app, &identity);
     view.learn().await;
-    let state = (reader, view, app.ending.clone());
+    let state = (reader, view, app.stream_end(&identity));
     let events = stream::unfold(state, |(mut reader, mut view, mut ending)| async move {
         loop {
             let event = unless_ending(&mut ending, reader.next()).await.ok()?;

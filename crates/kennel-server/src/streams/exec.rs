@@ -6,6 +6,7 @@ use crate::auth::Identity;
 use crate::error::{Failure, Outcome, api_error};
 use crate::extract::{Json, Path};
 use crate::request_id::RequestId;
+use crate::revocation::StreamEnd;
 use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -16,7 +17,6 @@ use kennel_api::stream::ExecLine;
 use kennel_core::{Exec, ExecEvent};
 use kennel_proto::Channel;
 use kennel_types::{ExecSpec, ExitStatus};
-use tokio::sync::watch;
 
 pub(super) async fn stream(
     State(app): State<AppState>,
@@ -46,8 +46,14 @@ pub(super) async fn stream(
         Feed(task.abort_handle())
     });
     let started = ExecLine::Started { process: exec.process() };
-    let running =
-        Running { exec, pieces: <[Pieces; 2]>::default(), ending: app.ending.clone(), id, done: false, _feed: feed };
+    let running = Running {
+        exec,
+        pieces: <[Pieces; 2]>::default(),
+        ending: app.stream_end(&identity),
+        id,
+        done: false,
+        _feed: feed,
+    };
     let rest = stream::unfold(running, |mut running| async move {
         let lines = running.next().await?;
         Some((stream::iter(lines), running))
@@ -67,7 +73,7 @@ impl Drop for Feed {
 struct Running {
     exec: Exec,
     pieces: [Pieces; 2],
-    ending: watch::Receiver<bool>,
+    ending: StreamEnd,
     id: RequestId,
     done: bool,
     _feed: Option<Feed>,

@@ -1,5 +1,6 @@
 //! Lines of JSON as a response, or server-sent events if the client asks for them.
 
+use crate::revocation::StreamEnd;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -9,11 +10,9 @@ use futures_util::{Stream, StreamExt as _};
 use kennel_api::stream::StreamChannel;
 use kennel_core::Error;
 use kennel_proto::Channel;
-use kennel_types::ErrorCode;
 use serde::Serialize;
 use std::convert::Infallible;
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// The time after which a silent stream of events sends a comment.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
@@ -38,14 +37,13 @@ pub(super) fn keep_alive() -> KeepAlive {
     KeepAlive::new().interval(KEEP_ALIVE)
 }
 
-/// Waits for the next part of a stream, or returns an error when the server ends.
-pub(super) async fn unless_ending<T>(
-    ending: &mut watch::Receiver<bool>,
-    next: impl Future<Output = T>,
-) -> Result<T, Error> {
+/// Waits for the next part of a stream, or returns an error when the server ends or the caller's token is revoked.
+pub(super) async fn unless_ending<T>(end: &mut StreamEnd, next: impl Future<Output = T>) -> Result<T, Error> {
     tokio::select! {
+        // A stream that always has something to send must end too.
+        biased;
+        why = end.reached() => Err(why.error()),
         next = next => Ok(next),
-        _ = ending.wait_for(|ends| *ends) => Err(Error::new(ErrorCode::Aborted, "the server ends")),
     }
 }
 

@@ -23,6 +23,9 @@ pub(super) struct Follow {
     /// Only the last lines of what is there already.
     #[serde(default)]
     tail: Option<u32>,
+    /// Also return what is printed from now on, until the sandbox ends; defaults to true.
+    #[serde(default)]
+    follow: Option<bool>,
 }
 
 pub(super) async fn follow(
@@ -35,8 +38,8 @@ pub(super) async fn follow(
 ) -> Outcome<Response> {
     let sandbox = app.sandbox(&identity, &sandbox).await?;
     let tail = follow.tail.map(|lines| lines as usize);
-    let chunks = sandbox.logs(LogOptions { tail, follow: true }).await?;
-    let state = (chunks, [Pieces::default(), Pieces::default()], app.ending.clone(), false);
+    let chunks = sandbox.logs(LogOptions { tail, follow: follow.follow.unwrap_or(true) }).await?;
+    let state = (chunks, [Pieces::default(), Pieces::default()], app.stream_end(&identity), false);
     let lines = stream::unfold(state, move |(mut chunks, mut pieces, mut ending, done)| {
         let id = id.clone();
         async move {

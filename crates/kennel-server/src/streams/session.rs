@@ -9,6 +9,7 @@ use super::outbox::Outbox;
 use crate::app::AppState;
 use crate::error::api_error;
 use crate::request_id::RequestId;
+use crate::revocation::{StreamEnd, Why};
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -32,11 +33,10 @@ const LAST: Duration = Duration::from_secs(10);
 const SENDING: usize = 4;
 
 /// Serves a client until its command ends or the connection is closed.
-pub(super) async fn serve(socket: WebSocket, app: AppState, sandbox: Sandbox, id: RequestId) {
+pub(super) async fn serve(socket: WebSocket, app: AppState, sandbox: Sandbox, id: RequestId, mut end: StreamEnd) {
     let (sink, mut messages) = socket.split();
     let (sender, receiver) = mpsc::channel(SENDING);
     let sending = tokio::spawn(send_all(sink, receiver));
-    let mut ending = app.ending.clone();
     let stop = Arc::new(Notify::new());
     let result = async {
         let first = tokio::time::timeout(FIRST, next(&mut messages)).await.map_err(|_| {
@@ -47,13 +47,14 @@ pub(super) async fn serve(socket: WebSocket, app: AppState, sandbox: Sandbox, id
         };
         let begun = super::begin::begin(&app, &sandbox, first, &stop).await?;
         let mut session = Session::new(begun, stop.clone());
-        session.run(&mut messages, &sender, &mut ending).await
+        session.run(&mut messages, &sender, &mut end).await
     };
     let last = match result.await {
         Ok(Ended::Gone) => None,
         Ok(Ended::Exited) => Some(closing(close_code::NORMAL, "the command ended")),
         Ok(Ended::TakenOver) => Some(closing(close_code::POLICY, "another client took over the standard input")),
-        Ok(Ended::ServerEnds) => Some(closing(close_code::AWAY, "the server ends; attach again")),
+        Ok(Ended::From(Why::ServerEnds)) => Some(closing(close_code::AWAY, "the server ends; attach again")),
+        Ok(Ended::From(Why::Revoked)) => Some(closing(close_code::POLICY, "the token was revoked")),
         Err(error) => {
             let code = if error.code() == ErrorCode::InvalidConfig { close_code::PROTOCOL } else { close_code::ERROR };
             let message: ServerMessage = ServerMessage::Error { error: api_error(&error, id.as_str()) };
@@ -90,8 +91,8 @@ enum Ended {
     Exited,
     /// Another client writes now.
     TakenOver,
-    /// The server ends.
-    ServerEnds,
+    /// The server ends, or the client lost its token.
+    From(Why),
 }
 
 /// A message of the client.
@@ -106,7 +107,7 @@ enum Received {
 async fn next(messages: &mut SplitStream<WebSocket>) -> Result<Option<Received>> {
     Ok(match messages.next().await {
         Some(Ok(Message::Text(text))) => {
-            let message = serde_json::from_str(&text).map_err(|error| invalid(format!("a text message: {error}")))?;
+            let message = crate::strict::message(&text).map_err(|error| invalid(format!("a text message: {error}")))?;
             Some(Received::Control(message))
         }
         Some(Ok(Message::Binary(bytes))) => Some(Received::Data(bytes)),
@@ -214,7 +215,7 @@ enum Woken {
     Ping,
     Sent,
     TakenOver,
-    ServerEnds,
+    EndedFrom(Why),
 }
 
 impl Session {
@@ -230,7 +231,7 @@ impl Session {
         &mut self,
         messages: &mut SplitStream<WebSocket>,
         sender: &mpsc::Sender<Message>,
-        ending: &mut tokio::sync::watch::Receiver<bool>,
+        end: &mut StreamEnd,
     ) -> Result<Ended> {
         let mut ping = tokio::time::interval_at(Instant::now() + PING, PING);
         let mut heard = Instant::now();
@@ -262,7 +263,7 @@ impl Session {
                 taken = taken => Woken::Taken(taken),
                 _ = ping.tick() => Woken::Ping,
                 () = self.stop.notified() => Woken::TakenOver,
-                _ = ending.wait_for(|ends| *ends) => Woken::ServerEnds,
+                why = end.reached() => Woken::EndedFrom(why),
             };
             match woken {
                 Woken::Message(None) => return Ok(Ended::Gone),
@@ -276,7 +277,7 @@ impl Session {
                 Woken::Ping => self.outbox.say(Message::Ping(axum::body::Bytes::new())),
                 Woken::Sent => {}
                 Woken::TakenOver => return Ok(Ended::TakenOver),
-                Woken::ServerEnds => return Ok(Ended::ServerEnds),
+                Woken::EndedFrom(why) => return Ok(Ended::From(why)),
             }
         }
     }

@@ -40,7 +40,7 @@ pub(super) async fn watch(
 ) -> Outcome<Response> {
     let sandbox = app.sandbox(&identity, &sandbox).await?;
     let changes = sandbox.files(watch.user.as_deref()).await?.watch(&watch.path, watch.recursive).await?;
-    let state = (changes, app.ending.clone(), false);
+    let state = (changes, app.stream_end(&identity), false);
     let lines = stream::unfold(state, move |(mut changes, mut ending, done)| {
         let id = id.clone();
         async move {

@@ -56,6 +56,8 @@ impl Route {
         match self.id.as_str() {
             "exec" | "startProcess" | "execStream" => Some(echo("hi")),
             "createPreview" => Some(json!({"port": 80})),
+            "changeSandbox" => Some(json!({"labels": {"a": "b"}})),
+            "renewSandbox" => Some(json!({"ttl": "1h"})),
             "renameSandbox" => Some(json!({"name": "other"})),
             "makeDirectory" => Some(json!({"path": "/tmp/new"})),
             "moveFile" => Some(json!({"from": "/tmp/a", "to": "/tmp/b"})),

@@ -1,10 +1,13 @@
 //! Streams of the server, with real WebSocket clients, real sandboxes, and a server process that is killed.
 
+mod changes;
 mod clients;
 mod events;
 mod killed;
 mod lines;
 mod ports;
+mod revoked;
+mod rust_client;
 mod support;
 mod terminal;
 mod tickets;

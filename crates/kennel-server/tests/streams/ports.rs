@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
 /// Starts a program inside that listens, and waits until it does. It ends with the handle.
-async fn serve(stage: &Stage, source: &str, arguments: &[&str]) -> Exec {
+pub(crate) async fn serve(stage: &Stage, source: &str, arguments: &[&str]) -> Exec {
     let compiled = stage.home.path().join("program");
     programs::compile(source, &compiled);
     let files = stage.sandbox.files(None).await.unwrap();

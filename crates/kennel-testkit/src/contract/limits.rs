@@ -1,8 +1,13 @@
 //! Limits: they are enforced or refused.
 
-use crate::inside::{ok, run, sh};
+use crate::inside::{code, ok, run, sh};
 use crate::{Stage, host};
-use kennel_types::{ByteSize, ExecSpec, Limits, SandboxSpec, Support};
+use kennel_core::RemoveOptions;
+use kennel_types::{ByteSize, ErrorCode, ExecSpec, Limits, SandboxSpec, Support};
+use std::time::Duration;
+
+const GRACE: Duration = Duration::from_secs(2);
+const FORCE: RemoveOptions = RemoveOptions { volumes: false, force: true };
 
 const MEMORY: Limits = Limits { memory: Some(ByteSize(64 << 20)), millicpus: None, pids: None, disk: None };
 const PROCESSES: Limits = Limits { memory: None, millicpus: None, pids: Some(24), disk: None };
@@ -55,6 +60,43 @@ pub async fn process_limit_is_enforced(stage: &Stage) {
     let alive = host::marked(&mark).len();
     assert!((5..24).contains(&alive), "{alive} processes");
     sandbox.stats().await.expect("the keeper still answers");
+}
+
+/// Limits change while the sandbox runs and while it does not, or the change is refused and has no effect.
+pub async fn limits_can_be_changed(stage: &Stage) {
+    let limits = Limits { memory: MEMORY.memory, millicpus: CPU.millicpus, ..PROCESSES };
+    let wider = Limits { memory: Some(ByteSize(400 << 20)), millicpus: Some(700), pids: Some(48), disk: None };
+    if stage.mode().limits != Support::Given {
+        let sandbox = stage.running().await;
+        assert_eq!(code(sandbox.change_limits(wider).await), ErrorCode::Unsupported);
+        assert_eq!(sandbox.inspect().await.unwrap().enforcement.limits.memory, None);
+        return;
+    }
+    let sandbox = stage.started(&limited(stage, limits)).await;
+    let disk = Limits { disk: Some(ByteSize(1 << 30)), ..Limits::default() };
+    assert_eq!(code(sandbox.change_limits(disk).await), ErrorCode::Unsupported);
+    let now = async || sandbox.inspect().await.unwrap().enforcement.limits;
+    let greedy = ExecSpec::argv(["dd", "if=/dev/zero", "of=/dev/null", "bs=200M", "count=1"]);
+    assert!(run(&sandbox, &greedy).await.status.oom_killed);
+    let changed = sandbox.change_limits(wider).await;
+    if changed.as_ref().is_err_and(|error| error.code() == ErrorCode::Unsupported) {
+        // An old engine that has no such call.
+        assert_eq!(now().await, limits);
+        return;
+    }
+    changed.unwrap();
+    assert_eq!(now().await, wider);
+    assert_eq!(run(&sandbox, &greedy).await.status.code, Some(0), "the memory limit did not change");
+    // A limit that is not named stays.
+    sandbox.change_limits(Limits { pids: Some(50), ..Limits::default() }).await.unwrap();
+    assert_eq!(now().await, Limits { pids: Some(50), ..wider });
+    sandbox.stop(GRACE).await.unwrap();
+    sandbox.change_limits(limits).await.unwrap();
+    assert_eq!(now().await, limits);
+    sandbox.start().await.unwrap();
+    assert!(run(&sandbox, &greedy).await.status.oom_killed, "a start undid the change");
+    sandbox.remove(FORCE).await.unwrap();
+    assert_eq!(code(sandbox.change_limits(wider).await), ErrorCode::NotFound);
 }
 
 /// The CPU limit is set in the cgroup of a command's processes.

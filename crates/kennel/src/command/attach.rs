@@ -1,5 +1,7 @@
 //! `kennel attach`: attaches this terminal to a running command.
 
+mod remote;
+
 use crate::completion::sandboxes;
 use crate::interact::{Ending, Interaction, Sink, interact};
 use crate::lifecycle::Deadline;
@@ -34,7 +36,12 @@ pub(crate) struct Attach {
 
 impl Attach {
     pub(crate) async fn run(self, engine: &Engine) -> u8 {
-        match self.attach(engine).await {
+        let ending = self.attach(engine).await;
+        self.conclude(ending)
+    }
+
+    fn conclude(&self, ending: Result<Ending>) -> u8 {
+        match ending {
             Ok(Ending::Exited(status) | Ending::Aborted(status, _)) => status.shell_code() as u8,
             Ok(Ending::ReaderGone) => crate::output::BROKEN_PIPE,
             Ok(Ending::Detached) => {
@@ -100,15 +107,19 @@ impl Attach {
         }
     }
 
+    /// Checks that there is a terminal for a new shell.
+    fn check_shell(&self) -> Result<()> {
+        if input::kind() == input::StdinKind::Terminal {
+            return Ok(());
+        }
+        let message =
+            format!("attach to {}: it has no command to attach to, and standard input is not a terminal", self.id);
+        Err(Error::new(ErrorCode::AttachFailed, message).hint(format!("kennel exec {} -- COMMAND", self.id)))
+    }
+
     /// Starts a new shell that keeps running when the user detaches.
     async fn shell(&self, sandbox: &Sandbox) -> Result<Exec> {
-        if input::kind() != input::StdinKind::Terminal {
-            let message =
-                format!("attach to {}: it has no command to attach to, and standard input is not a terminal", self.id);
-            return Err(
-                Error::new(ErrorCode::AttachFailed, message).hint(format!("kennel exec {} -- COMMAND", self.id))
-            );
-        }
+        self.check_shell()?;
         let mut spec = ExecSpec::new(Command::LoginShell);
         spec.tty = Some(terminal::size());
         spec.stdin = true;

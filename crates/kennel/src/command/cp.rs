@@ -2,6 +2,7 @@
 
 mod endpoint;
 mod progress;
+mod remote;
 
 use crate::completion::places;
 use crate::input;

@@ -34,6 +34,14 @@ impl Targets {
         })
         .await
     }
+
+    /// Applies the action to each sandbox of a server, which returns its id. Returns the exit status.
+    pub(super) async fn each_at(&self, action: impl AsyncFn(&str) -> Result<String>) -> u8 {
+        each(&self.ids, self.json, SANDBOX_ID, async |name| {
+            while_waiting(&format!("waiting for {name}"), action(name)).await
+        })
+        .await
+    }
 }
 
 #[derive(Serialize)]

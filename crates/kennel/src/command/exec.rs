@@ -1,5 +1,9 @@
 //! `kennel exec`: runs a command in a running sandbox.
 
+mod remote;
+
+pub(crate) use remote::AtServer;
+
 use crate::completion::sandboxes;
 use crate::interact::{Ending, KEEPER_GRACE, interact};
 use crate::lifecycle::Deadline;
@@ -99,7 +103,7 @@ impl Exec {
             if self.detach { Ok(None) } else { Settings::command_timeout(engine.caller(), &engine.directories()?) }
         })?;
         let sandbox = crate::sandboxes::find(engine, &self.id).await?;
-        record.provider = Some(sandbox.provider().name());
+        record.provider = Some(sandbox.provider().name().into());
         record.sandbox = Some(sandbox.id().clone());
         sandbox.keeper().await?;
         record.ended(Phase::Connect);

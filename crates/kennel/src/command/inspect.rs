@@ -4,6 +4,8 @@ use crate::completion::sandboxes;
 use crate::output::print_json;
 use crate::report;
 use crate::result::JsonError;
+use kennel_client::Client;
+use kennel_core::Result;
 use kennel_engine::Engine;
 use kennel_types::SandboxInfo;
 use serde::Serialize;
@@ -36,11 +38,19 @@ enum Row<'a> {
 
 impl Inspect {
     pub(crate) async fn run(self, engine: &Engine) -> u8 {
+        self.show(async |name| Ok(crate::sandboxes::find(engine, name).await?.info().clone())).await
+    }
+
+    pub(crate) async fn run_at(self, client: &Client) -> u8 {
+        self.show(async |name| crate::remote::info(&client.sandbox(name).await?)).await
+    }
+
+    async fn show(&self, find: impl AsyncFn(&str) -> Result<SandboxInfo>) -> u8 {
         let mut status = 0;
         let mut found = Vec::new();
         for name in &self.ids {
-            match crate::sandboxes::find(engine, name).await {
-                Ok(sandbox) => found.push(Row::Found(Box::new(sandbox.info().clone()))),
+            match find(name).await {
+                Ok(info) => found.push(Row::Found(Box::new(info))),
                 Err(error) => {
                     status = if status == 0 { report::exit_status(&error) } else { status };
                     if self.json {

@@ -4,6 +4,8 @@ use crate::completion::sandboxes;
 use crate::output::{BROKEN_PIPE, Stream};
 use crate::report;
 use futures_util::StreamExt;
+use kennel_api::stream::StreamChannel;
+use kennel_client::Client;
 use kennel_core::{Error, LogOptions, Result, Sandbox};
 use kennel_engine::Engine;
 use kennel_proto::Channel;
@@ -34,6 +36,24 @@ pub(crate) struct Logs {
 impl Logs {
     pub(crate) async fn run(self, engine: &Engine) -> u8 {
         self.show(engine).await.unwrap_or_else(|error| report::failed(&error))
+    }
+
+    pub(crate) async fn run_at(self, client: &Client) -> u8 {
+        self.show_at(client).await.unwrap_or_else(|error| report::failed(&error))
+    }
+
+    /// Shows the log of a sandbox of a server.
+    async fn show_at(&self, client: &Client) -> Result<u8> {
+        let mut log = client.logs(&self.id, self.tail, self.follow).await?;
+        while let Some((channel, bytes)) = log.next().await? {
+            let stream = if channel == StreamChannel::Stderr { Stream::Stderr } else { Stream::Stdout };
+            match stream.write(bytes).await {
+                Ok(()) => {}
+                Err(Errno::PIPE) => return Ok(BROKEN_PIPE),
+                Err(error) => return Err(Error::io("write the log", error)),
+            }
+        }
+        Ok(0)
     }
 
     async fn show(&self, engine: &Engine) -> Result<u8> {

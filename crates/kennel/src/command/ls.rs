@@ -5,6 +5,7 @@ use crate::report;
 use crate::sandboxes::report_silent;
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
+use kennel_client::Client;
 use kennel_core::{Error, Result, printable};
 use kennel_engine::{Engine, Filter};
 use kennel_types::{ErrorCode, SandboxInfo, Status};
@@ -86,6 +87,21 @@ impl Ls {
     pub(crate) async fn run(self, engine: &Engine) -> u8 {
         let shown = if self.watch { self.watch(engine).await } else { self.once(engine).await };
         shown.unwrap_or_else(|error| report::failed(&error))
+    }
+
+    pub(crate) async fn run_at(self, client: &Client) -> u8 {
+        self.once_at(client).await.unwrap_or_else(|error| report::failed(&error))
+    }
+
+    async fn once_at(&self, client: &Client) -> Result<u8> {
+        if self.watch {
+            return Err(Error::new(ErrorCode::Unsupported, "--watch does not work through a server"));
+        }
+        let page = client.sandboxes().await?;
+        for silent in &page.silent {
+            report::warning(&format!("cannot list the sandboxes of {}: {}", silent.provider, silent.message));
+        }
+        Ok(self.show(page.items.iter().map(crate::remote::info).collect::<Result<_>>()?))
     }
 
     async fn once(&self, engine: &Engine) -> Result<u8> {

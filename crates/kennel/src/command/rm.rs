@@ -2,6 +2,7 @@
 
 use super::each::{SANDBOX_ID, each};
 use crate::completion::sandboxes;
+use kennel_client::Client;
 use kennel_core::RemoveOptions;
 use kennel_engine::Engine;
 
@@ -36,6 +37,15 @@ impl Rm {
             let sandbox = crate::sandboxes::find(engine, name).await?;
             sandbox.remove(options).await?;
             Ok(sandbox.id().to_string())
+        })
+        .await
+    }
+
+    pub(crate) async fn run_at(self, client: &Client) -> u8 {
+        each(&self.ids, self.json, SANDBOX_ID, async |name| {
+            let id = client.sandbox(name).await?.id;
+            client.remove(&id, self.force, self.volumes).await?;
+            Ok(id)
         })
         .await
     }

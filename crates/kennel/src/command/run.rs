@@ -1,5 +1,7 @@
 //! `kennel run`: creates a sandbox, runs one command in it, and removes it.
 
+mod remote;
+
 use super::profile::InProfile;
 use crate::completion;
 use crate::interact::{Ending, KEEPER_GRACE, interact};
@@ -99,7 +101,7 @@ impl Run {
         record.timeout = deadline.limit;
         let image = self.sandbox.image(&settings).map(ToOwned::to_owned);
         let provider = deadline.unless_ended(choose(engine, &mut settings, image.as_deref())).await?;
-        record.provider = Some(provider.name());
+        record.provider = Some(provider.name().into());
         let mut spec = self.sandbox.spec(engine, &settings, provider.mode())?;
         // A tied sandbox does not outlive this process, even if the process is killed.
         spec.tied = !self.keeps(&settings);

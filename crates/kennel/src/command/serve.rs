@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   kennel serve
   kennel serve --listen 127.0.0.1:7070   also serve the HTTP API at a TCP port
+  kennel serve --listen 127.0.0.1:7070 --preview-domain preview.example.com
   kennel create --name box --idle-pause 1m --idle-timeout 1h";
 
 /// Serve the HTTP API, and pause and stop idle sandboxes
@@ -35,6 +36,9 @@ pub(crate) struct Serve {
     /// Also listen at a loopback address and port, or at unix:PATH; port 0 is any free port
     #[arg(long, value_name = "ADDR", value_parser = parse_listen)]
     listen: Vec<Listen>,
+    /// The domain below which ports of sandboxes have names for browsers: PORT-ID.DOMAIN [default: localhost]
+    #[arg(long, value_name = "DOMAIN", value_parser = parse_domain)]
+    preview_domain: Option<String>,
 }
 
 impl Serve {
@@ -45,7 +49,13 @@ impl Serve {
     async fn serve(self, engine: &Engine) -> Result<()> {
         let mut signals = Signals::listen()?;
         let resident = Resident::begin(engine).await?;
-        let server = Serving::start(engine, resident.events(), self.listen).await?;
+        let server = Serving::start(
+            engine,
+            resident.events(),
+            self.listen,
+            ServerOptions { preview_domain: self.preview_domain },
+        )
+        .await?;
         let mut greeting: Vec<_> = server.addresses.iter().map(|address| format!("listening at {address}")).collect();
         // A program that has started this one waits for the line.
         greeting.push("watching idle sandboxes; interrupt with Ctrl-C".into());
@@ -77,7 +87,7 @@ struct Serving {
 }
 
 impl Serving {
-    async fn start(engine: &Engine, events: Events, more: Vec<Listen>) -> Result<Self> {
+    async fn start(engine: &Engine, events: Events, more: Vec<Listen>, options: ServerOptions) -> Result<Self> {
         let directories = engine.directories()?;
         let store = Store::open(directories.database()).await?;
         if more.iter().any(|listen| matches!(listen, Listen::Tcp(_))) {
@@ -87,7 +97,7 @@ impl Serving {
         let mut listen = vec![Listen::Unix(directories.api_socket())];
         listen.extend(more);
         let engine = engine.clone();
-        let listening = async move { Server::listen(engine, events, store, &listen, ServerOptions::default()).await };
+        let listening = async move { Server::listen(engine, events, store, &listen, options).await };
         let server = joined(threads.spawn(listening).await)?;
         let addresses = server.addresses().split_off(1);
         let (end, ended) = oneshot::channel();
@@ -152,4 +162,19 @@ fn parse_listen(text: &str) -> std::result::Result<Listen, String> {
     parsed
         .map(Listen::Tcp)
         .map_err(|_| "expected IP:PORT, localhost:PORT or unix:PATH, for example 127.0.0.1:7070".into())
+}
+
+/// Parses a domain: labels of letters, digits and hyphens, with dots between them.
+fn parse_domain(text: &str) -> std::result::Result<String, String> {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    // The name of a port adds up to 70 characters, and a whole name has 253 at most.
+    if text.len() <= 180 && text.split('.').all(is_label) && text.parse::<std::net::IpAddr>().is_err() {
+        return Ok(text.to_ascii_lowercase());
+    }
+    Err("expected a domain name, for example preview.example.com".into())
 }

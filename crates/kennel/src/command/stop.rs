@@ -1,6 +1,7 @@
 //! `kennel stop`.
 
 use super::each::Targets;
+use kennel_client::Client;
 use kennel_core::Sandbox;
 use kennel_engine::Engine;
 use kennel_types::parse_duration;
@@ -27,6 +28,10 @@ pub(crate) struct Stop {
 impl Stop {
     pub(crate) async fn run(self, engine: &Engine) -> u8 {
         self.targets.each(engine, async |sandbox: &Sandbox| sandbox.stop(self.timeout).await).await
+    }
+
+    pub(crate) async fn run_at(self, client: &Client) -> u8 {
+        self.targets.each_at(async |name| Ok(client.stop(name, self.timeout).await?.id)).await
     }
 }
 

@@ -123,14 +123,14 @@ impl Said {
 
 /// Recognises Ctrl-P Ctrl-Q in the input.
 #[derive(Default)]
-struct Keys {
+pub(super) struct Keys {
     /// Whether Ctrl-P was pressed. It is held back until the next key.
     held: bool,
 }
 
 impl Keys {
     /// Returns the bytes for the command, and whether the user detaches after them.
-    fn filter(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
+    pub(super) fn filter(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
         const CTRL_P: u8 = 0x10;
         const CTRL_Q: u8 = 0x11;
         let mut passed = Vec::with_capacity(typed.len() + 1);

@@ -2,11 +2,14 @@
 
 use super::host_path::existing;
 use super::value::{EnvironmentOptions, label, mount, socket};
+use crate::provider_name::ProviderName;
+use crate::remote;
+use kennel_api::CreateSandbox;
 use kennel_config::{Cpus, Network, SandboxOverrides, Volume};
 use kennel_core::{Error, Result};
 use kennel_engine::{Engine, Settings, request};
 use kennel_types::{
-    ByteSize, ErrorCode, Field, Mode, Mount, NetworkMode, NextStep, Port, Pull, SandboxSpec, parse_cpus,
+    ByteSize, ErrorCode, Field, Mode, Mount, NetworkMode, NextStep, Port, Protocol, Pull, SandboxSpec, parse_cpus,
 };
 use std::path::PathBuf;
 
@@ -147,6 +150,79 @@ impl SandboxOptions {
             overrides.sockets = self.sockets.iter().map(socket).collect::<Result<_>>()?;
         }
         Ok(overrides)
+    }
+
+    /// Converts the options to a request to a server. Options that name files of this machine are refused.
+    pub(crate) fn request(&self, provider: Option<ProviderName>) -> Result<CreateSandbox> {
+        for (given, option) in [
+            (self.workspace.is_some(), "--workspace"),
+            (!self.volumes.is_empty(), "--volume"),
+            (!self.sockets.is_empty(), "--socket"),
+        ] {
+            if given {
+                return Err(remote::not_seen(option));
+            }
+        }
+        if !self.no_workspace {
+            return Err(Error::new(
+                ErrorCode::Unsupported,
+                "mount the current directory: the server does not see the files of this machine",
+            )
+            .suggest(NextStep::advice("use --no-workspace, and copy files with `kennel cp`")));
+        }
+        let labels = self.labels.iter().map(|entry| label(entry, "--label")).collect::<Result<_>>()?;
+        let provider = match provider {
+            None => None,
+            Some(ProviderName::Native) => Some(kennel_api::ProviderName::Native),
+            Some(ProviderName::Podman) => Some(kennel_api::ProviderName::Podman),
+            Some(ProviderName::Docker) => Some(kennel_api::ProviderName::Docker),
+            Some(ProviderName::Local) => Some(kennel_api::ProviderName::Local),
+            Some(ProviderName::Apple) => {
+                return Err(Error::new(ErrorCode::Unsupported, "a server has no provider apple"));
+            }
+        };
+        Ok(CreateSandbox {
+            name: self.name.clone(),
+            provider,
+            image: self.image.clone(),
+            pull: self.pull.map(|pull| match pull {
+                Pull::Always => kennel_api::PullPolicy::Always,
+                Pull::Missing => kennel_api::PullPolicy::Missing,
+                Pull::Never => kennel_api::PullPolicy::Never,
+            }),
+            image_command: Some(false),
+            read_only: self.read_only.then_some(true),
+            runtime: self.runtime.clone(),
+            userns: self.userns.clone(),
+            workdir: self.workdir.clone(),
+            env: self.env.read()?,
+            labels,
+            user: self.user.clone(),
+            data: self.data.then_some(true),
+            caches: self.caches.iter().map(|entry| cache(entry)).collect::<Result<_>>()?,
+            network: self.network.map(|network| match network {
+                NetworkMode::Bridge => kennel_api::Network::Bridge,
+                NetworkMode::Host => kennel_api::Network::Host,
+                NetworkMode::None => kennel_api::Network::None,
+            }),
+            ports: self
+                .ports
+                .iter()
+                .map(|port| kennel_api::PortRequest {
+                    inside: port.inside,
+                    host: port.host,
+                    udp: port.protocol == Protocol::Udp,
+                })
+                .collect(),
+            memory: self.memory.map(|size| kennel_api::Bytes(size.0)),
+            cpus: self.cpus.map(kennel_api::Cpus),
+            pids: self.pids,
+            disk: self.disk.map(|size| kennel_api::Bytes(size.0)),
+            nesting: self.nesting.then_some(true),
+            protect_git: self.protect_git,
+            start: true,
+            ..CreateSandbox::default()
+        })
     }
 
     /// Returns the workspace that the user typed, as an option or in a variable.

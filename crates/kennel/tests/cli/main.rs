@@ -16,6 +16,7 @@ mod idle;
 mod images;
 mod lifecycle;
 mod profiles;
+mod remote;
 mod run;
 mod server;
 mod sessions;

@@ -6,22 +6,26 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// A running `kennel serve` at a TCP port. It is killed when this is dropped.
-struct Serving {
+pub(crate) struct Serving {
     process: Child,
-    url: String,
-    state: PathBuf,
+    pub(crate) url: String,
+    pub(crate) state: PathBuf,
 }
 
 impl Serving {
-    fn start(kennel: &Kennel) -> Self {
-        let call = ["serve", "--listen", "127.0.0.1:0"];
+    pub(crate) fn start(kennel: &Kennel) -> Self {
+        Self::start_with(kennel, &[])
+    }
+
+    fn start_with(kennel: &Kennel, more: &[&str]) -> Self {
+        let call = [&["serve", "--listen", "127.0.0.1:0"], more].concat();
         let mut child = kennel.call(&call).stdout(Stdio::piped()).spawn().expect("start kennel serve");
         let said = hear(child.stdout.as_mut().expect("standard output is a pipe"), "Ctrl-C\n");
         let url = said.lines().find_map(|line| line.strip_prefix("listening at ")).expect("it says where").to_owned();
         Self { process: child, url, state: kennel.home.path().join("state") }
     }
 
-    fn token(&self) -> String {
+    pub(crate) fn token(&self) -> String {
         std::fs::read_to_string(self.state.join("token")).unwrap().trim_end().to_owned()
     }
 
@@ -43,7 +47,7 @@ impl Serving {
 
     /// Sends JSON, which must succeed with this status.
     #[track_caller]
-    fn post(&self, token: &str, path: &str, body: &Value, status: u16) -> Value {
+    pub(crate) fn post(&self, token: &str, path: &str, body: &Value, status: u16) -> Value {
         let (found, body) = self.curl(token, &["--json", &body.to_string()], path);
         assert_eq!(found, status, "{}", String::from_utf8_lossy(&body));
         serde_json::from_slice(&body).unwrap()
@@ -145,4 +149,27 @@ fn a_key_creates_one_sandbox_although_the_server_is_killed() {
     assert_eq!(create(&server), first);
     assert_eq!(kennel.kennel(&["ls", "--all", "-q"]).ok(), first);
     kennel.kennel(&["rm", "--force", &first]).ok();
+}
+
+#[test]
+fn previews_have_names_below_the_chosen_domain() {
+    let kennel = Kennel::among_others("native");
+    let server = Serving::start_with(&kennel, &["--preview-domain", "Preview.Example.com"]);
+    let token = server.token();
+    let made = server.post(&token, "/v1/sandboxes", &json!({"name": "box", "network": "none"}), 201);
+    let preview = server.post(&token, "/v1/sandboxes/box/previews", &json!({"port": 8080}), 201);
+    let port = server.url.rsplit(':').next().unwrap();
+    let host = format!("8080-{}.preview.example.com:{port}", made["id"].as_str().unwrap());
+    assert_eq!(preview["origin"], format!("http://{host}"));
+    let link = preview["url"].as_str().unwrap().strip_prefix(&format!("http://{host}")).unwrap();
+    let (status, _) = server.curl("", &["--header", &format!("host: {host}")], link);
+    assert_eq!(status, 303);
+    let (status, _) = server.curl("", &["--header", &format!("host: 8080-x.localhost:{port}")], link);
+    assert_eq!(status, 421, "names below localhost are not names of ports any more");
+    server.curl(&token, &["-X", "DELETE"], "/v1/sandboxes/box?force=true");
+    for wrong in ["", "a-.example", "a..b", "a b", "1.2.3.4"] {
+        let done = kennel.call(&["serve", "--preview-domain", wrong]).output().unwrap();
+        assert_eq!(done.status.code(), Some(125), "{wrong:?}");
+        assert!(String::from_utf8_lossy(&done.stderr).contains("expected a domain name"), "{done:?}");
+    }
 }

@@ -387,7 +387,7 @@ fn no_ids(mode: &Mode, error: Error) -> Error {
     })
 }
 
-fn missing_limits(asked: &Limits, given: &Limits) -> Vec<String> {
+pub(crate) fn missing_limits(asked: &Limits, given: &Limits) -> Vec<String> {
     let mut missing = Vec::new();
     if asked.memory.is_some() && asked.memory != given.memory {
         missing.push("the memory limit".to_owned());

@@ -8,6 +8,7 @@
 //! socket is never visible in a container.
 
 mod build;
+mod change_limits;
 mod create;
 mod dialer;
 mod dockerfile;

@@ -17,8 +17,8 @@ use kennel_core::{
 };
 use kennel_netlink::{Prefix, Ranges};
 use kennel_types::{
-    Availability, ErrorCode, Feature, Leftover, Mode, NextStep, Operation, Pull, SandboxId, SandboxInfo, SandboxSpec,
-    Status, Support, VolumeInfo,
+    Availability, ErrorCode, Feature, Leftover, Limits, Mode, NextStep, Operation, Pull, SandboxId, SandboxInfo,
+    SandboxSpec, Status, Support, VolumeInfo,
 };
 use std::path::Path;
 use std::pin::pin;
@@ -197,6 +197,10 @@ impl Provider for Docker {
             Err(error) if create::is_taken(&error) => Err(create::taken(name, &new)),
             done => done.map_err(|error| self.engine.error(format!("rename sandbox {}", container.info.name), error)),
         }
+    }
+
+    async fn change_limits(&self, id: &SandboxId, limits: Limits) -> Result<()> {
+        self.change_limits_of(id, limits).await
     }
 
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {

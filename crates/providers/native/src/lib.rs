@@ -6,6 +6,7 @@
 //!
 //! It works with the rights of the calling user: the host's root, or an ordinary user (see `rights`).
 
+mod change_limits;
 mod clear;
 mod disk;
 mod freeze;
@@ -37,8 +38,8 @@ use kennel_provider::{
     permit, require, watch_records,
 };
 use kennel_types::{
-    Availability, Enforcement, ErrorCode, Feature, IsolationLayer, Leftover, Mode, NetworkMode, NextStep, Operation,
-    Pull, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, Support, VolumeInfo,
+    Availability, Enforcement, ErrorCode, Feature, IsolationLayer, Leftover, Limits, Mode, NetworkMode, NextStep,
+    Operation, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats, Status, Support, VolumeInfo,
 };
 use plan::Masks;
 use range::{CLAIMS, Claim, Claims};
@@ -516,6 +517,10 @@ impl Provider for Native {
         let only_me = self.records.starting(&record).await?;
         let (records, name) = (self.records.clone(), name.to_owned());
         blocking(move || records.rename(&record, &name, &only_me)).await
+    }
+
+    async fn change_limits(&self, id: &SandboxId, limits: Limits) -> Result<()> {
+        self.change_limits_of(id, limits).await
     }
 
     async fn get(&self, id_or_name: &str) -> Result<SandboxInfo> {

@@ -6,7 +6,7 @@ use kennel_provider::Record;
 use kennel_types::{Leftover, SandboxId, Stats};
 
 /// The hierarchies that may contain Kennel's cgroups, of version 2 and version 1.
-const HIERARCHIES: [&str; 5] = ["", "memory", "cpu", "pids", "freezer"];
+pub(crate) const HIERARCHIES: [&str; 5] = ["", "memory", "cpu", "pids", "freezer"];
 
 /// Returns the resource usage, if the sandbox has a cgroup for all values. Otherwise the keeper counts.
 pub(crate) fn stats(groups: &Groups, record: &Record) -> Option<Stats> {

@@ -92,7 +92,7 @@ impl InProfile<'_> {
                 Err(error) => return Err(error),
             }
         };
-        record.provider = Some(sandbox.provider().name());
+        record.provider = Some(sandbox.provider().name().into());
         record.sandbox = Some(sandbox.id().clone());
         record.ended(Phase::Connect);
         let profiles = engine.profiles()?;

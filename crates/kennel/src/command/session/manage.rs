@@ -75,7 +75,7 @@ impl Exec {
 
     async fn connect(&self, engine: &Engine, record: &mut CommandReport) -> Result<(Sandbox, ExecSpec)> {
         let sandbox = sessions(engine).await?.sandbox(&self.id).await?;
-        record.provider = Some(sandbox.provider().name());
+        record.provider = Some(sandbox.provider().name().into());
         record.sandbox = Some(sandbox.id().clone());
         sandbox.keeper().await?;
         record.ended(Phase::Connect);

@@ -9,8 +9,8 @@ use crate::bridges::{self, BridgesDir};
 use crate::idle::{Entry, Exclusive, Idle, IdleGate, IdleTimes};
 use async_trait::async_trait;
 use kennel_core::{
-    Dialed, Error, EventStream, Gate, ImageBuild, Keeper, LogOptions, LogStream, Provider, PullProgress, RemoveOptions,
-    Result, Sweep, VolumeOptions, has_ended_idle,
+    Dialed, Error, EventStream, Gate, ImageBuild, Keeper, LogOptions, LogStream, Prepared, Provider, PullProgress,
+    RemoveOptions, Result, Sweep, VolumeOptions, has_ended_idle,
 };
 use kennel_types::{
     Availability, ErrorCode, Feature, Leftover, Mode, NextStep, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats,
@@ -282,6 +282,14 @@ impl Provider for Steps {
             self.forget_bridges(id);
         }
         created
+    }
+
+    async fn prepare_part(&self, spec: &SandboxSpec) -> Result<Option<Prepared>> {
+        self.provider.prepare_part(spec).await
+    }
+
+    fn use_part(&self, id: &SandboxId, spec: &SandboxSpec, part: Prepared) -> std::result::Result<(), String> {
+        self.provider.use_part(id, spec, part)
     }
 
     async fn start(&self, id: &SandboxId) -> Result<()> {

@@ -7,12 +7,12 @@
 use super::end::{TaskEnd, last_lines};
 use super::workspace::{self, SessionWorkspace};
 use super::{SECRET_VARIABLE, SESSION_VARIABLE, Sessions, changed};
-use crate::Cancel;
 use crate::create::{panic_message, remove_sandbox};
 use crate::session::{Cause, Session, SessionId, SessionState, SessionSummary};
 use crate::store::{Change, NewSession, Outcome, random_hex};
+use crate::{Cancel, Claimed, PoolResult, PoolUse};
 use futures_util::FutureExt;
-use kennel_core::{Error, Provider, PullProgress, Result, check_name, new_id};
+use kennel_core::{Error, Provider, PullProgress, Result, check_name};
 use kennel_types::{ErrorCode, Pull, SandboxSpec};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub struct OpenSession {
     pub workspace: SessionWorkspace,
     /// When the image is pulled.
     pub pull: Pull,
+    /// Whether its sandbox uses a pool.
+    pub pool: PoolUse,
     /// Is called with the progress of slow steps.
     pub progress: Option<Arc<dyn Fn(OpenProgress) + Send + Sync>>,
     /// Lets the caller give up, and wait until what was done is undone.
@@ -45,6 +47,8 @@ pub enum OpenProgress {
     /// The repository is being cloned: a line that git printed. It comes from inside, so it must be escaped before it
     /// is shown.
     Clone(String),
+    /// The sandbox was created: whether it came from a pool.
+    Pool(PoolResult),
 }
 
 /// An opening session.
@@ -89,7 +93,11 @@ impl Opening {
         // The claim comes first: so nobody sees the session as stuck.
         let _claim = self.sessions.claims.take(&self.id).await?;
         let secret = random_hex::<32>()?;
-        let new = self.record(&secret)?;
+        let claimed = match &self.sessions.pools {
+            Some(pools) => pools.claim_for_session(&*self.provider, &self.request.spec, self.request.pool).await?,
+            None => Claimed::impossible("these sessions use no pools", self.request.pool)?,
+        };
+        let new = self.record(&secret, &claimed)?;
         self.request.cancel.check()?;
         self.sessions.store.insert(new).await?;
         let seen = self.sessions.get(&self.id).await?.summary;
@@ -97,7 +105,7 @@ impl Opening {
             // Another process has found it by its name, and removes it already.
             return Err(changed(&self.id));
         }
-        let error = match AssertUnwindSafe(self.make(&seen, secret)).catch_unwind().await {
+        let error = match AssertUnwindSafe(self.make(&seen, secret, claimed)).catch_unwind().await {
             Ok(Ok(())) => return self.sessions.get(&self.id).await,
             Ok(Err(error)) => error,
             Err(panic) => Error::new(ErrorCode::Internal, format!("panic: {}", panic_message(&*panic))),
@@ -108,7 +116,7 @@ impl Opening {
     }
 
     /// What is recorded before anything is made.
-    fn record(&self, secret: &str) -> Result<NewSession> {
+    fn record(&self, secret: &str, claimed: &Claimed) -> Result<NewSession> {
         let OpenSession { name, provider, spec, workspace, .. } = &self.request;
         let mut spec = spec.clone();
         spec.name = spec.name.or_else(|| name.clone());
@@ -119,7 +127,7 @@ impl Opening {
             id: self.id.clone(),
             name: name.clone(),
             provider: provider.clone(),
-            sandbox: new_id()?,
+            sandbox: claimed.id.clone(),
             spec,
             source: workspace.source().map(ToOwned::to_owned),
             secret: Some(secret.to_owned()),
@@ -127,7 +135,7 @@ impl Opening {
         })
     }
 
-    async fn make(&self, seen: &SessionSummary, secret: String) -> Result<()> {
+    async fn make(&self, seen: &SessionSummary, secret: String, mut claimed: Claimed) -> Result<()> {
         let cancel = &self.request.cancel;
         let mut spec = self.sessions.get(&self.id).await?.spec;
         spec.session = Some(self.id.to_string());
@@ -143,7 +151,10 @@ impl Opening {
         spec.auto_remove = false;
         spec.env.insert(SESSION_VARIABLE.into(), self.id.to_string());
         spec.env.insert(SECRET_VARIABLE.into(), secret);
-        self.provider.create(&seen.sandbox, &spec).await?;
+        claimed.create(self.provider.clone(), &spec).await?;
+        if let Some(result) = claimed.result {
+            self.tell(OpenProgress::Pool(result));
+        }
         cancel.check()?;
         self.provider.start(&seen.sandbox).await?;
         cancel.check()?;

@@ -46,7 +46,12 @@ impl Resident {
         Self { process: child, greeting }
     }
 
-    fn kill(mut self) {
+    /// The process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn kill(mut self) {
         self.process.kill().expect("it runs");
         self.process.wait().expect("it is a child");
     }

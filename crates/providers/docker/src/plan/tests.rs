@@ -262,6 +262,7 @@ fn labels_store_what_the_engine_has_no_field_for() {
             "kennel.name-prefix=kennel-",
             "kennel.name=box",
             "kennel.owner=1000:1000",
+            "kennel.pool=",
             "kennel.profile=",
             "kennel.project=/home/user/project",
             "kennel.session=",

@@ -1,0 +1,98 @@
+//! Members that are whole sandboxes, on providers that cannot make a part of one.
+//!
+//! A member has the label `kennel.pool` and a name that is derived from its id. Labels cannot change later, but names can:
+//! the claim renames the member, and from then on it is a sandbox like any other. So the name alone decides which of both
+//! it is, and the rename is the step at which it changes hands.
+
+use kennel_core::{Error, Result};
+use kennel_provider::labels::POOL;
+use kennel_types::{SandboxId, SandboxInfo, SandboxSpec};
+use rustix::fs::{FlockOperation, flock};
+use serde_json::Value;
+use std::fs::File;
+use std::path::Path;
+
+/// The name of a member until it is claimed.
+pub(crate) fn member_name(id: &SandboxId) -> String {
+    format!("pool-{id}")
+}
+
+/// Whether a sandbox is a member that nobody has claimed.
+pub(crate) fn is_member(info: &SandboxInfo) -> bool {
+    info.labels.get(POOL).is_some_and(|pool| !pool.is_empty()) && info.name == member_name(&info.id)
+}
+
+/// Returns the fields in which a sandbox differs from the members of a pool. A member is renamed when it is claimed, and has
+/// been started by then.
+pub(crate) fn differences(pool: &SandboxSpec, wanted: &SandboxSpec) -> Vec<String> {
+    let fields = |spec: &SandboxSpec| {
+        let spec = SandboxSpec { name: None, pool: None, startup_ms: None, ..spec.clone() };
+        match serde_json::to_value(spec) {
+            Ok(Value::Object(fields)) => fields,
+            _ => serde_json::Map::new(),
+        }
+    };
+    let (members, wanted) = (fields(pool), fields(wanted));
+    let all = members.keys().chain(wanted.keys().filter(|key| !members.contains_key(*key)));
+    all.filter(|key| members.get(*key) != wanted.get(*key)).cloned().collect()
+}
+
+/// A lock that is held while a member is claimed. Whoever removes members of a killed resident process holds it alone, so
+/// that no member is removed that is being renamed.
+pub(crate) struct ClaimLock {
+    _file: File,
+}
+
+impl ClaimLock {
+    /// Takes the lock together with others that claim. Returns `None` if members are being removed.
+    pub(crate) fn shared(path: &Path) -> Result<Option<Self>> {
+        Self::take(path, FlockOperation::NonBlockingLockShared)
+    }
+
+    /// Takes the lock alone. Returns `None` if a member is being claimed.
+    pub(crate) fn exclusive(path: &Path) -> Result<Option<Self>> {
+        Self::take(path, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    fn take(path: &Path, operation: FlockOperation) -> Result<Option<Self>> {
+        let failed = |error: std::io::Error| Error::io(format!("lock {}", path.display()), error);
+        let file = crate::lock_file::open(path).map_err(failed)?;
+        match flock(&file, operation) {
+            Ok(()) => Ok(Some(Self { _file: file })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_named() {
+        let pool = SandboxSpec { image: Some("a".into()), name: Some("x".into()), ..SandboxSpec::default() };
+        assert_eq!(differences(&pool, &SandboxSpec { name: None, startup_ms: Some(1), ..pool.clone() }), [""; 0]);
+        let wanted = SandboxSpec {
+            labels: [("a".into(), "b".into())].into(),
+            idle_pause_ms: Some(1),
+            workspace: Some("/w".into()),
+            ..pool.clone()
+        };
+        let mut found = differences(&pool, &wanted);
+        found.sort();
+        assert_eq!(found, ["idlePauseMs", "labels", "workspace"]);
+    }
+
+    #[test]
+    fn members_are_not_removed_while_one_is_claimed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let claims = [ClaimLock::shared(&path).unwrap(), ClaimLock::shared(&path).unwrap()];
+        assert!(claims.iter().all(Option::is_some));
+        assert!(ClaimLock::exclusive(&path).unwrap().is_none());
+        drop(claims);
+        let alone = ClaimLock::exclusive(&path).unwrap();
+        assert!(alone.is_some() && ClaimLock::shared(&path).unwrap().is_none());
+    }
+}

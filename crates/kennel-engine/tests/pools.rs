@@ -68,7 +68,7 @@ async fn claimed_member_becomes_a_sandbox_of_its_own() {
     drop(claimed);
     assert_eq!((sandbox.info().name.as_str(), sandbox.info().status), ("box", Status::Running));
     sandbox.start().await.unwrap();
-    assert_eq!(sandbox.run(&ExecSpec::shell("echo $A"), None, 100).await.unwrap().stdout_text(), "1\n");
+    assert_eq!(sandbox.run(&ExecSpec::argv(["printenv", "A"]), None, 100).await.unwrap().stdout_text(), "1\n");
     until_ready(&engine, 2).await;
     let names = || async { engine.list().await.unwrap().found.into_iter().map(|info| info.name).collect::<Vec<_>>() };
     assert_eq!(names().await, ["box"]);

@@ -62,6 +62,7 @@ mod tests {
         let children = Children::default();
         let mut started = Vec::new();
         for seconds in ["0", "60"] {
+            #[expect(clippy::zombie_processes, reason = "`Children` waits for it, which is what is tested")]
             let child = std::process::Command::new("sleep").arg(seconds).spawn().unwrap();
             let pid = Pid::from_raw(child.id() as i32).unwrap();
             children.reap_later(pid).unwrap();

@@ -317,14 +317,12 @@ impl PoolKeeper {
     async fn make(&self, pool: &Pool) -> Result<Member, String> {
         let provider = self.provider(pool.provider);
         let provider = provider.ok_or_else(|| format!("{} is not available", pool.provider.name()))?;
-        match provider.prepare_part(&pool.spec).await.map_err(|error| error.to_string())? {
-            Some(part) => Ok(Member::Part(part)),
-            None => {
-                // Whoever cleans up after this process looks for members only if this file exists.
-                drop(ClaimLock::shared(&self.claims).map_err(|error| error.to_string())?);
-                Whole::make(provider, pool).await.map(Member::Whole).map_err(|error| error.to_string())
-            }
+        if let Some(part) = provider.prepare_part(&pool.spec).await.map_err(|error| error.to_string())? {
+            return Ok(Member::Part(part));
         }
+        // Whoever cleans up after this process looks for members only if this file exists.
+        drop(ClaimLock::shared(&self.claims).map_err(|error| error.to_string())?);
+        Whole::make(provider, pool).await.map(Member::Whole).map_err(|error| error.to_string())
     }
 
     /// Ends all members, and removes what they leave.

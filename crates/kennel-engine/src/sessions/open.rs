@@ -97,7 +97,7 @@ impl Opening {
             Some(pools) => pools.claim_for_session(&*self.provider, &self.request.spec, self.request.pool).await?,
             None => Claimed::impossible("these sessions use no pools", self.request.pool)?,
         };
-        let new = self.record(&secret, &claimed)?;
+        let new = self.record(&secret, &claimed);
         self.request.cancel.check()?;
         self.sessions.store.insert(new).await?;
         let seen = self.sessions.get(&self.id).await?.summary;
@@ -116,14 +116,14 @@ impl Opening {
     }
 
     /// What is recorded before anything is made.
-    fn record(&self, secret: &str, claimed: &Claimed) -> Result<NewSession> {
+    fn record(&self, secret: &str, claimed: &Claimed) -> NewSession {
         let OpenSession { name, provider, spec, workspace, .. } = &self.request;
         let mut spec = spec.clone();
         spec.name = spec.name.or_else(|| name.clone());
         if let Some(dir) = workspace.directory(&self.id) {
             spec.workspace = Some(dir);
         }
-        Ok(NewSession {
+        NewSession {
             id: self.id.clone(),
             name: name.clone(),
             provider: provider.clone(),
@@ -132,7 +132,7 @@ impl Opening {
             source: workspace.source().map(ToOwned::to_owned),
             secret: Some(secret.to_owned()),
             cause: Cause::Requested,
-        })
+        }
     }
 
     async fn make(&self, seen: &SessionSummary, secret: String, mut claimed: Claimed) -> Result<()> {

@@ -43,7 +43,7 @@ impl PoolOptions {
         match result {
             // The user asked for it, so a program that reads standard error expects it.
             Some(result) if self.is_given() => {
-                report::say(&format!("kennel: {}", kennel_core::printable(&result.to_string())))
+                report::say(&format!("kennel: {}", kennel_core::printable(&result.to_string())));
             }
             Some(result) if !result.is_without_pools() => report::note(&result.to_string()),
             _ => {}

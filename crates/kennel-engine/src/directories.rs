@@ -95,6 +95,11 @@ impl Directories {
         self.state.join("pool-claims")
     }
 
+    /// Returns the directory of notes on workspaces of members; see `pool/workspaces`.
+    pub(crate) fn pool_workspaces(&self) -> PathBuf {
+        self.state.join("pool-workspaces")
+    }
+
     /// Returns the directory of workspaces that belong to one session each. It is not among Kennel's own directories,
     /// because sandboxes see it.
     pub fn workspaces(&self) -> PathBuf {

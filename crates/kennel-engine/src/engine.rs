@@ -6,7 +6,7 @@
 use crate::bridges::{BridgeProgram, BridgesDir, open_sockets};
 use crate::endpoint::{self, Endpoint};
 use crate::idle::Idle;
-use crate::pool::is_member;
+use crate::pool::without_members;
 use crate::{Applied, Caller, Directories, Failpoints, Plan, Sessions, Settings, Steps, Store};
 use kennel_config::ImagesSection;
 use kennel_core::{Error, Provider, Result, Sandbox, Sweep, printable};
@@ -396,8 +396,8 @@ impl Engine {
     pub async fn list(&self) -> Result<Listing> {
         let (found, silent) = self.each(|provider| async move { provider.list().await }).await?;
         // Members of pools are nobody's sandboxes yet.
-        let found = found.into_iter().flat_map(|(_, found)| found).filter(|info| !is_member(info));
-        Ok(Listing { found: found.collect(), silent })
+        let found = found.into_iter().flat_map(|(_, found)| without_members(found)).collect();
+        Ok(Listing { found, silent })
     }
 
     /// Finds what killed programs left behind, and removes or only reports it.

@@ -45,7 +45,7 @@ pub use filter::Filter;
 pub use idempotency::{Begun, IdempotencyKeys};
 pub use idle::IdleTimes;
 pub use kennel_provider::labels;
-pub use pool::{Claimed, MAX_MEMBERS, Pool, PoolClaims, PoolResult, PoolStatus, PoolUse, Pools};
+pub use pool::{Claimed, MAX_MEMBERS, Pool, PoolClaims, PoolResult, PoolStatus, PoolUse, Pools, SessionMembers};
 pub use profiles::{OrphanedProfile, Profile, ProfileStatus, Profiles};
 pub use reattach::{Reattached, reattach};
 pub use reconcile::{Action, Applied, Effect, Foreign, Plan, Unlisted, Unneeded};

@@ -9,12 +9,14 @@ mod claim;
 mod definition;
 mod member;
 pub(crate) mod wire;
+mod workspaces;
 
 pub(crate) use claim::NO_POOL;
 pub use claim::{Claimed, PoolClaims};
 pub(crate) use definition::read_all;
-pub use definition::{MAX_MEMBERS, Pool, PoolStatus, Pools};
-pub(crate) use member::{ClaimLock, differences, is_member, member_name};
+pub use definition::{MAX_MEMBERS, Pool, PoolStatus, Pools, SessionMembers};
+pub(crate) use member::{ClaimLock, differences, is_member, member_name, without_members};
+pub(crate) use workspaces::MemberWorkspaces;
 
 use serde::Serialize;
 

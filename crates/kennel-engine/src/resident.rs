@@ -12,21 +12,23 @@ mod members;
 mod pools;
 
 use crate::create::remove_sandbox;
+use crate::directories::Directories;
 use crate::engine::Engine;
 use crate::events::{EngineEvent, Events};
 use crate::idle::Idle;
 use crate::lock_file;
-use crate::pool::{ClaimLock, is_member};
+use crate::pool::{ClaimLock, MemberWorkspaces, is_member};
+use crate::session::SessionId;
 use crate::steps::Steps;
 use arrivals::arrivals;
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use idle::Watches;
 use kennel_core::{Provider as _, Result};
+use kennel_provider::labels::SESSION;
 use kennel_types::{ErrorCode, Event, ProviderKind, SandboxId, SandboxInfo};
 use lock::ResidentLock;
 use pools::{Listening, PoolKeeper};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,7 +44,7 @@ impl Engine {
             Err(error) if error.code() == ErrorCode::Conflict => return Ok(Vec::new()),
             lock => lock?,
         };
-        remove_members(&self.existing_providers(), &directories.pool_claims(), apply).await
+        remove_members(&self.existing_providers(), &directories, apply).await
     }
 
     /// Resumes the sandboxes that a resident process has paused before it was killed, or only returns them if `apply` is
@@ -76,10 +78,11 @@ impl Engine {
 /// of the resident process.
 async fn remove_members(
     providers: &[(ProviderKind, Arc<Steps>)],
-    lock: &Path,
+    directories: &Directories,
     apply: bool,
 ) -> Result<Vec<(ProviderKind, SandboxId)>> {
     let mut found = Vec::new();
+    let lock = &directories.pool_claims();
     // Without this file, no member was ever made.
     if !lock.exists() {
         return Ok(found);
@@ -107,6 +110,19 @@ async fn remove_members(
             }
             found.push((*kind, info.id.clone()));
         }
+        if apply {
+            let workspaces = MemberWorkspaces::new(directories.pool_workspaces());
+            let claimed = listed.iter().filter(|info| !is_member(info));
+            let claimed: Vec<&String> = claimed.filter_map(|info| info.labels.get(SESSION)).collect();
+            for session in workspaces.list(*kind)? {
+                let is_claimed = |session: &SessionId| claimed.iter().any(|id| *id == session.as_str());
+                if is_claimed(&session) {
+                    workspaces.hand_over(*kind, &session);
+                } else {
+                    workspaces.remove(*kind, &session);
+                }
+            }
+        }
     }
     Ok(found)
 }
@@ -122,6 +138,7 @@ pub struct Resident {
     providers: Vec<(ProviderKind, Arc<Steps>)>,
     /// Providers that are not here yet.
     arrivals: BoxStream<'static, (ProviderKind, Arc<Steps>)>,
+    directories: Directories,
     idle: Idle,
     events: Events,
     pools: Arc<PoolKeeper>,
@@ -143,11 +160,11 @@ impl Resident {
         for (_, provider) in &providers {
             wake(provider).await;
         }
-        remove_members(&providers, &directories.pool_claims(), true).await?;
+        remove_members(&providers, &directories, true).await?;
         engine.reconcile(true).await?;
         let pools = Arc::new(PoolKeeper::new(&directories, providers.clone()));
         let listening = Some(pools.listen()?);
-        Ok(Self { providers, arrivals, idle, events, pools, listening, _lock: lock })
+        Ok(Self { providers, arrivals, directories, idle, events, pools, listening, _lock: lock })
     }
 
     /// Whether a process is the resident process of the engine's state directory. It cannot be told for a state directory
@@ -199,12 +216,12 @@ impl Resident {
             match next {
                 Noticed::Arrival(kind, provider) => {
                     self.providers.push((kind, provider.clone()));
-                    let pools = self.pools.clone();
+                    let (pools, directories) = (self.pools.clone(), self.directories.clone());
                     let awake = async move {
                         wake(&provider).await;
                         // Before this process makes members of its own there.
                         let arrived = [(kind, provider.clone())];
-                        if let Err(error) = remove_members(&arrived, pools.claims(), true).await {
+                        if let Err(error) = remove_members(&arrived, &directories, true).await {
                             tracing::warn!(provider = kind.name(), %error, "members of pools may be left");
                         }
                         pools.arrive(kind, provider.clone());

@@ -11,6 +11,7 @@ mod task;
 mod workspace;
 
 pub use open::{OpenProgress, OpenSession};
+pub(crate) use workspace::make_directory;
 pub use workspace::{GitCredentials, SessionWorkspace};
 
 use crate::claim::Claims;

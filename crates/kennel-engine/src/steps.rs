@@ -7,6 +7,7 @@
 use crate::Failpoints;
 use crate::bridges::{self, BridgesDir};
 use crate::idle::{Entry, Exclusive, Idle, IdleGate, IdleTimes};
+use crate::sessions::make_directory;
 use async_trait::async_trait;
 use kennel_core::{
     Dialed, Error, EventStream, Gate, ImageBuild, Keeper, LogOptions, LogStream, Prepared, Provider, PullProgress,
@@ -16,6 +17,7 @@ use kennel_types::{
     Availability, ErrorCode, Feature, Leftover, Mode, NextStep, Pull, SandboxId, SandboxInfo, SandboxSpec, Stats,
     Status, Support, VolumeInfo,
 };
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -193,6 +195,22 @@ impl Steps {
             has_ended_idle(&*self.provider, id, END_WITHIN).await;
         }
         Ok(())
+    }
+
+    /// Ties a running sandbox to the connection of this keeper.
+    pub(crate) async fn tie(&self, keeper: &Keeper) -> Result<()> {
+        self.between(["tie: before", "tie: after"], keeper.tie(true)).await
+    }
+
+    /// Lets a sandbox live without the connection of this keeper.
+    pub(crate) async fn untie(&self, keeper: &Keeper) -> Result<()> {
+        self.between(["untie: before", "untie: after"], keeper.tie(false)).await
+    }
+
+    /// Makes the workspace of a member of a pool.
+    pub(crate) async fn make_workspace(&self, dir: &Path, spec: &SandboxSpec) -> Result<()> {
+        let make = async { make_directory(dir, spec) };
+        self.between(["workspace: before", "workspace: after"], make).await
     }
 
     /// Resumes all sandboxes of this provider that a resident process has paused, and forgets those that do not exist any

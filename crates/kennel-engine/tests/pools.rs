@@ -1,12 +1,15 @@
 //! Pools of whole sandboxes, on sandboxes in memory. Pools of native sandboxes are tested with the command line.
 
 use kennel_core::{Provider, Sandbox};
-use kennel_engine::{Caller, Claimed, Directories, Engine, Pool, PoolResult, PoolUse, Resident};
+use kennel_engine::{
+    Caller, Claimed, Directories, Engine, OpenProgress, OpenSession, Pool, PoolResult, PoolUse, Resident, Session,
+    SessionMembers, SessionState, SessionWorkspace,
+};
 use kennel_mock::Mock;
 use kennel_testkit::eventually;
 use kennel_types::{ErrorCode, ExecSpec, Mount, ProviderKind, SandboxSpec, Status};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -17,7 +20,15 @@ fn engine(dir: &Path, mock: &Mock) -> Engine {
 
 fn pool(min: u32) -> Pool {
     let spec = SandboxSpec { env: [("A".into(), "1".into())].into(), ..SandboxSpec::default() };
-    Pool { name: "warm".into(), min, max: min.max(1), provider: ProviderKind::Mock, profile: None, spec }
+    Pool {
+        name: "warm".into(),
+        min,
+        max: min.max(1),
+        provider: ProviderKind::Mock,
+        profile: None,
+        sessions: None,
+        spec,
+    }
 }
 
 async fn resident(engine: &Engine) -> JoinHandle<()> {
@@ -169,6 +180,73 @@ async fn member_that_has_ended_is_not_handed_out() {
     kill(running).await;
 }
 
+/// Opens a session with a workspace of its own. Returns it, and whether it came from the pool.
+async fn open(engine: &Engine, base: &Path) -> (Session, PoolResult) {
+    let result: Arc<Mutex<Option<PoolResult>>> = Arc::default();
+    let told = result.clone();
+    let progress = move |progress| {
+        if let OpenProgress::Pool(result) = progress {
+            *told.lock().unwrap() = Some(result);
+        }
+    };
+    let request = OpenSession {
+        provider: "mock".into(),
+        spec: pool(1).spec,
+        workspace: SessionWorkspace::Own { base: base.to_owned() },
+        progress: Some(Arc::new(progress)),
+        ..OpenSession::default()
+    };
+    let session = engine.sessions().await.unwrap().0.open(request).await.unwrap();
+    let result = result.lock().unwrap().take().unwrap();
+    (session, result)
+}
+
+/// A session takes over the ids, the secret and the workspace of its member. Members of a lost store are not handed out.
+#[tokio::test]
+async fn session_takes_over_what_its_member_has() {
+    let (dir, mock) = (tempfile::tempdir().unwrap(), Mock::new());
+    let (engine, base) = (engine(dir.path(), &mock), dir.path().join("work"));
+    let running = resident(&engine).await;
+    let sessions = Some(SessionMembers { workspaces: Some(base.clone()) });
+    engine.pools().unwrap().set(&Pool { sessions, ..pool(1) }).await.unwrap();
+    until_ready(&engine, 1).await;
+    let member = mock.list().await.unwrap().remove(0);
+    let plan = engine.reconcile(true).await.unwrap().unwrap().0;
+    assert!(plan.is_empty(), "a member is no session's sandbox: {plan:?}");
+    assert_eq!(reason(&claim(&engine, &pool(1).spec).await), "the members of pool warm are for sessions");
+    let (_, elsewhere) = open(&engine, &dir.path().join("elsewhere")).await;
+    let other = "the members of pool warm have a workspace of their own, and cannot get another";
+    assert_eq!(elsewhere, PoolResult::Miss { reason: other.into() });
+
+    let (session, hit) = open(&engine, &base).await;
+    assert_eq!(hit, PoolResult::Hit { pool: "warm".into() });
+    let Session { summary, spec, .. } = session;
+    assert_eq!((&summary.sandbox, summary.id.as_str()), (&member.id, member.labels["kennel.session"].as_str()));
+    assert_eq!((summary.state, summary.workspace), (SessionState::Running, Some(base.join(summary.id.as_str()))));
+    assert_eq!(spec.workspace, member.workspace);
+    let sandbox = Sandbox::find(provider(&engine), member.id.as_str()).await.unwrap();
+    let printed = sandbox.run(&ExecSpec::argv(["printenv", "KENNEL_SESSION_SECRET"]), None, 100).await.unwrap();
+    let secret = engine.sessions().await.unwrap().0.secret(summary.id.as_str()).await.unwrap();
+    assert_eq!(Some(printed.stdout_text().trim_end()), secret.as_deref());
+
+    // The store is lost, and the next one has another id.
+    until_ready(&engine, 1).await;
+    let stale = mock.list().await.unwrap().into_iter().find(|info| info.name.starts_with("pool-")).unwrap();
+    for file in ["kennel.db", "kennel.db-wal", "kennel.db-shm"] {
+        let _ = std::fs::remove_file(dir.path().join("state").join(file));
+    }
+    let (_, miss) = open(&engine, &base).await;
+    assert_eq!(miss, PoolResult::Miss { reason: "pool warm is empty".into() });
+    eventually("it is removed", async || mock.get(stale.id.as_str()).await.is_err()).await;
+    until_ready(&engine, 1).await;
+    let (_, hit) = open(&engine, &base).await;
+    assert_eq!(hit, PoolResult::Hit { pool: "warm".into() });
+    engine.pools().unwrap().remove("warm").await.unwrap();
+    let kept = async || std::fs::read_dir(&base).unwrap().count() == 3;
+    eventually("only workspaces of sessions are left", kept).await;
+    kill(running).await;
+}
+
 #[tokio::test]
 async fn members_cannot_have_what_belongs_to_one_sandbox() {
     let (dir, mock) = (tempfile::tempdir().unwrap(), Mock::new());
@@ -182,5 +260,9 @@ async fn members_cannot_have_what_belongs_to_one_sandbox() {
         let refused = engine.pools().unwrap().set(&Pool { spec, ..pool(1) }).await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::InvalidConfig);
     }
+    let own = Some(SessionMembers { workspaces: Some(dir.path().to_owned()) });
+    let spec = SandboxSpec { workspace: Some(dir.path().to_owned()), ..SandboxSpec::default() };
+    let refused = engine.pools().unwrap().set(&Pool { spec, sessions: own, ..pool(1) }).await.unwrap_err();
+    assert!(refused.to_string().contains("both a workspace of its own and another one"), "{refused}");
     assert_eq!(engine.pools().unwrap().list().await.unwrap(), []);
 }

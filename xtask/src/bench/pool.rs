@@ -173,6 +173,7 @@ impl<'a> WarmPool<'a> {
             max: members,
             provider: self.provider.mode().key.provider,
             profile: None,
+            sessions: None,
             spec: self.spec.clone(),
         };
         self.environment.wait(self.engine.pools()?.set(&pool))?;

@@ -1,6 +1,6 @@
 //! Claims a member of a pool for a new sandbox.
 
-use super::wire::{self, PoolReply, PoolRequest};
+use super::wire::{self, ForSession, MemberSession, PoolReply, PoolRequest};
 use super::{ClaimLock, PoolResult, PoolUse, read_all};
 use crate::Engine;
 use kennel_core::{Error, Prepared, Provider, Result, Sandbox, new_id};
@@ -33,7 +33,7 @@ enum Member {
     /// A part of a sandbox, which is created from it.
     Part(Prepared),
     /// A whole sandbox, which runs. The resident process removes it if the connection is closed before it is renamed.
-    Whole { id: SandboxId, _connection: UnixStream, _lock: ClaimLock },
+    Whole { id: SandboxId, session: Option<MemberSession>, _connection: UnixStream, _lock: ClaimLock },
 }
 
 impl Engine {
@@ -49,24 +49,26 @@ impl PoolClaims {
     /// Claims a member for a sandbox that will be created and started now. If a pool is required and has no member, this
     /// fails with `not_available`.
     pub async fn claim(&self, provider: &dyn Provider, spec: &SandboxSpec, usage: PoolUse) -> Result<Claimed> {
-        self.claim_for(provider, spec, false, usage).await
+        self.claim_for(provider, spec, None, usage).await
     }
 
-    /// Claims a member for the sandbox of a session.
+    /// Claims a member for the sandbox of a session, which must take over the ids of the member
+    /// ([`Claimed::member_session`]).
     pub(crate) async fn claim_for_session(
         &self,
         provider: &dyn Provider,
         spec: &SandboxSpec,
+        session: ForSession,
         usage: PoolUse,
     ) -> Result<Claimed> {
-        self.claim_for(provider, spec, true, usage).await
+        self.claim_for(provider, spec, Some(session), usage).await
     }
 
     async fn claim_for(
         &self,
         provider: &dyn Provider,
         spec: &SandboxSpec,
-        session: bool,
+        session: Option<ForSession>,
         usage: PoolUse,
     ) -> Result<Claimed> {
         let mut claimed = Claimed { usage, ..Claimed::none()? };
@@ -91,7 +93,7 @@ impl PoolClaims {
         &self,
         provider: &dyn Provider,
         spec: &SandboxSpec,
-        session: bool,
+        session: Option<ForSession>,
     ) -> std::result::Result<(String, Member), String> {
         if !self.socket.exists() {
             return Err(self.without_resident());
@@ -104,8 +106,8 @@ impl PoolClaims {
             Ok((PoolReply::Part { pool, description }, descriptors, _)) => {
                 Ok((pool, Member::Part(Prepared { description, descriptors })))
             }
-            Ok((PoolReply::Sandbox { pool, id }, _, connection)) => {
-                Ok((pool, Member::Whole { id, _connection: connection, _lock: lock }))
+            Ok((PoolReply::Sandbox { pool, id, session }, _, connection)) => {
+                Ok((pool, Member::Whole { id, session, _connection: connection, _lock: lock }))
             }
             Ok((PoolReply::Miss { reason }, ..)) => Err(reason),
             Ok(_) => Err("the resident process is another version of Kennel".to_owned()),
@@ -146,6 +148,14 @@ impl Claimed {
         Ok(claimed)
     }
 
+    /// Returns the session that the member was made for, if it was made for one.
+    pub(crate) fn member_session(&self) -> Option<MemberSession> {
+        match &self.member {
+            Some(Member::Whole { session, .. }) => session.clone(),
+            _ => None,
+        }
+    }
+
     fn note(&mut self, result: PoolResult) -> Result<()> {
         if let (PoolUse::Require, PoolResult::Miss { reason }) = (self.usage, &result) {
             let message = format!("no pool has a member for this sandbox: {reason}");
@@ -163,7 +173,7 @@ impl Claimed {
                     self.note(PoolResult::miss(format!("the member does not fit: {reason}")))?;
                 }
             }
-            Some(Member::Whole { id, _connection, _lock }) => {
+            Some(Member::Whole { id, _connection, _lock, .. }) => {
                 let name = spec.name.clone().unwrap_or_else(|| id.to_string());
                 provider.rename(&id, &name).await?;
                 return Sandbox::find(provider, id.as_str()).await;

@@ -28,8 +28,27 @@ pub struct Pool {
     /// The profile that it is for, by its name. `spec` is what the profile said when the pool was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// Its members are for sessions, and only for these. `None` on native, where any sandbox can use a member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<SessionMembers>,
     /// The sandboxes that it is for. If the specification belongs to a profile, only sandboxes of that profile use the pool.
     pub spec: SandboxSpec,
+}
+
+impl Pool {
+    /// Whether the members of another pool can be the members of this one.
+    pub(crate) fn has_same_members(&self, other: &Self) -> bool {
+        *self == Self { min: self.min, max: self.max, profile: self.profile.clone(), ..other.clone() }
+    }
+}
+
+/// Members that are for sessions. Each has the id and the secret of its future session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionMembers {
+    /// The directory in which each member has a workspace of its own, named by the id of its session. `None` if all members
+    /// have the workspace of the specification, or none.
+    pub workspaces: Option<PathBuf>,
 }
 
 /// A pool, and what the resident process has for it.
@@ -42,6 +61,9 @@ pub struct PoolStatus {
     pub provider: ProviderKind,
     /// The profile that it is for, by its name.
     pub profile: Option<String>,
+    /// Whether its members are only for sessions.
+    #[serde(default)]
+    pub sessions: bool,
     /// The number of members that always wait.
     pub min: u32,
     /// The largest number of members that wait.
@@ -54,8 +76,8 @@ pub struct PoolStatus {
 
 impl PoolStatus {
     pub(crate) fn of(pool: &Pool) -> Self {
-        let Pool { name, min, max, provider, profile, .. } = pool.clone();
-        Self { name, provider, profile, min, max, ready: None, problem: None }
+        let Pool { name, min, max, provider, profile, sessions, .. } = pool.clone();
+        Self { name, provider, profile, sessions: sessions.is_some(), min, max, ready: None, problem: None }
     }
 }
 
@@ -153,19 +175,28 @@ fn check(pool: &Pool) -> Result<()> {
         )));
     }
     match pool.provider {
+        ProviderKind::Native if pool.sessions.is_some() => {
+            let message =
+                format!("pool {}: the members of a native pool fit every sandbox, also of sessions", pool.name);
+            Err(invalid(message))
+        }
         ProviderKind::Native => Ok(()),
         ProviderKind::Local => {
             let message = format!("pool {}: {} has no pools", pool.name, pool.provider.name());
             let others = [ProviderKind::Native, ProviderKind::Podman, ProviderKind::Docker];
             Err(Error::new(ErrorCode::Unsupported, message).suggest(NextStep::use_provider(others)))
         }
-        ProviderKind::Docker | ProviderKind::Podman | ProviderKind::Mock => check_whole(&pool.name, spec),
+        ProviderKind::Docker | ProviderKind::Podman | ProviderKind::Mock => check_whole(pool),
     }
 }
 
 /// Refuses what a sandbox cannot have before it is claimed.
-fn check_whole(pool: &str, spec: &SandboxSpec) -> Result<()> {
+fn check_whole(pool: &Pool) -> Result<()> {
+    let Pool { name, spec, sessions, .. } = pool;
+    let has_own = sessions.as_ref().is_some_and(|sessions| sessions.workspaces.is_some());
     let impossible = [
+        (has_own && spec.workspace.is_some(), "both a workspace of its own and another one"),
+        (spec.session.is_some() || spec.store.is_some(), "the id of a session before it is made"),
         (spec.auto_remove, "removal at its end"),
         (spec.data, "a data volume, which belongs to a name"),
         (!spec.ports.is_empty(), "published ports, which only one sandbox can have"),
@@ -173,7 +204,7 @@ fn check_whole(pool: &str, spec: &SandboxSpec) -> Result<()> {
     ];
     match impossible.iter().find(|(asked, _)| *asked) {
         Some((_, what)) => {
-            Err(Error::new(ErrorCode::InvalidConfig, format!("pool {pool}: a member cannot have {what}")))
+            Err(Error::new(ErrorCode::InvalidConfig, format!("pool {name}: a member cannot have {what}")))
         }
         None => Ok(()),
     }

@@ -22,6 +22,11 @@ pub(crate) fn is_member(info: &SandboxInfo) -> bool {
     info.labels.get(POOL).is_some_and(|pool| !pool.is_empty()) && info.name == member_name(&info.id)
 }
 
+/// Returns the sandboxes that are no members of pools.
+pub(crate) fn without_members(listed: Vec<SandboxInfo>) -> Vec<SandboxInfo> {
+    listed.into_iter().filter(|info| !is_member(info)).collect()
+}
+
 /// Returns the fields in which a sandbox differs from the members of a pool. A member is renamed when it is claimed, and has
 /// been started by then.
 pub(crate) fn differences(pool: &SandboxSpec, wanted: &SandboxSpec) -> Vec<String> {

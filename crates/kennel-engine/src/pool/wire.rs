@@ -5,6 +5,7 @@
 //! both sides check the user of the other.
 
 use super::PoolStatus;
+use crate::session::SessionId;
 use kennel_core::{Error, Result};
 use kennel_types::{ErrorCode, ProviderKind, SandboxId, SandboxSpec};
 use rustix::net::{
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -36,13 +37,51 @@ pub(crate) enum PoolRequest {
         provider: ProviderKind,
         /// The sandbox.
         spec: Box<SandboxSpec>,
-        /// Whether it belongs to a session.
-        session: bool,
+        /// The session that it will belong to, if any.
+        session: Option<ForSession>,
     },
     /// Lists the pools.
     List,
     /// The definitions have changed.
     Reload,
+}
+
+/// A session that needs a sandbox.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ForSession {
+    /// The store that will record it, by its id.
+    pub(crate) store: String,
+    /// Its workspace.
+    pub(crate) workspace: ForWorkspace,
+}
+
+/// The workspace of a session that needs a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ForWorkspace {
+    /// That of the specification.
+    AsSpecified,
+    /// A new directory in this one.
+    Own(PathBuf),
+    /// A directory with a clone of a git repository.
+    Clone,
+}
+
+/// The session that a member was made for.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct MemberSession {
+    /// Its id.
+    pub(crate) id: SessionId,
+    /// Its secret.
+    pub(crate) secret: String,
+    /// Whether the member has made the workspace.
+    pub(crate) has_workspace: bool,
+}
+
+impl std::fmt::Debug for MemberSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemberSession").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 /// A reply of the resident process.
@@ -62,6 +101,8 @@ pub(crate) enum PoolReply {
         pool: String,
         /// The sandbox.
         id: SandboxId,
+        /// The session that it was made for, if any.
+        session: Option<MemberSession>,
     },
     /// No member is available.
     Miss {

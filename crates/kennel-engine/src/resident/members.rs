@@ -1,10 +1,15 @@
 //! The members of pools, as the resident process holds them.
 
 use crate::create::remove_sandbox;
-use crate::pool::{Pool, is_member, member_name};
+use crate::pool::wire::MemberSession;
+use crate::pool::{MemberWorkspaces, Pool, SessionMembers, is_member, member_name};
+use crate::session::SessionId;
 use crate::steps::Steps;
+use crate::store::random_hex;
+use crate::{SECRET_VARIABLE, SESSION_VARIABLE, Store};
 use kennel_core::{Error, Keeper, Prepared, Provider as _, Result, new_id};
-use kennel_types::{ErrorCode, Pull, SandboxId, SandboxSpec};
+use kennel_types::{ErrorCode, ProviderKind, Pull, SandboxId, SandboxSpec};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +29,29 @@ pub(super) enum Member {
 /// A sandbox that runs and waits to be claimed. It is tied to a connection of this process.
 pub(super) struct Whole {
     pub(super) id: SandboxId,
+    /// The session that it is made for.
+    session: Option<FutureSession>,
     provider: Arc<Steps>,
     keeper: Keeper,
+}
+
+/// Where members that are made for sessions find what they need.
+pub(super) struct SessionPlaces {
+    /// The database of the sessions.
+    pub(super) database: PathBuf,
+    /// The workspaces that members have made.
+    pub(super) workspaces: MemberWorkspaces,
+}
+
+/// A session that will claim a member.
+struct FutureSession {
+    ids: MemberSession,
+    /// The store that will record it, by its id.
+    store: String,
+    kind: ProviderKind,
+    /// The workspace that was made for it.
+    workspace: Option<PathBuf>,
+    workspaces: MemberWorkspaces,
 }
 
 impl Member {
@@ -34,6 +60,14 @@ impl Member {
         match self {
             Self::Part(part) => part.is_waiting(),
             Self::Whole(member) => !member.keeper.is_closed(),
+        }
+    }
+
+    /// Returns the id of the store that records its session, if it was made for a session.
+    pub(super) fn store(&self) -> Option<&str> {
+        match self {
+            Self::Part(_) => None,
+            Self::Whole(member) => member.session.as_ref().map(|session| session.store.as_str()),
         }
     }
 
@@ -48,53 +82,106 @@ impl Member {
 
 impl Whole {
     /// Creates and starts a member. If that fails, nothing is left.
-    pub(super) async fn make(provider: Arc<Steps>, pool: &Pool) -> Result<Self> {
+    pub(super) async fn make(provider: Arc<Steps>, pool: &Pool, places: &SessionPlaces) -> Result<Self> {
         let id = new_id()?;
-        let made = Self::start(&provider, pool, &id).await;
+        let mut session = None;
+        let made = async {
+            if let Some(image) = &pool.spec.image {
+                provider.pull(image, Pull::Missing, &|_| {}).await?;
+            }
+            if let Some(members) = &pool.sessions {
+                session = Some(FutureSession::new(pool, members, places).await?);
+            }
+            Self::start(&provider, pool, &id, session.as_ref()).await
+        };
+        let made = made.await;
         if made.is_err() {
-            discard(&provider, &id).await;
+            discard(&provider, &id, session.as_ref()).await;
         }
-        Ok(Self { keeper: made?, provider, id })
+        Ok(Self { keeper: made?, provider, id, session })
     }
 
-    async fn start(provider: &Arc<Steps>, pool: &Pool, id: &SandboxId) -> Result<Keeper> {
-        let spec = SandboxSpec { name: Some(member_name(id)), pool: Some(pool.name.clone()), ..pool.spec.clone() };
-        if let Some(image) = &spec.image {
-            provider.pull(image, Pull::Missing, &|_| {}).await?;
+    async fn start(
+        provider: &Arc<Steps>,
+        pool: &Pool,
+        id: &SandboxId,
+        session: Option<&FutureSession>,
+    ) -> Result<Keeper> {
+        let mut spec = SandboxSpec { name: Some(member_name(id)), pool: Some(pool.name.clone()), ..pool.spec.clone() };
+        if let Some(session) = session {
+            session.complete(&mut spec);
+            if let Some(dir) = &session.workspace {
+                provider.make_workspace(dir, &spec).await?;
+            }
         }
         provider.create(id, &spec).await?;
         provider.start(id).await?;
         let keeper = Keeper::connect(provider.dial(id).await?).await?;
-        keeper.tie(true).await?;
+        provider.tie(&keeper).await?;
         Ok(keeper)
+    }
+
+    /// Returns the session that it was made for.
+    pub(super) fn session(&self) -> Option<MemberSession> {
+        self.session.as_ref().map(|session| session.ids.clone())
     }
 
     /// Checks that it replies, and lets it live without this process. Returns whether it can be handed out.
     pub(super) async fn untie(&self) -> bool {
-        matches!(tokio::time::timeout(REPLY, self.keeper.tie(false)).await, Ok(Ok(())))
+        matches!(tokio::time::timeout(REPLY, self.provider.untie(&self.keeper)).await, Ok(Ok(())))
     }
 
     /// Removes it.
     pub(super) async fn remove(&self) {
-        discard(&self.provider, &self.id).await;
+        discard(&self.provider, &self.id, self.session.as_ref()).await;
     }
 
     /// Removes it, unless somebody has renamed it.
     pub(super) async fn remove_unless_claimed(&self) {
         match self.provider.get(self.id.as_str()).await {
             Ok(info) if is_member(&info) => self.remove().await,
-            Err(error) if error.code() != ErrorCode::NotFound => {
-                tracing::warn!(sandbox = %self.id, %error, "a member that was handed out may be left");
+            Ok(_) => {
+                if let Some(session) = &self.session {
+                    session.workspaces.hand_over(session.kind, &session.ids.id);
+                }
             }
-            _ => {}
+            Err(error) if error.code() == ErrorCode::NotFound => self.remove().await,
+            Err(error) => tracing::warn!(sandbox = %self.id, %error, "a member that was handed out may be left"),
         }
     }
 }
 
-async fn discard(provider: &Arc<Steps>, id: &SandboxId) {
+impl FutureSession {
+    /// Chooses the ids of a session, and notes its workspace, if it has one of its own.
+    async fn new(pool: &Pool, members: &SessionMembers, places: &SessionPlaces) -> Result<Self> {
+        let store = Store::open(&places.database).await?.id().to_owned();
+        let id = SessionId::random()?;
+        let (kind, workspaces) = (pool.provider, places.workspaces.clone());
+        let workspace = members.workspaces.as_ref().map(|base| workspaces.note(kind, &id, base)).transpose()?;
+        let ids = MemberSession { id, secret: random_hex::<32>()?, has_workspace: workspace.is_some() };
+        Ok(Self { ids, store, kind, workspace, workspaces })
+    }
+
+    /// Adds to a specification what belongs to the session.
+    fn complete(&self, spec: &mut SandboxSpec) {
+        let MemberSession { id, secret, .. } = &self.ids;
+        spec.session = Some(id.to_string());
+        spec.store = Some(self.store.clone());
+        spec.env.insert(SESSION_VARIABLE.into(), id.to_string());
+        spec.env.insert(SECRET_VARIABLE.into(), secret.clone());
+        if self.workspace.is_some() {
+            spec.workspace.clone_from(&self.workspace);
+        }
+    }
+}
+
+/// Removes a member and its workspace. If it cannot be removed, the next resident process finds both.
+async fn discard(provider: &Arc<Steps>, id: &SandboxId, session: Option<&FutureSession>) {
     let removed = tokio::time::timeout(REMOVE, remove_sandbox(&**provider, id, false)).await;
     let late = |_| Error::new(ErrorCode::Timeout, "it took too long");
-    if let Err(error) = removed.map_err(late).and_then(|removed| removed) {
-        tracing::warn!(sandbox = %id, %error, "a member of a pool is left");
+    match (removed.map_err(late).and_then(|removed| removed), session) {
+        (Err(error), _) => tracing::warn!(sandbox = %id, %error, "a member of a pool is left"),
+        (Ok(()), Some(session)) => session.workspaces.remove(session.kind, &session.ids.id),
+        (Ok(()), None) => {}
     }
 }

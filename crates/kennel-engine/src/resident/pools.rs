@@ -6,15 +6,15 @@
 //!
 //! [`Engine::remove_pool_members`]: crate::Engine::remove_pool_members
 
-use super::members::{Member, Whole};
+use super::members::{Member, SessionPlaces, Whole};
 use crate::directories::Directories;
-use crate::pool::wire::{self, PoolReply, PoolRequest};
-use crate::pool::{ClaimLock, NO_POOL, Pool, PoolStatus, differences, read_all};
+use crate::pool::wire::{self, ForSession, ForWorkspace, PoolReply, PoolRequest};
+use crate::pool::{ClaimLock, MemberWorkspaces, NO_POOL, Pool, PoolStatus, differences, read_all};
 use crate::steps::Steps;
 use kennel_core::{Prepared, Provider as _, Result};
 use kennel_types::{NetworkMode, ProviderKind, SandboxSpec};
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
@@ -28,16 +28,21 @@ const QUIET: Duration = Duration::from_millis(20);
 const COUNTED: Duration = Duration::from_mins(1);
 /// How long to wait after a member could not be made.
 const RETRY: Duration = Duration::from_secs(5);
+/// How long a member may take to be made after this process was asked to end.
+const LAST_WAIT: Duration = Duration::from_secs(10);
 
 /// The pools of the resident process.
 pub(super) struct PoolKeeper {
     definitions: PathBuf,
     socket: PathBuf,
     claims: PathBuf,
+    places: SessionPlaces,
     providers: Mutex<Vec<(ProviderKind, Arc<Steps>)>>,
     state: Mutex<State>,
     /// Notified when there may be something to do.
     changed: Notify,
+    /// Held while a member is made.
+    making: tokio::sync::Mutex<()>,
 }
 
 /// The socket of the resident process. It is gone when this is dropped.
@@ -72,17 +77,17 @@ impl PoolKeeper {
             definitions: directories.pools(),
             socket: directories.pool_socket(),
             claims: directories.pool_claims(),
+            places: SessionPlaces {
+                database: directories.database(),
+                workspaces: MemberWorkspaces::new(directories.pool_workspaces()),
+            },
             providers: Mutex::new(providers),
             state: Mutex::default(),
             changed: Notify::new(),
+            making: tokio::sync::Mutex::default(),
         };
         keeper.reload();
         keeper
-    }
-
-    /// The lock that is held while a member is claimed.
-    pub(super) fn claims(&self) -> &Path {
-        &self.claims
     }
 
     /// Makes the members of a provider too that was not there before.
@@ -138,7 +143,7 @@ impl PoolKeeper {
     async fn handle(&self, stream: &UnixStream) -> Result<()> {
         let reply = match wire::read_request(stream).await? {
             PoolRequest::Claim { provider, spec, session } => {
-                return self.hand_out(provider, &spec, session, stream).await;
+                return self.hand_out(provider, &spec, session.as_ref(), stream).await;
             }
             PoolRequest::List => PoolReply::Listed { pools: self.list() },
             PoolRequest::Reload => {
@@ -154,7 +159,7 @@ impl PoolKeeper {
         &self,
         provider: ProviderKind,
         spec: &SandboxSpec,
-        session: bool,
+        session: Option<&ForSession>,
         stream: &UnixStream,
     ) -> Result<()> {
         loop {
@@ -168,7 +173,7 @@ impl PoolKeeper {
                         member.remove().await;
                         continue;
                     }
-                    let reply = PoolReply::Sandbox { pool, id: member.id.clone() };
+                    let reply = PoolReply::Sandbox { pool, id: member.id.clone(), session: member.session() };
                     let sent = wire::write_reply(stream, &reply, &[]).await;
                     if sent.is_ok() {
                         wire::closed(stream).await;
@@ -186,7 +191,7 @@ impl PoolKeeper {
         &self,
         provider: ProviderKind,
         spec: &SandboxSpec,
-        session: bool,
+        session: Option<&ForSession>,
         stream: &UnixStream,
     ) -> Result<(String, Member), String> {
         // A member sees what this process sees.
@@ -194,11 +199,12 @@ impl PoolKeeper {
             return Err("the resident process has other namespaces than this process".to_owned());
         }
         let mut state = self.state();
-        state.last_claim = Some(Instant::now());
-        if state.kept.is_empty() {
+        let State { kept, gone, last_claim } = &mut *state;
+        *last_claim = Some(Instant::now());
+        if kept.is_empty() {
             return Err(NO_POOL.to_owned());
         }
-        let mut fitting: Vec<&mut Kept> = state.kept.iter_mut().filter(|kept| kept.pool.provider == provider).collect();
+        let mut fitting: Vec<&mut Kept> = kept.iter_mut().filter(|kept| kept.pool.provider == provider).collect();
         if fitting.is_empty() {
             return Err(format!("there is no pool for {}", provider.name()));
         }
@@ -213,6 +219,10 @@ impl PoolKeeper {
         for kept in fitting {
             kept.count_claim();
             self.changed.notify_one();
+            if let Some(session) = session {
+                // The store was lost since they were made.
+                gone.extend(kept.take_all(|member| member.store().is_some_and(|store| store != session.store)));
+            }
             match kept.take() {
                 Some(member) => return Ok((kept.pool.name.clone(), member)),
                 None if reason.is_empty() => reason = kept.why_empty(),
@@ -250,9 +260,7 @@ impl PoolKeeper {
         let mut state = self.state();
         let mut before = std::mem::take(&mut state.kept);
         for pool in pools {
-            let same = |kept: &Kept| {
-                (&kept.pool.name, &kept.pool.provider, &kept.pool.spec) == (&pool.name, &pool.provider, &pool.spec)
-            };
+            let same = |kept: &Kept| kept.pool.has_same_members(&pool);
             let known = before.iter().position(same).map(|at| before.swap_remove(at));
             let (ready, claims) = known.map(|kept| (kept.ready, kept.claims)).unwrap_or_default();
             state.kept.push(Kept { pool, ready, claims, failed: None });
@@ -279,7 +287,7 @@ impl PoolKeeper {
     }
 
     /// Makes members until none is missing. Returns when to look again, if nothing happens before.
-    async fn fill_now(&self) -> Option<Instant> {
+    async fn fill_now(self: &Arc<Self>) -> Option<Instant> {
         loop {
             while let Some(rest) = self.quiet_in() {
                 sleep(rest).await;
@@ -293,23 +301,38 @@ impl PoolKeeper {
                 Ok(pool) => pool,
                 Err(next) => return next,
             };
-            let made = self.make(&pool).await;
-            let mut state = self.state();
-            let is_same = |kept: &&mut Kept| kept.pool.name == pool.name && kept.pool.spec == pool.spec;
-            let Some(kept) = state.kept.iter_mut().find(is_same) else {
-                // The pool has changed meanwhile.
-                state.gone.extend(made.ok());
-                continue;
-            };
-            match made {
-                Ok(member) => {
-                    kept.ready.push_back(member);
-                    kept.failed = None;
-                }
-                Err(why) => {
-                    tracing::warn!(pool = pool.name, why, "a member of a pool could not be made");
-                    kept.failed = Some((why, Instant::now() + RETRY));
-                }
+            // A request to an engine that is cut off may still have its effect. So this goes on if this process is asked to
+            // end meanwhile, and `end` waits for it.
+            let keeper = self.clone();
+            let making = tokio::spawn(async move {
+                let _making = keeper.making.lock().await;
+                let made = keeper.make(&pool).await;
+                keeper.keep(&pool, made);
+            });
+            if let Err(error) = making.await {
+                tracing::warn!(%error, "a member of a pool could not be made");
+                sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// Adds a member to its pool.
+    fn keep(&self, pool: &Pool, made: Result<Member, String>) {
+        let mut state = self.state();
+        let is_same = |kept: &&mut Kept| kept.pool.has_same_members(pool);
+        let Some(kept) = state.kept.iter_mut().find(is_same) else {
+            // The pool has changed meanwhile.
+            state.gone.extend(made.ok());
+            return;
+        };
+        match made {
+            Ok(member) => {
+                kept.ready.push_back(member);
+                kept.failed = None;
+            }
+            Err(why) => {
+                tracing::warn!(pool = pool.name, why, "a member of a pool could not be made");
+                kept.failed = Some((why, Instant::now() + RETRY));
             }
         }
     }
@@ -322,11 +345,13 @@ impl PoolKeeper {
         }
         // Whoever cleans up after this process looks for members only if this file exists.
         drop(ClaimLock::shared(&self.claims).map_err(|error| error.to_string())?);
-        Whole::make(provider, pool).await.map(Member::Whole).map_err(|error| error.to_string())
+        Whole::make(provider, pool, &self.places).await.map(Member::Whole).map_err(|error| error.to_string())
     }
 
     /// Ends all members, and removes what they leave.
     pub(super) async fn end(&self) {
+        // If a member takes too long, the next resident process removes it.
+        let _made = tokio::time::timeout(LAST_WAIT, self.making.lock()).await;
         let State { kept, gone, .. } = std::mem::take(&mut *self.state());
         for member in kept.into_iter().flat_map(|kept| kept.ready).chain(gone) {
             member.end().await;
@@ -386,9 +411,15 @@ impl Kept {
 
     /// Takes the members that have ended.
     fn take_ended(&mut self) -> Vec<Member> {
-        let (ready, ended) = std::mem::take(&mut self.ready).into_iter().partition(Member::is_waiting);
+        self.take_all(|member| !member.is_waiting())
+    }
+
+    /// Takes the members for which this is true.
+    fn take_all(&mut self, is_taken: impl Fn(&Member) -> bool) -> Vec<Member> {
+        let (taken, ready): (VecDeque<Member>, VecDeque<Member>) =
+            std::mem::take(&mut self.ready).into_iter().partition(is_taken);
         self.ready = ready;
-        Vec::from_iter::<VecDeque<Member>>(ended)
+        taken.into()
     }
 
     fn why_empty(&self) -> String {
@@ -399,7 +430,7 @@ impl Kept {
 
 /// Returns why the members of a pool do not fit a sandbox, or `None` if they do. A native member has nothing but the kind of
 /// its network. Others are whole sandboxes.
-fn unfit(pool: &Pool, wanted: &SandboxSpec, session: bool) -> Option<String> {
+fn unfit(pool: &Pool, wanted: &SandboxSpec, session: Option<&ForSession>) -> Option<String> {
     let name = &pool.name;
     if pool.spec.profile.is_some() && pool.spec.profile != wanted.profile {
         return Some(format!("pool {name} is for another profile"));
@@ -409,10 +440,33 @@ fn unfit(pool: &Pool, wanted: &SandboxSpec, session: bool) -> Option<String> {
         let same = shares_network(&pool.spec) == shares_network(wanted);
         return (!same).then(|| format!("the members of pool {name} have another kind of network"));
     }
-    if session {
+    let Some(session) = session else {
+        if pool.sessions.is_some() {
+            return Some(format!("the members of pool {name} are for sessions"));
+        }
+        return different(pool, &differences(&pool.spec, wanted));
+    };
+    let Some(members) = &pool.sessions else {
         return Some(format!("the members of pool {name} belong to no session"));
+    };
+    match (&members.workspaces, &session.workspace) {
+        // What is read-only in a git repository is decided when the sandbox is created.
+        (_, ForWorkspace::Clone) => return Some("a workspace is cloned before its sandbox is created".to_owned()),
+        (Some(base), ForWorkspace::Own(wanted)) if base == wanted => {}
+        (None, ForWorkspace::AsSpecified) => {}
+        (Some(_), _) => {
+            return Some(format!("the members of pool {name} have a workspace of their own, and cannot get another"));
+        }
+        (None, _) => return Some(format!("the members of pool {name} have no workspace of their own")),
     }
-    let differing = differences(&pool.spec, wanted);
+    // The sandbox of a session is removed by the engine, whatever it was created with.
+    let wanted = SandboxSpec { auto_remove: false, ..wanted.clone() };
+    different(pool, &differences(&pool.spec, &wanted))
+}
+
+/// Returns the reason of a miss, if a sandbox and the members of a pool differ.
+fn different(pool: &Pool, differing: &[String]) -> Option<String> {
+    let name = &pool.name;
     (!differing.is_empty()).then(|| format!("the members of pool {name} differ in: {}", differing.join(", ")))
 }
 

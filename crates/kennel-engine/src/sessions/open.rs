@@ -8,6 +8,7 @@ use super::end::{TaskEnd, last_lines};
 use super::workspace::{self, SessionWorkspace};
 use super::{SECRET_VARIABLE, SESSION_VARIABLE, Sessions, changed};
 use crate::create::{panic_message, remove_sandbox};
+use crate::pool::wire::ForSession;
 use crate::session::{Cause, Session, SessionId, SessionState, SessionSummary};
 use crate::store::{Change, NewSession, Outcome, random_hex};
 use crate::{Cancel, Claimed, PoolResult, PoolUse};
@@ -89,14 +90,18 @@ impl Sessions {
 }
 
 impl Opening {
-    async fn run(self) -> Result<Session> {
-        // The claim comes first: so nobody sees the session as stuck.
-        let _claim = self.sessions.claims.take(&self.id).await?;
-        let secret = random_hex::<32>()?;
-        let claimed = match &self.sessions.pools {
-            Some(pools) => pools.claim_for_session(&*self.provider, &self.request.spec, self.request.pool).await?,
-            None => Claimed::impossible("these sessions use no pools", self.request.pool)?,
+    async fn run(mut self) -> Result<Session> {
+        let claimed = self.claim_member().await?;
+        // A member of a pool may have been made for a session with this id.
+        let secret = match claimed.member_session() {
+            Some(session) => {
+                self.id = session.id;
+                session.secret
+            }
+            None => random_hex::<32>()?,
         };
+        // The claim comes before the record: so nobody sees the session as stuck.
+        let _claim = self.sessions.claims.take(&self.id).await?;
         let new = self.record(&secret, &claimed);
         self.request.cancel.check()?;
         self.sessions.store.insert(new).await?;
@@ -113,6 +118,20 @@ impl Opening {
         let cause = if self.request.cancel.is_cancelled() { Cause::Cancelled } else { Cause::StartFailed };
         self.undo(&seen, cause, &error).await;
         Err(error.context(format_args!("open session {}", seen.label())))
+    }
+
+    /// Claims a member of a pool for the sandbox, if there is one.
+    async fn claim_member(&self) -> Result<Claimed> {
+        let OpenSession { spec, workspace, pool, .. } = &self.request;
+        let Some(pools) = &self.sessions.pools else {
+            return Claimed::impossible("these sessions use no pools", *pool);
+        };
+        let session = ForSession { store: self.sessions.store.id().to_owned(), workspace: workspace.wanted() };
+        let mut spec = spec.clone();
+        if !matches!(workspace, SessionWorkspace::AsSpecified) {
+            spec.workspace = None;
+        }
+        pools.claim_for_session(&*self.provider, &spec, session, *pool).await
     }
 
     /// What is recorded before anything is made.
@@ -145,7 +164,9 @@ impl Opening {
             cancel.interrupts(self.provider.pull(image, self.request.pull, &tell)).await?;
         }
         let tell = |line| self.tell(OpenProgress::Clone(line));
-        workspace::prepare(&self.request.workspace, &self.provider, &spec, cancel, &tell).await?;
+        if !claimed.member_session().is_some_and(|session| session.has_workspace) {
+            workspace::prepare(&self.request.workspace, &self.provider, &spec, cancel, &tell).await?;
+        }
         cancel.check()?;
         // The provider would remove the sandbox before its result is recorded.
         spec.auto_remove = false;

@@ -110,13 +110,14 @@ fn miss_says_why() {
 fn pools_are_set_listed_and_removed() {
     let kennel = Kennel::on("native");
     let list = || kennel.kennel(&["pool", "ls"]).ok();
-    assert_eq!(list(), "NAME   PROVIDER   PROFILE   READY   MIN   MAX");
+    assert_eq!(list(), "NAME   PROVIDER   PROFILE   SESSIONS   READY   MIN   MAX");
     for (args, why) in [
         (&["--min", "3", "--max", "2"][..], "at least 3 members, but at most 2"),
         (&["--max", "0", "--min", "0"], "expected 1 to 1000"),
         (&["--max", "1001"], "expected 1 to 1000"),
         (&["--memory", "1g"], "leave out the options of the sandbox, except --network"),
         (&["--profile", "none"], "profile"),
+        (&["--session"], "fit every sandbox, also of sessions"),
     ] {
         let refused = kennel.kennel(&[&["pool", "set", "quick"], args].concat()).fails(125);
         assert!(refused.contains(why), "{refused}");
@@ -126,10 +127,11 @@ fn pools_are_set_listed_and_removed() {
     assert_eq!(list().lines().count(), 1);
     let shown = kennel.kennel(&["pool", "set", "--json", "quick", "--min", "1", "--max", "5"]).json();
     let expected = json!({
-        "name": "quick", "provider": "native", "profile": null, "min": 1, "max": 5, "ready": null, "problem": null,
+        "name": "quick", "provider": "native", "profile": null, "sessions": false, "min": 1, "max": 5,
+        "ready": null, "problem": null,
     });
     assert_eq!(shown, expected);
-    assert_eq!(list().lines().nth(1), Some("quick   native     -         -       1     5"));
+    assert_eq!(list().lines().nth(1), Some("quick   native     -         -          -       1     5"));
 
     let _resident = Resident::start(&kennel);
     until_filled(&kennel, "quick");
@@ -190,6 +192,83 @@ fn member_that_was_killed_is_not_handed_out() {
     assert_eq!(kennel.kennel(&["exec", &id, "--", "echo", "works"]).ok(), "works");
     until_filled(&kennel, "quick");
     assert_eq!(pool_of(&kennel.kennel(&["create", "--start", "--json", "--network", "none"]))["result"], "hit");
+}
+
+/// A member that was made for a session has its id, secret and workspace. The session takes them over.
+fn session_from_a_pool(kennel: &Kennel) {
+    let image = kennel.image().expect("an engine has an image").to_owned();
+    let common = ["--image", &image, "--network", "none"];
+    let resident = Resident::start(kennel);
+    kennel.kennel(&[&["pool", "set", "work", "--session", "--own-workspace"], &common[..]].concat()).ok();
+    until_filled(kennel, "work");
+    let bases = || std::fs::read_dir(kennel.home.path().join("workspaces")).map_or(0, Iterator::count);
+    assert_eq!((kennel.kennel(&["ls", "--all", "-q"]).ok().as_str(), bases()), ("", 1), "a member is no sandbox");
+    assert_eq!(kennel.kennel(&["session", "ls", "--json"]).json(), json!([]));
+
+    // What the member cannot have is a miss that says so.
+    let open = |name: &str, more: &[&str]| {
+        kennel.kennel(&[&["session", "create", "--name", name], &common[..], more].concat())
+    };
+    let other = open("other", &["--pool", "prefer"]);
+    let own = "the members of pool work have a workspace of their own, and cannot get another";
+    assert_eq!((other.status, other.stderr.as_str()), (0, format!("kennel: pool miss: {own}\n").as_str()));
+    let differing = open("differing", &["--own-workspace", "--label", "a=b", "--pool", "prefer"]);
+    let labels = "kennel: pool miss: the members of pool work differ in: labels\n";
+    assert_eq!((differing.status, differing.stderr.as_str()), (0, labels));
+    let plain = kennel.kennel(&["create", "--start", "--json", "--no-workspace", "--network", "none"]);
+    assert_eq!(pool_of(&plain), miss("the members of pool work are for sessions"));
+
+    let hit = open("fix", &["--own-workspace", "--pool", "require"]);
+    assert_eq!((hit.status, hit.stderr.as_str()), (0, "kennel: pool hit: work\n"));
+    let shown = kennel.kennel(&["session", "show", "--json", "fix"]).json();
+    let id = shown["id"].as_str().expect("it has an id").to_owned();
+    let workspace = std::path::PathBuf::from(shown["workspace"].as_str().expect("it has a workspace"));
+    assert_eq!(workspace, kennel.home.path().join("workspaces").join(&id));
+    let script = "echo $KENNEL_SESSION ${#KENNEL_SESSION_SECRET}; echo made > /workspace/file";
+    assert_eq!(kennel.kennel(&["session", "exec", "fix", "-c", script]).ok(), format!("{id} 64"));
+    assert_eq!(std::fs::read_to_string(workspace.join("file")).expect("it was written inside"), "made\n");
+    let sandbox = &kennel.kennel(&["inspect", "fix"]).json()[0];
+    assert_eq!((&sandbox["id"], &sandbox["labels"]["kennel.session"]), (&shown["sandbox"], &json!(id)));
+
+    // It is a session like any other, also without the resident process.
+    until_filled(kennel, "work");
+    resident.kill();
+    kennel.kennel(&["gc"]).ok();
+    assert_eq!(kennel.kennel(&["session", "exec", "fix", "--", "cat", "file"]).ok(), "made");
+    let again = kennel.kennel(&["gc", "--dry-run"]).text();
+    assert_eq!((again.as_str(), bases()), ("", 2), "the member and its workspace are gone");
+    kennel.kennel(&["session", "stop", "fix"]).ok();
+    kennel.kennel(&["session", "start", "fix"]).ok();
+    assert_eq!(kennel.kennel(&["session", "exec", "fix", "--", "cat", "file"]).ok(), "made");
+    for name in ["fix", "other", "differing"] {
+        kennel.kennel(&["session", "rm", "--force", name]).ok();
+    }
+}
+
+#[test]
+fn session_from_a_pool_on_docker() {
+    session_from_a_pool(&Kennel::on("docker"));
+}
+
+#[test]
+fn session_from_a_pool_on_podman() {
+    session_from_a_pool(&Kennel::on("podman"));
+}
+
+/// A resident process that is asked to end leaves no member, also if it is just making one.
+#[test]
+fn ended_resident_leaves_no_member() {
+    let kennel = Kennel::on("docker");
+    let image = kennel.image().expect("an engine has an image").to_owned();
+    for round in 0..4 {
+        let resident = Resident::start(&kennel);
+        kennel.kennel(&["pool", "set", "warm", "--image", &image, "--network", "none", "--min", "2"]).ok();
+        wait_in_race(Duration::from_millis(round * 100));
+        resident.end();
+        let left = kennel.kennel(&["gc", "--dry-run"]).text();
+        assert_eq!(left, "", "in round {round}");
+        kennel.kennel(&["pool", "rm", "warm"]).ok();
+    }
 }
 
 /// A member of an engine's pool is a container that runs. The claim renames it.

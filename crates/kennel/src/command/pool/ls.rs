@@ -12,7 +12,7 @@ Examples:
 
 /// List pools
 ///
-/// READY is the number of members that wait. It is `-` if `kennel serve` does not run.
+/// SESSIONS says whether the members are only for sessions. READY is the number of members that wait. It is `-` if `kennel serve` does not run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Ls {
@@ -38,11 +38,12 @@ impl Ls {
                 printable(&pool.name),
                 pool.provider.name().to_owned(),
                 pool.profile.as_deref().map_or_else(dash, printable),
+                if pool.sessions { "yes".to_owned() } else { dash() },
                 pool.ready.map_or_else(dash, |ready| ready.to_string()),
                 pool.min.to_string(),
                 pool.max.to_string(),
             ]
         };
-        Ok(print(&table(["NAME", "PROVIDER", "PROFILE", "READY", "MIN", "MAX"], pools.iter().map(row))))
+        Ok(print(&table(["NAME", "PROVIDER", "PROFILE", "SESSIONS", "READY", "MIN", "MAX"], pools.iter().map(row))))
     }
 }

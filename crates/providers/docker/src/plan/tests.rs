@@ -81,7 +81,7 @@ fn the_keeper_loads_firewall_rules_if_it_can() {
 fn on_podman_low_ports_need_no_capability() {
     let (id, image) = (SandboxId::new("abc").unwrap(), ImageConfig::default());
     let with = |kind, network| {
-        let plan = plan(&SandboxSpec::default(), Facts { kind, network, ..facts(&id, &image, 0) }).unwrap();
+        let plan = plan(&SandboxSpec::default(), Facts { network, kind, ..facts(&id, &image, 0) }).unwrap();
         plan.body.host_config.unwrap().sysctls.map(|all| all["net.ipv4.ip_unprivileged_port_start"].clone())
     };
     assert_eq!(with(EngineKind::Podman, NetworkMode::None).as_deref(), Some("0"));

@@ -7,6 +7,7 @@
 
 mod claim;
 mod definition;
+mod fit;
 mod member;
 pub(crate) mod wire;
 mod workspaces;
@@ -15,7 +16,8 @@ pub(crate) use claim::NO_POOL;
 pub use claim::{Claimed, PoolClaims};
 pub(crate) use definition::read_all;
 pub use definition::{MAX_MEMBERS, Pool, PoolStatus, Pools, SessionMembers};
-pub(crate) use member::{ClaimLock, differences, is_member, member_name, without_members};
+pub(crate) use fit::unfit;
+pub(crate) use member::{ClaimLock, is_member, member_name, without_members};
 pub(crate) use workspaces::MemberWorkspaces;
 
 use serde::Serialize;

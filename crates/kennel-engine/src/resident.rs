@@ -9,6 +9,7 @@ mod arrivals;
 mod idle;
 mod lock;
 mod members;
+mod mounted;
 mod pools;
 
 use crate::create::remove_sandbox;
@@ -17,7 +18,7 @@ use crate::engine::Engine;
 use crate::events::{EngineEvent, Events};
 use crate::idle::Idle;
 use crate::lock_file;
-use crate::pool::{ClaimLock, MemberWorkspaces, is_member};
+use crate::pool::{ClaimLock, MemberWorkspaces, is_member, without_members};
 use crate::session::SessionId;
 use crate::steps::Steps;
 use arrivals::arrivals;
@@ -233,9 +234,15 @@ impl Resident {
                     if let Some(id) = &event.sandbox {
                         watches.notice(id);
                     }
-                    self.events.push(EngineEvent::Happened(event))?;
+                    for event in self.pools.visible(event) {
+                        self.events.push(EngineEvent::Happened(event))?;
+                    }
                 }
-                Noticed::Listing(kind, sandboxes) => self.events.push_listing(kind.name(), sandboxes)?,
+                Noticed::Listing(kind, sandboxes) => {
+                    let sandboxes = without_members(sandboxes);
+                    self.pools.reveal(&sandboxes);
+                    self.events.push_listing(kind.name(), sandboxes)?;
+                }
             }
             self.watch_new(&mut watches)?;
         }

@@ -35,10 +35,10 @@ impl Killed {
         match (self, engine) {
             // Two records of the store, and the sandbox is created and started.
             (_, false) => 8,
-            // Also, the image is pulled. The sandbox is renamed, and not created.
-            (Self::Client, true) => 10,
+            // The image is pulled, and the sandbox is renamed.
+            (Self::Client, true) => 8,
             // A member is made twice: pull, workspace, create, start, tie. One is untied, the other is removed.
-            (Self::Both, true) => 10 + 2 * 10 + 2 + 2,
+            (Self::Both, true) => 8 + 2 * 10 + 2 + 2,
         }
     }
 }

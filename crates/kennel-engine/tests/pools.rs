@@ -2,12 +2,12 @@
 
 use kennel_core::{Provider, Sandbox};
 use kennel_engine::{
-    Caller, Claimed, Directories, Engine, OpenProgress, OpenSession, Pool, PoolResult, PoolUse, Resident, Session,
-    SessionMembers, SessionState, SessionWorkspace,
+    Caller, Claimed, Directories, Engine, EngineEvent, OpenProgress, OpenSession, Pool, PoolResult, PoolUse, Resident,
+    Session, SessionMembers, SessionState, SessionWorkspace,
 };
 use kennel_mock::Mock;
 use kennel_testkit::eventually;
-use kennel_types::{ErrorCode, ExecSpec, Mount, ProviderKind, SandboxSpec, Status};
+use kennel_types::{ErrorCode, EventKind, ExecSpec, Mount, ProviderKind, SandboxSpec, Status};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -244,6 +244,55 @@ async fn session_takes_over_what_its_member_has() {
     engine.pools().unwrap().remove("warm").await.unwrap();
     let kept = async || std::fs::read_dir(&base).unwrap().count() == 3;
     eventually("only workspaces of sessions are left", kept).await;
+    kill(running).await;
+}
+
+/// A container keeps the mounts that it was created with. So a member is not handed out if a new one would have others.
+#[tokio::test]
+async fn member_with_outdated_mounts_is_not_handed_out() {
+    let (dir, mock) = (tempfile::tempdir().unwrap(), Mock::new());
+    let engine = engine(dir.path(), &mock);
+    let running = resident(&engine).await;
+    let workspace = dir.path().join("work");
+    std::fs::create_dir(&workspace).unwrap();
+    let spec = SandboxSpec { workspace: Some(workspace.clone()), ..SandboxSpec::default() };
+    engine.pools().unwrap().set(&Pool { spec: spec.clone(), ..pool(1) }).await.unwrap();
+    until_ready(&engine, 1).await;
+    let member = mock.list().await.unwrap().remove(0).id;
+    std::fs::create_dir(workspace.join(".git")).unwrap();
+    // The pool may have been filled again by then.
+    assert_ne!(claim(&engine, &spec).await.id, member);
+    assert!(mock.get(member.as_str()).await.is_err(), "it was removed");
+    until_ready(&engine, 1).await;
+    assert_eq!(claim(&engine, &spec).await.result, Some(PoolResult::Hit { pool: "warm".into() }));
+    kill(running).await;
+}
+
+/// Members are nobody's sandboxes, so their events are left out. A claimed one is created and started by its claim.
+#[tokio::test]
+async fn events_of_members_are_left_out() {
+    let (dir, mock) = (tempfile::tempdir().unwrap(), Mock::new());
+    let engine = engine(dir.path(), &mock);
+    let resident = Resident::begin(&engine).await.unwrap();
+    let mut reader = resident.events().after(Some(0));
+    let running = tokio::spawn(async move { resident.run(std::future::pending()).await.unwrap() });
+    let mut next = async || match reader.next().await.event {
+        EngineEvent::Happened(event) => (event.sandbox, event.kind),
+        EngineEvent::Listed(listed) => panic!("nothing was there: {listed:?}"),
+    };
+    assert_eq!(next().await, (None, EventKind::Missed));
+    engine.pools().unwrap().set(&pool(2)).await.unwrap();
+    until_ready(&engine, 2).await;
+    let spec = SandboxSpec { name: Some("box".into()), ..pool(2).spec };
+    let mut claimed = claim(&engine, &spec).await;
+    let id = claimed.create(provider(&engine), &spec).await.unwrap().id().clone();
+    drop(claimed);
+    engine.pools().unwrap().remove("warm").await.unwrap();
+    eventually("the other members are removed", async || mock.list().await.unwrap().len() == 1).await;
+    mock.rename(&id, "other").await.unwrap();
+    for kind in [EventKind::Created, EventKind::Started, EventKind::Renamed] {
+        assert_eq!(next().await, (Some(id.clone()), kind));
+    }
     kill(running).await;
 }
 

@@ -159,8 +159,9 @@ impl<'a> WarmPool<'a> {
         let (claims, output) = (engine.pool_claims()?, resident.stdout.take());
         let (provider, spec) = (provider.clone(), spec.clone());
         let pool = Self { environment, engine, provider, spec, claims, resident };
-        let mut output = BufReader::new(output.context("its output is a pipe")?);
-        output.read_line(&mut String::new()).context("wait for kennel serve")?;
+        let greeting = BufReader::new(output.context("its output is a pipe")?).lines();
+        let is_last = |line: &std::io::Result<String>| line.as_ref().map_or(true, |line| line.contains("Ctrl-C"));
+        greeting.into_iter().find(is_last).context("kennel serve ended")?.context("wait for kennel serve")?;
         pool.set(members)?;
         Ok(pool)
     }
@@ -197,7 +198,10 @@ impl<'a> WarmPool<'a> {
         let mut claimed = self.claims.claim(&*self.provider, &self.spec, PoolUse::Require).await?;
         let sandbox = claimed.create(self.provider.clone(), &self.spec).await?;
         assert!(matches!(claimed.result, Some(PoolResult::Hit { .. })), "{:?}", claimed.result);
-        sandbox.start().await?;
+        // A container from a pool runs.
+        if !sandbox.info().status.is_up() {
+            sandbox.start().await?;
+        }
         run(&sandbox, command).await?;
         Ok(sandbox)
     }

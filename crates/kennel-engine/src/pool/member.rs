@@ -6,9 +6,8 @@
 
 use kennel_core::{Error, Result};
 use kennel_provider::labels::POOL;
-use kennel_types::{SandboxId, SandboxInfo, SandboxSpec};
+use kennel_types::{SandboxId, SandboxInfo};
 use rustix::fs::{FlockOperation, flock};
-use serde_json::Value;
 use std::fs::File;
 use std::path::Path;
 
@@ -25,21 +24,6 @@ pub(crate) fn is_member(info: &SandboxInfo) -> bool {
 /// Returns the sandboxes that are no members of pools.
 pub(crate) fn without_members(listed: Vec<SandboxInfo>) -> Vec<SandboxInfo> {
     listed.into_iter().filter(|info| !is_member(info)).collect()
-}
-
-/// Returns the fields in which a sandbox differs from the members of a pool. A member is renamed when it is claimed, and has
-/// been started by then.
-pub(crate) fn differences(pool: &SandboxSpec, wanted: &SandboxSpec) -> Vec<String> {
-    let fields = |spec: &SandboxSpec| {
-        let spec = SandboxSpec { name: None, pool: None, startup_ms: None, ..spec.clone() };
-        match serde_json::to_value(spec) {
-            Ok(Value::Object(fields)) => fields,
-            _ => serde_json::Map::new(),
-        }
-    };
-    let (members, wanted) = (fields(pool), fields(wanted));
-    let all = members.keys().chain(wanted.keys().filter(|key| !members.contains_key(*key)));
-    all.filter(|key| members.get(*key) != wanted.get(*key)).cloned().collect()
 }
 
 /// A lock that is held while a member is claimed. Whoever removes members of a killed resident process holds it alone, so
@@ -73,21 +57,6 @@ impl ClaimLock {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn differences_are_named() {
-        let pool = SandboxSpec { image: Some("a".into()), name: Some("x".into()), ..SandboxSpec::default() };
-        assert_eq!(differences(&pool, &SandboxSpec { name: None, startup_ms: Some(1), ..pool.clone() }), [""; 0]);
-        let wanted = SandboxSpec {
-            labels: [("a".into(), "b".into())].into(),
-            idle_pause_ms: Some(1),
-            workspace: Some("/w".into()),
-            ..pool.clone()
-        };
-        let mut found = differences(&pool, &wanted);
-        found.sort();
-        assert_eq!(found, ["idlePauseMs", "labels", "workspace"]);
-    }
 
     #[test]
     fn members_are_not_removed_while_one_is_claimed() {

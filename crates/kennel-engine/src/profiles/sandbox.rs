@@ -283,7 +283,10 @@ impl Profiles<'_> {
         self.write(&key, &profile.name, &document)?;
         let made = async {
             let sandbox = claimed.create(provider, &spec).await?;
-            if let Err(error) = sandbox.start().await {
+            // A container from a pool runs.
+            if !sandbox.info().status.is_up()
+                && let Err(error) = sandbox.start().await
+            {
                 // What never ran is of no use to anyone. If it cannot be removed, it is found again by its label.
                 let _ = sandbox.remove(RemoveOptions { volumes: false, force: true }).await;
                 return Err(error);

@@ -1,5 +1,6 @@
 //! The members of pools, as the resident process holds them.
 
+use super::mounted::Mounted;
 use crate::create::remove_sandbox;
 use crate::pool::wire::MemberSession;
 use crate::pool::{MemberWorkspaces, Pool, SessionMembers, is_member, member_name};
@@ -8,9 +9,10 @@ use crate::steps::Steps;
 use crate::store::random_hex;
 use crate::{SECRET_VARIABLE, SESSION_VARIABLE, Store};
 use kennel_core::{Error, Keeper, Prepared, Provider as _, Result, new_id};
-use kennel_types::{ErrorCode, ProviderKind, Pull, SandboxId, SandboxSpec};
+use kennel_types::{ErrorCode, Event, EventKind, ProviderKind, Pull, SandboxId, SandboxInfo, SandboxSpec};
+use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a member may take to reply before it is handed out.
@@ -33,14 +35,70 @@ pub(super) struct Whole {
     session: Option<FutureSession>,
     provider: Arc<Steps>,
     keeper: Keeper,
+    spec: SandboxSpec,
+    mounted: Mounted,
+    /// The engine's id of its image.
+    image: Option<String>,
 }
 
-/// Where members that are made for sessions find what they need.
-pub(super) struct SessionPlaces {
+/// A member that was started.
+struct Started {
+    keeper: Keeper,
+    spec: SandboxSpec,
+    mounted: Mounted,
+    image: Option<String>,
+}
+
+/// What members share.
+pub(super) struct Surroundings {
+    /// The members that nobody has claimed.
+    pub(super) unclaimed: Unclaimed,
     /// The database of the sessions.
     pub(super) database: PathBuf,
     /// The workspaces that members have made.
     pub(super) workspaces: MemberWorkspaces,
+}
+
+/// The members that nobody has claimed, so that their events can be left out: they are nobody's sandboxes. An id is
+/// forgotten when the event of its removal or renaming arrives.
+#[derive(Default)]
+pub(super) struct Unclaimed {
+    ids: Mutex<HashSet<SandboxId>>,
+}
+
+impl Unclaimed {
+    fn ids(&self) -> MutexGuard<'_, HashSet<SandboxId>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets these, which are no members any more.
+    pub(super) fn forget(&self, sandboxes: &[SandboxInfo]) {
+        let mut ids = self.ids();
+        for info in sandboxes {
+            ids.remove(&info.id);
+        }
+    }
+
+    /// Returns what a reader of events should see of this one. A member that was claimed has been created and started just
+    /// now.
+    pub(super) fn visible(&self, event: Event) -> Vec<Event> {
+        let Some(id) = &event.sandbox else { return vec![event] };
+        let mut ids = self.ids();
+        if !ids.contains(id) {
+            return vec![event];
+        }
+        match event.kind {
+            EventKind::Renamed => {
+                ids.remove(id);
+                [EventKind::Created, EventKind::Started].map(|kind| Event { kind, name: None, ..event.clone() }).into()
+            }
+            EventKind::Removed => {
+                ids.remove(id);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// A session that will claim a member.
@@ -82,7 +140,7 @@ impl Member {
 
 impl Whole {
     /// Creates and starts a member. If that fails, nothing is left.
-    pub(super) async fn make(provider: Arc<Steps>, pool: &Pool, places: &SessionPlaces) -> Result<Self> {
+    pub(super) async fn make(provider: Arc<Steps>, pool: &Pool, around: &Surroundings) -> Result<Self> {
         let id = new_id()?;
         let mut session = None;
         let made = async {
@@ -90,15 +148,16 @@ impl Whole {
                 provider.pull(image, Pull::Missing, &|_| {}).await?;
             }
             if let Some(members) = &pool.sessions {
-                session = Some(FutureSession::new(pool, members, places).await?);
+                session = Some(FutureSession::new(pool, members, around).await?);
             }
-            Self::start(&provider, pool, &id, session.as_ref()).await
+            Self::start(&provider, pool, &id, session.as_ref(), &around.unclaimed).await
         };
         let made = made.await;
         if made.is_err() {
             discard(&provider, &id, session.as_ref()).await;
         }
-        Ok(Self { keeper: made?, provider, id, session })
+        let Started { keeper, spec, mounted, image } = made?;
+        Ok(Self { id, session, provider, keeper, spec, mounted, image })
     }
 
     async fn start(
@@ -106,7 +165,8 @@ impl Whole {
         pool: &Pool,
         id: &SandboxId,
         session: Option<&FutureSession>,
-    ) -> Result<Keeper> {
+        unclaimed: &Unclaimed,
+    ) -> Result<Started> {
         let mut spec = SandboxSpec { name: Some(member_name(id)), pool: Some(pool.name.clone()), ..pool.spec.clone() };
         if let Some(session) = session {
             session.complete(&mut spec);
@@ -114,11 +174,16 @@ impl Whole {
                 provider.make_workspace(dir, &spec).await?;
             }
         }
-        provider.create(id, &spec).await?;
+        let (mounted, image) = (Mounted::look_up(&spec)?, image_of(provider, &spec).await?);
+        unclaimed.ids().insert(id.clone());
+        if let Err(error) = provider.create(id, &spec).await {
+            unclaimed.ids().remove(id);
+            return Err(error);
+        }
         provider.start(id).await?;
         let keeper = Keeper::connect(provider.dial(id).await?).await?;
         provider.tie(&keeper).await?;
-        Ok(keeper)
+        Ok(Started { keeper, spec, mounted, image })
     }
 
     /// Returns the session that it was made for.
@@ -126,9 +191,14 @@ impl Whole {
         self.session.as_ref().map(|session| session.ids.clone())
     }
 
-    /// Checks that it replies, and lets it live without this process. Returns whether it can be handed out.
+    /// Checks that a new sandbox would have the same mounts and image, and that it replies, and lets it live without this
+    /// process. Returns whether it can be handed out.
     pub(super) async fn untie(&self) -> bool {
-        matches!(tokio::time::timeout(REPLY, self.provider.untie(&self.keeper)).await, Ok(Ok(())))
+        if !Mounted::look_up(&self.spec).is_ok_and(|mounts| mounts == self.mounted) {
+            return false;
+        }
+        let checked = async { tokio::join!(self.provider.untie(&self.keeper), image_of(&self.provider, &self.spec)) };
+        matches!(tokio::time::timeout(REPLY, checked).await, Ok((Ok(()), Ok(image))) if image == self.image)
     }
 
     /// Removes it.
@@ -153,10 +223,10 @@ impl Whole {
 
 impl FutureSession {
     /// Chooses the ids of a session, and notes its workspace, if it has one of its own.
-    async fn new(pool: &Pool, members: &SessionMembers, places: &SessionPlaces) -> Result<Self> {
-        let store = Store::open(&places.database).await?.id().to_owned();
+    async fn new(pool: &Pool, members: &SessionMembers, around: &Surroundings) -> Result<Self> {
+        let store = Store::open(&around.database).await?.id().to_owned();
         let id = SessionId::random()?;
-        let (kind, workspaces) = (pool.provider, places.workspaces.clone());
+        let (kind, workspaces) = (pool.provider, around.workspaces.clone());
         let workspace = members.workspaces.as_ref().map(|base| workspaces.note(kind, &id, base)).transpose()?;
         let ids = MemberSession { id, secret: random_hex::<32>()?, has_workspace: workspace.is_some() };
         Ok(Self { ids, store, kind, workspace, workspaces })
@@ -172,6 +242,14 @@ impl FutureSession {
         if self.workspace.is_some() {
             spec.workspace.clone_from(&self.workspace);
         }
+    }
+}
+
+/// Returns the engine's id of the image that a new sandbox would have.
+async fn image_of(provider: &Steps, spec: &SandboxSpec) -> Result<Option<String>> {
+    match &spec.image {
+        Some(image) => provider.image_id(image).await,
+        None => Ok(None),
     }
 }
 

@@ -6,13 +6,13 @@
 //!
 //! [`Engine::remove_pool_members`]: crate::Engine::remove_pool_members
 
-use super::members::{Member, SessionPlaces, Whole};
+use super::members::{Member, Surroundings, Unclaimed, Whole};
 use crate::directories::Directories;
-use crate::pool::wire::{self, ForSession, ForWorkspace, PoolReply, PoolRequest};
-use crate::pool::{ClaimLock, MemberWorkspaces, NO_POOL, Pool, PoolStatus, differences, read_all};
+use crate::pool::wire::{self, ForSession, PoolReply, PoolRequest};
+use crate::pool::{ClaimLock, MemberWorkspaces, NO_POOL, Pool, PoolStatus, read_all, unfit};
 use crate::steps::Steps;
 use kennel_core::{Prepared, Provider as _, Result};
-use kennel_types::{NetworkMode, ProviderKind, SandboxSpec};
+use kennel_types::{Event, ProviderKind, SandboxInfo, SandboxSpec};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,7 +36,7 @@ pub(super) struct PoolKeeper {
     definitions: PathBuf,
     socket: PathBuf,
     claims: PathBuf,
-    places: SessionPlaces,
+    around: Surroundings,
     providers: Mutex<Vec<(ProviderKind, Arc<Steps>)>>,
     state: Mutex<State>,
     /// Notified when there may be something to do.
@@ -77,7 +77,8 @@ impl PoolKeeper {
             definitions: directories.pools(),
             socket: directories.pool_socket(),
             claims: directories.pool_claims(),
-            places: SessionPlaces {
+            around: Surroundings {
+                unclaimed: Unclaimed::default(),
                 database: directories.database(),
                 workspaces: MemberWorkspaces::new(directories.pool_workspaces()),
             },
@@ -95,6 +96,16 @@ impl PoolKeeper {
         self.providers.lock().unwrap_or_else(PoisonError::into_inner).push((kind, provider));
         // Pools that have failed without it are filled at once.
         self.reload();
+    }
+
+    /// Returns what a reader of events should see of this one: members that nobody has claimed have none.
+    pub(super) fn visible(&self, event: Event) -> Vec<Event> {
+        self.around.unclaimed.visible(event)
+    }
+
+    /// Notes that these are no members, because events may have been missed.
+    pub(super) fn reveal(&self, sandboxes: &[SandboxInfo]) {
+        self.around.unclaimed.forget(sandboxes);
     }
 
     fn provider(&self, kind: ProviderKind) -> Option<Arc<Steps>> {
@@ -208,10 +219,10 @@ impl PoolKeeper {
         if fitting.is_empty() {
             return Err(format!("there is no pool for {}", provider.name()));
         }
-        let unfit = fitting.iter().find_map(|kept| unfit(&kept.pool, spec, session));
-        fitting.retain(|kept| self::unfit(&kept.pool, spec, session).is_none());
+        let reason = fitting.iter().find_map(|kept| unfit(&kept.pool, spec, session));
+        fitting.retain(|kept| unfit(&kept.pool, spec, session).is_none());
         if fitting.is_empty() {
-            return Err(unfit.unwrap_or_default());
+            return Err(reason.unwrap_or_default());
         }
         // A pool of the profile comes first.
         fitting.sort_by_key(|kept| kept.pool.spec.profile.is_none());
@@ -345,7 +356,7 @@ impl PoolKeeper {
         }
         // Whoever cleans up after this process looks for members only if this file exists.
         drop(ClaimLock::shared(&self.claims).map_err(|error| error.to_string())?);
-        Whole::make(provider, pool, &self.places).await.map(Member::Whole).map_err(|error| error.to_string())
+        Whole::make(provider, pool, &self.around).await.map(Member::Whole).map_err(|error| error.to_string())
     }
 
     /// Ends all members, and removes what they leave.
@@ -426,48 +437,6 @@ impl Kept {
         let problem = self.failed.as_ref().map(|(why, _)| format!(": {why}")).unwrap_or_default();
         format!("pool {} is empty{problem}", self.pool.name)
     }
-}
-
-/// Returns why the members of a pool do not fit a sandbox, or `None` if they do. A native member has nothing but the kind of
-/// its network. Others are whole sandboxes.
-fn unfit(pool: &Pool, wanted: &SandboxSpec, session: Option<&ForSession>) -> Option<String> {
-    let name = &pool.name;
-    if pool.spec.profile.is_some() && pool.spec.profile != wanted.profile {
-        return Some(format!("pool {name} is for another profile"));
-    }
-    if pool.provider == ProviderKind::Native {
-        let shares_network = |spec: &SandboxSpec| spec.network == Some(NetworkMode::Host);
-        let same = shares_network(&pool.spec) == shares_network(wanted);
-        return (!same).then(|| format!("the members of pool {name} have another kind of network"));
-    }
-    let Some(session) = session else {
-        if pool.sessions.is_some() {
-            return Some(format!("the members of pool {name} are for sessions"));
-        }
-        return different(pool, &differences(&pool.spec, wanted));
-    };
-    let Some(members) = &pool.sessions else {
-        return Some(format!("the members of pool {name} belong to no session"));
-    };
-    match (&members.workspaces, &session.workspace) {
-        // What is read-only in a git repository is decided when the sandbox is created.
-        (_, ForWorkspace::Clone) => return Some("a workspace is cloned before its sandbox is created".to_owned()),
-        (Some(base), ForWorkspace::Own(wanted)) if base == wanted => {}
-        (None, ForWorkspace::AsSpecified) => {}
-        (Some(_), _) => {
-            return Some(format!("the members of pool {name} have a workspace of their own, and cannot get another"));
-        }
-        (None, _) => return Some(format!("the members of pool {name} have no workspace of their own")),
-    }
-    // The sandbox of a session is removed by the engine, whatever it was created with.
-    let wanted = SandboxSpec { auto_remove: false, ..wanted.clone() };
-    different(pool, &differences(&pool.spec, &wanted))
-}
-
-/// Returns the reason of a miss, if a sandbox and the members of a pool differ.
-fn different(pool: &Pool, differing: &[String]) -> Option<String> {
-    let name = &pool.name;
-    (!differing.is_empty()).then(|| format!("the members of pool {name} differ in: {}", differing.join(", ")))
 }
 
 /// Whether the process at the other end of a connection has the same view of files, networks and users as this one.

@@ -14,7 +14,7 @@ use crate::store::{Change, NewSession, Outcome, random_hex};
 use crate::{Cancel, Claimed, PoolResult, PoolUse};
 use futures_util::FutureExt;
 use kennel_core::{Error, Provider, PullProgress, Result, check_name};
-use kennel_types::{ErrorCode, Pull, SandboxSpec};
+use kennel_types::{ErrorCode, ProviderKind, Pull, SandboxSpec};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -122,10 +122,14 @@ impl Opening {
 
     /// Claims a member of a pool for the sandbox, if there is one.
     async fn claim_member(&self) -> Result<Claimed> {
-        let OpenSession { spec, workspace, pool, .. } = &self.request;
+        let OpenSession { spec, workspace, pull, pool, .. } = &self.request;
         let Some(pools) = &self.sessions.pools else {
             return Claimed::impossible("these sessions use no pools", *pool);
         };
+        let is_native = self.provider.mode().key.provider == ProviderKind::Native;
+        if *pull == Pull::Always && spec.image.is_some() && !is_native {
+            return Claimed::impossible("its image is pulled first", *pool);
+        }
         let session = ForSession { store: self.sessions.store.id().to_owned(), workspace: workspace.wanted() };
         let mut spec = spec.clone();
         if !matches!(workspace, SessionWorkspace::AsSpecified) {
@@ -172,13 +176,16 @@ impl Opening {
         spec.auto_remove = false;
         spec.env.insert(SESSION_VARIABLE.into(), self.id.to_string());
         spec.env.insert(SECRET_VARIABLE.into(), secret);
-        claimed.create(self.provider.clone(), &spec).await?;
+        let created = claimed.create(self.provider.clone(), &spec).await?;
         if let Some(result) = claimed.result {
             self.tell(OpenProgress::Pool(result));
         }
         cancel.check()?;
-        self.provider.start(&seen.sandbox).await?;
-        cancel.check()?;
+        // A container from a pool runs.
+        if !created.info().status.is_up() {
+            self.provider.start(&seen.sandbox).await?;
+            cancel.check()?;
+        }
         match self.sessions.store.change(seen, Change::new(SessionState::Running, Cause::Started)).await? {
             Outcome::Recorded => Ok(()),
             Outcome::Stale => Err(changed(&self.id)),

@@ -93,7 +93,10 @@ impl Create {
         }
         say_idle_pause(engine, spec.idle_pause_ms.is_some());
         if self.start {
-            self.start(&sandbox, &mut deadline).await?;
+            // A container from a pool runs.
+            if !sandbox.info().status.is_up() {
+                self.start(&sandbox, &mut deadline).await?;
+            }
             say_ports(&sandbox, &spec).await?;
         }
         if !self.json {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Waits until a pool has as many members as it should have.
 #[track_caller]
-fn until_filled(kennel: &Kennel, pool: &str) {
+pub(crate) fn until_filled(kennel: &Kennel, pool: &str) {
     let filled = || {
         let pools = kennel.kennel(&["pool", "ls", "--json"]).json();
         let pool = pools.as_array().and_then(|pools| pools.iter().find(|it| it["name"] == pool)).cloned();

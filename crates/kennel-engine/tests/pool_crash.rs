@@ -33,12 +33,11 @@ impl Killed {
     /// The number of steps, and so of kills. SPECIFICATION.md states the sum.
     fn steps(self, engine: bool) -> usize {
         match (self, engine) {
-            // Two records of the store, and the sandbox is created and started.
-            (_, false) => 8,
-            // The image is pulled, and the sandbox is renamed.
-            (Self::Client, true) => 8,
             // A member is made twice: pull, workspace, create, start, tie. One is untied, the other is removed.
             (Self::Both, true) => 8 + 2 * 10 + 2 + 2,
+            // Two records of the store. On native, the sandbox is created and started; on an engine, the image is pulled and
+            // the sandbox is renamed.
+            _ => 8,
         }
     }
 }
@@ -186,7 +185,7 @@ async fn crash(engine: Option<ContainerEngine>, killed: Killed, kill_at: Option<
         resident.end().await;
     }
     engine.pools().unwrap().remove("warm").await.unwrap();
-    if kill_at.unwrap_or(0) % 2 == 0 {
+    if kill_at.unwrap_or(0).is_multiple_of(2) {
         // As `gc` does.
         engine.reconcile(true).await.unwrap();
         engine.remove_pool_members(true).await.unwrap();

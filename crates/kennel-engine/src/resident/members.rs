@@ -25,7 +25,7 @@ pub(super) enum Member {
     /// A part of a sandbox.
     Part(Prepared),
     /// A whole sandbox.
-    Whole(Whole),
+    Whole(Box<Whole>),
 }
 
 /// A sandbox that runs and waits to be claimed. It is tied to a connection of this process.

@@ -22,7 +22,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// How long nobody may have claimed a member before the next one is made, unless a pool is empty.
+/// How long nobody may have claimed a member before the next one is made, unless a claim found a pool empty. To make a
+/// member would slow the claim, and the first command in the sandbox.
 const QUIET: Duration = Duration::from_millis(20);
 /// For how long a claim counts: a pool has as many members as were claimed in this time, within its bounds.
 const COUNTED: Duration = Duration::from_mins(1);
@@ -66,6 +67,8 @@ struct Kept {
     ready: VecDeque<Member>,
     /// When members were claimed lately, or would have been.
     claims: VecDeque<Instant>,
+    /// Whether a claim found no member since the last one was made.
+    is_missed: bool,
     /// Why the last member could not be made, and when the next attempt is.
     failed: Option<(String, Instant)>,
 }
@@ -234,10 +237,12 @@ impl PoolKeeper {
                 // The store was lost since they were made.
                 gone.extend(kept.take_all(|member| member.store().is_some_and(|store| store != session.store)));
             }
-            match kept.take() {
-                Some(member) => return Ok((kept.pool.name.clone(), member)),
-                None if reason.is_empty() => reason = kept.why_empty(),
-                None => {}
+            if let Some(member) = kept.take() {
+                return Ok((kept.pool.name.clone(), member));
+            }
+            kept.is_missed = true;
+            if reason.is_empty() {
+                reason = kept.why_empty();
             }
         }
         Err(reason)
@@ -274,7 +279,7 @@ impl PoolKeeper {
             let same = |kept: &Kept| kept.pool.has_same_members(&pool);
             let known = before.iter().position(same).map(|at| before.swap_remove(at));
             let (ready, claims) = known.map(|kept| (kept.ready, kept.claims)).unwrap_or_default();
-            state.kept.push(Kept { pool, ready, claims, failed: None });
+            state.kept.push(Kept { is_missed: ready.is_empty(), pool, ready, claims, failed: None });
         }
         state.gone.extend(before.into_iter().flat_map(|kept| kept.ready));
         self.changed.notify_one();
@@ -339,7 +344,7 @@ impl PoolKeeper {
         match made {
             Ok(member) => {
                 kept.ready.push_back(member);
-                kept.failed = None;
+                (kept.is_missed, kept.failed) = (false, None);
             }
             Err(why) => {
                 tracing::warn!(pool = pool.name, why, "a member of a pool could not be made");
@@ -356,7 +361,10 @@ impl PoolKeeper {
         }
         // Whoever cleans up after this process looks for members only if this file exists.
         drop(ClaimLock::shared(&self.claims).map_err(|error| error.to_string())?);
-        Whole::make(provider, pool, &self.around).await.map(Member::Whole).map_err(|error| error.to_string())
+        Whole::make(provider, pool, &self.around)
+            .await
+            .map(|member| Member::Whole(Box::new(member)))
+            .map_err(|error| error.to_string())
     }
 
     /// Ends all members, and removes what they leave.
@@ -379,7 +387,7 @@ impl Drop for Listening {
 impl State {
     /// Returns the rest of the time in which nobody may claim a member before the next one is made, if any.
     fn quiet_in(&self) -> Option<Duration> {
-        let is_urgent = self.kept.iter().any(|kept| kept.ready.is_empty() && kept.failed.is_none());
+        let is_urgent = self.kept.iter().any(|kept| kept.is_missed && kept.failed.is_none());
         let rest = QUIET.saturating_sub(self.last_claim?.elapsed());
         (!is_urgent && !rest.is_zero()).then_some(rest)
     }

@@ -124,7 +124,10 @@ impl Opening {
     async fn claim_member(&self) -> Result<Claimed> {
         let OpenSession { spec, workspace, pull, pool, .. } = &self.request;
         let Some(pools) = &self.sessions.pools else {
-            return Claimed::impossible("these sessions use no pools", *pool);
+            return match pool {
+                PoolUse::Require => Claimed::impossible("these sessions use no pools", *pool),
+                PoolUse::Prefer | PoolUse::Never => Claimed::none(),
+            };
         };
         let is_native = self.provider.mode().key.provider == ProviderKind::Native;
         if *pull == Pull::Always && spec.image.is_some() && !is_native {

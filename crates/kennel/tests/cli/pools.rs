@@ -181,10 +181,13 @@ fn member_that_was_killed_is_not_handed_out() {
         let all = host::processes(&kennel.home.mark());
         all.into_iter().filter(|pid| *pid != resident.id()).collect::<Vec<_>>()
     };
-    for pid in members() {
+    let killed = members();
+    for &pid in &killed {
         let pid = rustix::process::Pid::from_raw(pid.cast_signed()).expect("it is a process");
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
+    // A killed process needs a moment to end.
+    assert!(within_blocking(CALL, || members().iter().all(|pid| !killed.contains(pid))));
     let created = kennel.kennel(&["create", "--start", "--json", "--network", "none"]);
     // The pool may have been filled again by now.
     assert!(["hit", "miss"].contains(&pool_of(&created)["result"].as_str().unwrap_or_default()), "{created:?}");

@@ -21,8 +21,7 @@ Examples:
   kennel pool set dev --profile dev --min 2
   kennel pool set shared --network host
   kennel pool set web --image node:22 --min 2        containers: for `create --image node:22 --no-workspace`
-  kennel pool set work --image node:22 --session --own-workspace
-                                                     for `session create --image node:22 --own-workspace`";
+  kennel pool set work --image node:22 --session     containers for `session create`";
 
 /// Create a pool, or change it
 ///

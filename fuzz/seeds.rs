@@ -41,6 +41,7 @@ fn main() {
         })))]),
         ("ask_idle", vec![frame(1, Body::Open(Box::new(Request::Idle { reset: true })))]),
         ("end_if_idle", vec![frame(1, Body::Open(Box::new(Request::EndIfIdle)))]),
+        ("tie", vec![frame(1, Body::Open(Box::new(Request::Tie { tied: true })))]),
         ("chmod", vec![frame(1, Body::Open(Box::new(Request::Chmod {
             path: b"/x".to_vec().into(),
             user: None,

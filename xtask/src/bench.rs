@@ -12,6 +12,7 @@ mod exec;
 mod files;
 mod many;
 mod memory;
+mod pool;
 mod row;
 mod sample;
 mod store;
@@ -45,6 +46,9 @@ const GROUPS: &[Group] = &[
     Group { name: "many", measure: many::live },
     Group { name: "many as a user", measure: many::user },
     Group { name: "store", measure: store::full },
+    Group { name: "pool (native)", measure: pool::native },
+    Group { name: "pool (docker)", measure: pool::docker },
+    Group { name: "pool, idle resident", measure: pool::idle },
 ];
 
 /// How many samples are taken, relative to the usual number.

@@ -264,6 +264,12 @@ impl Keeper {
         Ok(true)
     }
 
+    /// Ties the sandbox to this connection, or unties it. While it is tied, it ends when the connection is lost.
+    pub async fn tie(&self, tied: bool) -> Result<()> {
+        self.require(Features::TIE, "tie the sandbox to a connection").await?;
+        self.call(Request::Tie { tied }).await.map(drop)
+    }
+
     /// Whether the connection is closed.
     pub fn is_closed(&self) -> bool {
         lock(&self.link.shared).closed.is_some()

@@ -15,6 +15,7 @@ mod host_path;
 mod idle;
 mod keeper;
 mod listen;
+mod prepared;
 mod provider;
 mod sandbox;
 
@@ -33,6 +34,7 @@ pub use kennel_proto::sparse::Piece;
 pub use kennel_types as types;
 pub use kennel_types::{Error, Result, printable, printable_json, printable_layout, printable_path};
 pub use listen::{Datagrams, ListenAt, Listener, Origin, Replies};
+pub use prepared::Prepared;
 pub use provider::{
     ByteStream, Dialed, EventStream, ImageBuild, LogChunk, LogOptions, LogStream, Provider, PullProgress,
     RemoveOptions, Sweep, VolumeOptions, check_name, new_id,

@@ -1,6 +1,6 @@
 //! The provider trait: creates and removes sandboxes, and opens byte streams to their keepers.
 
-use crate::{Error, Gate, Result, printable};
+use crate::{Error, Gate, Prepared, Result, printable};
 use futures_util::stream::Stream;
 use kennel_proto::Channel;
 use kennel_types::{
@@ -140,6 +140,18 @@ pub trait Provider: Send + Sync {
     /// after a crash it can find out whether the sandbox exists. Fails with `already_exists` if the id is in use. If
     /// anything in the spec cannot be provided, creation fails.
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo>;
+
+    /// Makes what a sandbox like this one needs before its details are known, for a pool. Returns `None` if the provider
+    /// makes only whole sandboxes.
+    async fn prepare_part(&self, _spec: &SandboxSpec) -> Result<Option<Prepared>> {
+        Ok(None)
+    }
+
+    /// Uses a part for the sandbox with this id, which this value creates and starts next. If the part does not fit the
+    /// sandbox, it ends, and the reason is returned.
+    fn use_part(&self, _id: &SandboxId, _spec: &SandboxSpec, _part: Prepared) -> std::result::Result<(), String> {
+        Err("the provider makes only whole sandboxes".to_owned())
+    }
 
     /// Starts a sandbox. Its keeper can be dialled afterwards. It is no error if it is already running.
     async fn start(&self, id: &SandboxId) -> Result<()>;

@@ -4,7 +4,7 @@
 //! creation runs as a task of its own, which the caller cannot cut off. Whatever the task or its caller comes to, the
 //! sandbox is either returned or removed.
 
-use crate::Cancel;
+use crate::{Cancel, Claimed, PoolResult};
 use futures_util::FutureExt;
 use kennel_core::{Error, Provider, RemoveOptions, Result, Sandbox, new_id};
 use kennel_types::{ErrorCode, NextStep, SandboxId, SandboxSpec};
@@ -32,18 +32,40 @@ pub async fn create_sandbox_with_id(
     spec: &SandboxSpec,
     cancel: &Cancel,
 ) -> Result<Sandbox> {
-    let creation = Box::pin(create(provider, id.clone(), spec.clone(), cancel.clone()));
-    cancel.attend(creation, |sandbox| async move { discard(&sandbox).await }).await
+    let (sandbox, _) = create_claimed(Claimed::none_for(id.clone()), provider, spec, cancel).await?;
+    Ok(sandbox)
 }
 
-async fn create(provider: Arc<dyn Provider>, id: SandboxId, spec: SandboxSpec, cancel: Cancel) -> Result<Sandbox> {
-    let mut creating = pin!(AssertUnwindSafe(Sandbox::create_with_id(provider.clone(), &id, &spec)).catch_unwind());
+/// Creates a sandbox like [`create_sandbox`], from the member of a pool that was claimed for it. Also returns whether it
+/// came from the pool.
+pub async fn create_claimed(
+    claimed: Claimed,
+    provider: Arc<dyn Provider>,
+    spec: &SandboxSpec,
+    cancel: &Cancel,
+) -> Result<(Sandbox, Option<PoolResult>)> {
+    let creation = Box::pin(create(claimed, provider, spec.clone(), cancel.clone()));
+    cancel.attend(creation, |(sandbox, _)| async move { discard(&sandbox).await }).await
+}
+
+async fn create(
+    mut claimed: Claimed,
+    provider: Arc<dyn Provider>,
+    spec: SandboxSpec,
+    cancel: Cancel,
+) -> Result<(Sandbox, Option<PoolResult>)> {
+    let id = claimed.id.clone();
+    let creating = async {
+        let sandbox = claimed.create(provider.clone(), &spec).await?;
+        Ok::<_, Error>((sandbox, claimed.result.clone()))
+    };
+    let mut creating = pin!(AssertUnwindSafe(creating).catch_unwind());
     let done = tokio::select! {
         done = &mut creating => Some(done),
         () = cancel.cancelled() => tokio::time::timeout(LAST_WAIT, creating).await.ok(),
     };
     let error = match done {
-        Some(Ok(Ok(sandbox))) => return Ok(sandbox),
+        Some(Ok(Ok(created))) => return Ok(created),
         Some(Ok(Err(error))) if is_refusal(error.code()) => return Err(error),
         Some(Ok(Err(error))) => error,
         Some(Err(panic)) => Error::new(ErrorCode::Internal, format!("panic: {}", panic_message(&*panic))),

@@ -80,6 +80,26 @@ impl Directories {
         self.data.join("profiles")
     }
 
+    /// Returns the directory of the pools' definitions.
+    pub fn pools(&self) -> PathBuf {
+        self.data.join("pools")
+    }
+
+    /// Returns the socket of the resident process for claims.
+    pub(crate) fn pool_socket(&self) -> PathBuf {
+        self.state.join("pools")
+    }
+
+    /// Returns the lock of claims; see `pool/member`.
+    pub(crate) fn pool_claims(&self) -> PathBuf {
+        self.state.join("pool-claims")
+    }
+
+    /// Returns the directory of notes on workspaces of members; see `pool/workspaces`.
+    pub(crate) fn pool_workspaces(&self) -> PathBuf {
+        self.state.join("pool-workspaces")
+    }
+
     /// Returns the directory of workspaces that belong to one session each. It is not among Kennel's own directories,
     /// because sandboxes see it.
     pub fn workspaces(&self) -> PathBuf {

@@ -7,6 +7,7 @@ use crate::amendments::Amendments;
 use crate::bridges::{BridgeProgram, BridgesDir, open_sockets};
 use crate::endpoint::{self, Endpoint};
 use crate::idle::Idle;
+use crate::pool::without_members;
 use crate::{Applied, Caller, Directories, Failpoints, Plan, Sessions, Settings, Steps, Store};
 use kennel_config::ImagesSection;
 use kennel_core::{Error, Provider, Result, Sandbox, Sweep, printable};
@@ -406,7 +407,9 @@ impl Engine {
     /// Lists all sandboxes. It is an error if a named provider cannot list its sandboxes; others are reported.
     pub async fn list(&self) -> Result<Listing> {
         let (found, silent) = self.each(|provider| async move { provider.list().await }).await?;
-        Ok(Listing { found: found.into_iter().flat_map(|(_, found)| found).collect(), silent })
+        // Members of pools are nobody's sandboxes yet.
+        let found = found.into_iter().flat_map(|(_, found)| without_members(found)).collect();
+        Ok(Listing { found, silent })
     }
 
     /// Finds what killed programs left behind, and removes or only reports it.
@@ -442,7 +445,8 @@ impl Engine {
             }
         }
         let store = Store::open(self.directories()?.database()).await?;
-        Ok((Sessions::with_steps(store, providers, &self.failpoints), silent))
+        let sessions = Sessions::with_steps(store, providers, &self.failpoints).with_pools(self.pool_claims()?);
+        Ok((sessions, silent))
     }
 
     /// Compares the sessions with the sandboxes that exist and, with `apply`, completes what was interrupted. Returns

@@ -19,7 +19,7 @@ pub use sandbox::{ProfileStatus, ProfileUse, Started};
 pub use session::SessionSandbox;
 
 use crate::settings::SettingsProfile;
-use crate::{Engine, Settings, request};
+use crate::{Engine, PoolUse, Settings, request};
 use kennel_config::SandboxOverrides;
 use kennel_core::{Error, Result, printable};
 use kennel_types::{ErrorCode, Field, NextStep, SandboxSpec};
@@ -35,6 +35,7 @@ pub struct Profiles<'a> {
     engine: &'a Engine,
     settings: Settings,
     dir: PathBuf,
+    pool: PoolUse,
 }
 
 /// A profile.
@@ -60,7 +61,7 @@ impl Engine {
     /// Returns the profiles. Fails if the settings are invalid.
     pub fn profiles(&self) -> Result<Profiles<'_>> {
         let settings = self.settings_with_profiles()?;
-        Ok(Profiles { engine: self, settings, dir: self.directories()?.profiles() })
+        Ok(Profiles { engine: self, settings, dir: self.directories()?.profiles(), pool: PoolUse::default() })
     }
 }
 
@@ -108,6 +109,12 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 impl Profiles<'_> {
+    /// Decides whether a sandbox that is created for a profile uses a pool.
+    #[must_use]
+    pub fn with_pool(self, pool: PoolUse) -> Self {
+        Self { pool, ..self }
+    }
+
     /// The settings in effect, with their warnings.
     pub fn settings(&self) -> &Settings {
         &self.settings

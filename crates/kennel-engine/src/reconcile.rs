@@ -13,6 +13,7 @@ mod apply;
 
 pub use apply::{Applied, Effect};
 
+use crate::pool::without_members;
 use crate::session::{SessionFilter, SessionId, SessionState, SessionSummary, Wanted};
 use crate::sessions::Sessions;
 use kennel_core::Result;
@@ -165,7 +166,9 @@ impl Sessions {
         let mut listed: BTreeMap<&str, Vec<SandboxInfo>> = BTreeMap::new();
         for provider in self.providers.iter() {
             match provider.list().await {
-                Ok(sandboxes) => drop(listed.insert(provider.name(), sandboxes)),
+                // A member of a pool has the id of a session from its beginning. It is a session's sandbox only when the
+                // session has renamed it.
+                Ok(sandboxes) => drop(listed.insert(provider.name(), without_members(sandboxes))),
                 Err(error) => plan.unlisted.push(unlisted(provider.name(), error.code(), &error)),
             }
         }

@@ -145,6 +145,7 @@ pub fn spec(
         store: None,
         project: workspace.as_deref().map(project_of),
         profile: None,
+        pool: None,
         user: overrides.user.clone().or_else(|| set.user.clone()),
         mounts: mounts(settings, overrides)?,
         network: overrides.network.or(set.network).map(|network| network.0),

@@ -1,30 +1,53 @@
 //! The resident process, which watches sandboxes while no command runs.
 //!
-//! There is at most one resident process for each state directory. It pauses and stops idle sandboxes, and numbers the
-//! events of all providers. It wakes up only when something happens: an event of a provider, a container engine that was
-//! not there before, or the end of an idle time. Any number of other processes can use the engine at the same time. Plain
-//! commands need no resident process.
+//! There is at most one resident process for each state directory. It pauses and stops idle sandboxes, keeps the members of
+//! pools, and numbers the events of all providers. It wakes up only when something happens: an event of a provider, a
+//! container engine that was not there before, a claim, or the end of an idle time. Any number of other processes can use
+//! the engine at the same time. Plain commands need no resident process.
 
 mod arrivals;
 mod idle;
 mod lock;
+mod members;
+mod mounted;
+mod pools;
 
+use crate::create::remove_sandbox;
+use crate::directories::Directories;
 use crate::engine::Engine;
 use crate::events::{EngineEvent, Events};
 use crate::idle::Idle;
 use crate::lock_file;
+use crate::pool::{ClaimLock, MemberWorkspaces, is_member, without_members};
+use crate::session::SessionId;
 use crate::steps::Steps;
 use arrivals::arrivals;
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use idle::Watches;
 use kennel_core::{Provider as _, Result};
+use kennel_provider::labels::SESSION;
 use kennel_types::{ErrorCode, Event, ProviderKind, SandboxId, SandboxInfo};
 use lock::ResidentLock;
+use pools::{Listening, PoolKeeper};
 use std::sync::Arc;
 use std::time::Duration;
 
 impl Engine {
+    /// Removes the members of pools that a resident process has left, which was killed, or only returns them if `apply` is
+    /// false. If there is a resident process, the members are its own, and none is returned.
+    pub async fn remove_pool_members(&self, apply: bool) -> Result<Vec<(ProviderKind, SandboxId)>> {
+        let directories = self.directories()?;
+        if !directories.pool_claims().exists() {
+            return Ok(Vec::new());
+        }
+        let _lock = match ResidentLock::take(&directories.resident()) {
+            Err(error) if error.code() == ErrorCode::Conflict => return Ok(Vec::new()),
+            lock => lock?,
+        };
+        remove_members(&self.existing_providers(), &directories, apply).await
+    }
+
     /// Resumes the sandboxes that a resident process has paused before it was killed, or only returns them if `apply` is
     /// false. If there is a resident process, there are none.
     pub async fn wake_sleeping(&self, apply: bool) -> Result<Vec<SandboxId>> {
@@ -52,6 +75,62 @@ impl Engine {
     }
 }
 
+/// Removes the members that resident processes before this one have left, or only returns them. The caller holds the lock
+/// of the resident process.
+async fn remove_members(
+    providers: &[(ProviderKind, Arc<Steps>)],
+    directories: &Directories,
+    apply: bool,
+) -> Result<Vec<(ProviderKind, SandboxId)>> {
+    let mut found = Vec::new();
+    let lock = &directories.pool_claims();
+    // Without this file, no member was ever made.
+    if !lock.exists() {
+        return Ok(found);
+    }
+    // A client of the killed process may just be renaming one.
+    let mut alone = ClaimLock::exclusive(lock)?;
+    let began = tokio::time::Instant::now();
+    while alone.is_none() && began.elapsed() < CLAIMED_WITHIN {
+        #[expect(clippy::disallowed_methods, reason = "the time between two attempts to get a lock")]
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        alone = ClaimLock::exclusive(lock)?;
+    }
+    let Some(_alone) = alone else { return Ok(found) };
+    for (kind, provider) in providers {
+        let listed = match provider.list().await {
+            Ok(listed) => listed,
+            Err(error) => {
+                tracing::warn!(provider = kind.name(), %error, "could not list the members of its pools");
+                continue;
+            }
+        };
+        for info in listed.iter().filter(|info| is_member(info)) {
+            if apply {
+                remove_sandbox(&**provider, &info.id, false).await?;
+            }
+            found.push((*kind, info.id.clone()));
+        }
+        if apply {
+            let workspaces = MemberWorkspaces::new(directories.pool_workspaces());
+            let claimed = listed.iter().filter(|info| !is_member(info));
+            let claimed: Vec<&String> = claimed.filter_map(|info| info.labels.get(SESSION)).collect();
+            for session in workspaces.list(*kind)? {
+                let is_claimed = |session: &SessionId| claimed.iter().any(|id| *id == session.as_str());
+                if is_claimed(&session) {
+                    workspaces.hand_over(*kind, &session);
+                } else {
+                    workspaces.remove(*kind, &session);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// How long a client of a killed resident process may take to rename the member that it has claimed.
+const CLAIMED_WITHIN: Duration = Duration::from_secs(10);
+
 /// How long to wait before a provider that failed is asked for events again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -60,8 +139,12 @@ pub struct Resident {
     providers: Vec<(ProviderKind, Arc<Steps>)>,
     /// Providers that are not here yet.
     arrivals: BoxStream<'static, (ProviderKind, Arc<Steps>)>,
+    directories: Directories,
     idle: Idle,
     events: Events,
+    pools: Arc<PoolKeeper>,
+    /// Where members of pools are claimed, until it runs.
+    listening: Option<Listening>,
     _lock: ResidentLock,
 }
 
@@ -78,8 +161,11 @@ impl Resident {
         for (_, provider) in &providers {
             wake(provider).await;
         }
+        remove_members(&providers, &directories, true).await?;
         engine.reconcile(true).await?;
-        Ok(Self { providers, arrivals, idle, events, _lock: lock })
+        let pools = Arc::new(PoolKeeper::new(&directories, providers.clone()));
+        let listening = Some(pools.listen()?);
+        Ok(Self { providers, arrivals, directories, idle, events, pools, listening, _lock: lock })
     }
 
     /// Whether a process is the resident process of the engine's state directory. It cannot be told for a state directory
@@ -93,9 +179,25 @@ impl Resident {
         self.events.clone()
     }
 
-    /// Watches the sandboxes until `end` is ready. The sandboxes go on running; those that sleep are woken by their next
-    /// use.
+    /// Watches the sandboxes and keeps the members of pools, until `end` is ready. The sandboxes go on running; those that
+    /// sleep are woken by their next use. The members end.
     pub async fn run(mut self, end: impl Future<Output = ()>) -> Result<()> {
+        let (pools, listening) = (self.pools.clone(), self.listening.take());
+        let keeping = async {
+            match listening {
+                Some(listening) => pools.clone().run(listening).await,
+                None => std::future::pending().await,
+            }
+        };
+        let done = tokio::select! {
+            done = self.watch(end) => done,
+            () = keeping => Ok(()),
+        };
+        pools.end().await;
+        done
+    }
+
+    async fn watch(&mut self, end: impl Future<Output = ()>) -> Result<()> {
         let mut watches = Watches::default();
         let mut noticed =
             stream::select_all(self.providers.iter().map(|(kind, provider)| events(*kind, provider.clone())));
@@ -115,8 +217,15 @@ impl Resident {
             match next {
                 Noticed::Arrival(kind, provider) => {
                     self.providers.push((kind, provider.clone()));
+                    let (pools, directories) = (self.pools.clone(), self.directories.clone());
                     let awake = async move {
                         wake(&provider).await;
+                        // Before this process makes members of its own there.
+                        let arrived = [(kind, provider.clone())];
+                        if let Err(error) = remove_members(&arrived, &directories, true).await {
+                            tracing::warn!(provider = kind.name(), %error, "members of pools may be left");
+                        }
+                        pools.arrive(kind, provider.clone());
                         events(kind, provider)
                     };
                     noticed.push(stream::once(awake).flatten().boxed());
@@ -125,9 +234,15 @@ impl Resident {
                     if let Some(id) = &event.sandbox {
                         watches.notice(id);
                     }
-                    self.events.push(EngineEvent::Happened(event))?;
+                    for event in self.pools.visible(event) {
+                        self.events.push(EngineEvent::Happened(event))?;
+                    }
                 }
-                Noticed::Listing(kind, sandboxes) => self.events.push_listing(kind.name(), sandboxes)?,
+                Noticed::Listing(kind, sandboxes) => {
+                    let sandboxes = without_members(sandboxes);
+                    self.pools.reveal(&sandboxes);
+                    self.events.push_listing(kind.name(), sandboxes)?;
+                }
             }
             self.watch_new(&mut watches)?;
         }

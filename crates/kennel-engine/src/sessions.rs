@@ -11,6 +11,7 @@ mod task;
 mod workspace;
 
 pub use open::{OpenProgress, OpenSession};
+pub(crate) use workspace::make_directory;
 pub use workspace::{GitCredentials, SessionWorkspace};
 
 use crate::claim::Claims;
@@ -20,7 +21,7 @@ use crate::session::{
     no_session,
 };
 use crate::store::{Change, Outcome, Store};
-use crate::{Failpoints, Steps};
+use crate::{Failpoints, PoolClaims, Steps};
 use kennel_core::{Error, Provider, RemoveOptions, Result, Sandbox};
 use kennel_types::{ErrorCode, NextStep, Status};
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub struct Sessions {
     pub(crate) store: Store,
     pub(crate) providers: Arc<[Arc<dyn Provider>]>,
     pub(crate) claims: Claims,
+    /// Where members of pools are claimed. `None` if no session uses a pool.
+    pub(crate) pools: Option<PoolClaims>,
 }
 
 impl Sessions {
@@ -59,7 +62,14 @@ impl Sessions {
             claims: Claims::for_store(store.path()),
             store: store.with_failpoints(failpoints.clone()),
             providers: providers.into_iter().map(|provider| provider as Arc<dyn Provider>).collect(),
+            pools: None,
         }
+    }
+
+    /// Lets new sessions use pools.
+    #[must_use]
+    pub fn with_pools(self, pools: PoolClaims) -> Self {
+        Self { pools: Some(pools), ..self }
     }
 
     /// The store.

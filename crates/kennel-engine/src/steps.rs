@@ -8,15 +8,17 @@ use crate::Failpoints;
 use crate::amendments::Amendments;
 use crate::bridges::{self, BridgesDir};
 use crate::idle::{Entry, Exclusive, Idle, IdleGate, IdleTimes};
+use crate::sessions::make_directory;
 use async_trait::async_trait;
 use kennel_core::{
-    Dialed, Error, EventStream, Gate, ImageBuild, Keeper, LogOptions, LogStream, Provider, PullProgress, RemoveOptions,
-    Result, Sweep, VolumeOptions, has_ended_idle,
+    Dialed, Error, EventStream, Gate, ImageBuild, Keeper, LogOptions, LogStream, Prepared, Provider, PullProgress,
+    RemoveOptions, Result, Sweep, VolumeOptions, has_ended_idle,
 };
 use kennel_types::{
     Availability, ErrorCode, Feature, Leftover, Limits, Mode, NextStep, Pull, SandboxId, SandboxInfo, SandboxSpec,
     Stats, Status, Support, VolumeInfo,
 };
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -199,6 +201,22 @@ impl Steps {
         Ok(())
     }
 
+    /// Ties a running sandbox to the connection of this keeper.
+    pub(crate) async fn tie(&self, keeper: &Keeper) -> Result<()> {
+        self.between(["tie: before", "tie: after"], keeper.tie(true)).await
+    }
+
+    /// Lets a sandbox live without the connection of this keeper.
+    pub(crate) async fn untie(&self, keeper: &Keeper) -> Result<()> {
+        self.between(["untie: before", "untie: after"], keeper.tie(false)).await
+    }
+
+    /// Makes the workspace of a member of a pool.
+    pub(crate) async fn make_workspace(&self, dir: &Path, spec: &SandboxSpec) -> Result<()> {
+        let make = async { make_directory(dir, spec) };
+        self.between(["workspace: before", "workspace: after"], make).await
+    }
+
     /// Resumes all sandboxes of this provider that a resident process has paused, and forgets those that do not exist any
     /// more. That process must have ended. Returns the sandboxes that were resumed.
     pub(crate) async fn wake_all(&self) -> Result<Vec<SandboxId>> {
@@ -286,6 +304,14 @@ impl Provider for Steps {
             self.forget_bridges(id);
         }
         created
+    }
+
+    async fn prepare_part(&self, spec: &SandboxSpec) -> Result<Option<Prepared>> {
+        self.provider.prepare_part(spec).await
+    }
+
+    fn use_part(&self, id: &SandboxId, spec: &SandboxSpec, part: Prepared) -> std::result::Result<(), String> {
+        self.provider.use_part(id, spec, part)
     }
 
     async fn start(&self, id: &SandboxId) -> Result<()> {

@@ -27,6 +27,8 @@ pub(crate) struct Connection {
     pub(crate) greeted: bool,
     /// Whether a tied sandbox lives as long as this connection.
     pub(crate) owner: bool,
+    /// Whether the sandbox ends when this connection is lost.
+    pub(crate) ties: bool,
     /// The streams, each with the id of its task.
     pub(crate) streams: HashMap<u32, u64>,
     /// Whether the event loop waits until the socket is writable.
@@ -54,6 +56,7 @@ impl Connection {
             held_since: None,
             greeted: false,
             owner: false,
+            ties: false,
             streams: HashMap::new(),
             waits_to_write: false,
             waits_for_room: false,

@@ -97,7 +97,7 @@ impl Keeper {
         for task in connection.streams.values() {
             self.lose_viewer(*task, Loss::Connection);
         }
-        if connection.owner && self.config.tied {
+        if connection.ties || (connection.owner && self.config.tied) {
             self.exit.get_or_insert(ending::OWNER_GONE);
         }
     }

@@ -64,6 +64,12 @@ impl Keeper {
                     self.exit.get_or_insert(ending::IDLE);
                 }
             }
+            Request::Tie { tied } => {
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.ties = *tied;
+                }
+                self.done(id, stream, Outcome::Nothing);
+            }
             Request::Shutdown { grace_ms } => {
                 self.done(id, stream, Outcome::Nothing);
                 self.shut_down(Duration::from_millis((*grace_ms).min(600_000)));

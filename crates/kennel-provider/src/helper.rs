@@ -3,8 +3,10 @@
 //! Its standard input is a socket. The instructions are preceded by their length. Later bytes are for the program that
 //! the helper turns into, such as the keeper.
 
+use crate::Children;
 use kennel_core::{Error, Result};
 use kennel_types::{ErrorCode, LimitReason};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
@@ -24,8 +26,17 @@ const REPLY_CAP: u64 = 64 * 1024;
 #[derive(Debug)]
 pub struct Helper {
     program: PathBuf,
-    pid: u32,
+    process: Waiting,
     line: StdUnixStream,
+}
+
+/// The process of a helper that waits for its instructions.
+#[derive(Debug)]
+enum Waiting {
+    /// A child of this process, by its id.
+    Child(u32),
+    /// A child of another process, by a descriptor that refers to it.
+    Other(OwnedFd),
 }
 
 impl Helper {
@@ -55,14 +66,43 @@ impl Helper {
             .stderr(Stdio::null());
         let child = spawn(&mut command)
             .map_err(|error| Error::new(ErrorCode::StartFailed, format!("{}: {error}", what())).caused_by(error))?;
-        Ok(Self { program: program.to_owned(), pid: child.id(), line: ours.into() })
+        Ok(Self { program: program.to_owned(), process: Waiting::Child(child.id()), line: ours.into() })
+    }
+
+    /// Whether it still waits for its instructions. If not, it has ended.
+    pub fn is_waiting(&self) -> bool {
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut line = [PollFd::new(&self.line, PollFlags::IN)];
+        poll(&mut line, Some(&now)).is_ok_and(|ready| ready == 0)
+    }
+
+    /// Returns the descriptors by which another process can take over the helper: its socket, and the process. `children`
+    /// reaps it when it ends.
+    pub fn into_descriptors(self, children: &Children) -> Result<[OwnedFd; 2]> {
+        let failed = |error| Error::io(format!("refer to {}", self.program.display()), error);
+        let process = match self.process {
+            Waiting::Child(pid) => {
+                let child = pid_of(pid).ok_or(rustix::io::Errno::SRCH).map_err(|error| failed(error.into()))?;
+                // It cannot be another process: nobody has reaped this one yet.
+                let process = rustix::process::pidfd_open(child, PidfdFlags::NONBLOCK);
+                children.reap_later(child).map_err(failed)?;
+                process.map_err(|error| failed(error.into()))?
+            }
+            Waiting::Other(process) => process,
+        };
+        Ok([self.line.into(), process])
+    }
+
+    /// Takes over a helper that another process has started, by what [`Self::into_descriptors`] returned.
+    pub fn from_descriptors(program: PathBuf, [line, process]: [OwnedFd; 2]) -> Self {
+        Self { program, process: Waiting::Other(process), line: line.into() }
     }
 
     /// Takes over a child process that waits for its instructions on this socket. The program is named in errors.
     pub fn adopt(program: &Path, pid: u32, line: OwnedFd) -> Result<Self> {
         rustix::io::ioctl_fionbio(&line, true)
             .map_err(|error| Error::io(format!("start {}", program.display()), error))?;
-        Ok(Self { program: program.to_owned(), pid, line: line.into() })
+        Ok(Self { program: program.to_owned(), process: Waiting::Child(pid), line: line.into() })
     }
 
     /// Sends something that precedes the instructions, without waiting. Fails if it is too large for that.
@@ -74,7 +114,10 @@ impl Helper {
 
     /// Sends the instructions. The process is reaped when it ends.
     pub async fn instruct(self, what: &[u8]) -> Result<InstructedHelper> {
-        let process = reap_later(self.pid);
+        let process = match self.process {
+            Waiting::Child(pid) => reap_later(pid),
+            Waiting::Other(process) => watch(process),
+        };
         let failed = |error| Error::io(format!("talk to {}", self.program.display()), error);
         let mut line = UnixStream::from_std(self.line).map_err(failed)?;
         let message = framed(what)?;
@@ -157,15 +200,23 @@ fn spawn(command: &mut Command) -> std::io::Result<Child> {
 
 /// Reaps the child when it ends, so that it leaves no zombie in a long-running program.
 fn reap_later(pid: u32) -> Process {
-    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Process(None) };
+    let Some(pid) = pid_of(pid) else { return Process(None) };
     let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK) else { return Process(None) };
-    #[allow(deprecated)] // the replacement needs `unsafe`; both require a descriptor that nobody else closes
-    let Ok(pidfd) = AsyncFd::new(pidfd) else { return Process(None) };
-    let pidfd = Arc::new(pidfd);
-    let process = Process(Some(pidfd.clone()));
-    tokio::spawn(async move {
-        let _ = pidfd.readable().await;
-        let _ = rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
-    });
+    let process = watch(pidfd);
+    if let Some(pidfd) = process.0.clone() {
+        tokio::spawn(async move {
+            let _ = pidfd.readable().await;
+            let _ = rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+        });
+    }
     process
+}
+
+fn watch(pidfd: OwnedFd) -> Process {
+    #[allow(deprecated)] // the replacement needs `unsafe`; both require a descriptor that nobody else closes
+    Process(AsyncFd::new(pidfd).ok().map(Arc::new))
+}
+
+fn pid_of(pid: u32) -> Option<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw)
 }

@@ -14,6 +14,8 @@ pub const STORE: &str = "kennel.store";
 pub const PROJECT: &str = "kennel.project";
 /// The profile that a sandbox was created from.
 pub const PROFILE: &str = "kennel.profile";
+/// The pool that a sandbox was created for.
+pub const POOL: &str = "kennel.pool";
 /// The sockets of the host that programs inside can connect to, each `host:inside`, as a JSON list. It is only shown:
 /// what is served is recorded on this machine.
 pub const SOCKETS: &str = "kennel.sockets";
@@ -37,7 +39,13 @@ pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<()> {
 
 /// Returns Kennel's own labels of a sandbox that is created for `owner`.
 pub fn own_labels(spec: &SandboxSpec, owner: Owner) -> BTreeMap<String, String> {
-    let belongs = [(SESSION, &spec.session), (STORE, &spec.store), (PROJECT, &spec.project), (PROFILE, &spec.profile)];
+    let belongs = [
+        (SESSION, &spec.session),
+        (STORE, &spec.store),
+        (PROJECT, &spec.project),
+        (PROFILE, &spec.profile),
+        (POOL, &spec.pool),
+    ];
     let belongs = belongs.into_iter().filter_map(|(key, value)| Some((key, value.clone()?)));
     let always = [(KENNEL, "true".to_owned()), (OWNER, format!("{}:{}", owner.uid, owner.gid))];
     let sockets: Vec<String> = spec.sockets.iter().map(ToString::to_string).collect();

@@ -6,6 +6,7 @@
 
 mod blocking;
 mod checks;
+mod children;
 mod guard;
 mod helper;
 pub mod keeper_server;
@@ -17,6 +18,7 @@ mod socket;
 
 pub use blocking::blocking;
 pub use checks::{permit, require};
+pub use children::Children;
 pub use guard::{Guard, Screen, refuse_engine};
 pub use helper::{Helper, InstructedHelper};
 pub use logfile::{LOG_FILES, follow_log, keep_last_lines};

@@ -156,6 +156,7 @@ macro_rules! isolation_contract {
                 tied_sandbox_ends_with_its_last_command,
                 tied_sandbox_ends_if_its_owner_leaves_during_start,
                 tied_sandbox_survives_other_connections,
+                running_sandbox_is_tied_and_untied,
             }
             hostile {
                 processes_inside_cannot_connect_to_the_keeper,

@@ -55,6 +55,10 @@ pub enum NextStep {
     },
     /// List the volumes.
     ListVolumes,
+    /// List the pools.
+    ListPools,
+    /// Wait until a pool is filled by the resident process, or do not require a pool.
+    FillPool,
     /// Create a sandbox that is not tied to a command.
     CreateLastingSandbox,
     /// Remove what killed programs left behind, or a sandbox that is no longer needed.

@@ -33,6 +33,9 @@ pub struct SandboxSpec {
     pub project: Option<String>,
     /// The profile that it was made from, by its name.
     pub profile: Option<String>,
+    /// The pool that it is made for, by its name. It is a member of the pool until somebody claims it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// User of commands: `name`, `uid`, `name:group` or `uid:gid`.
     pub user: Option<String>,
     /// Host directory mounted at `/workspace`.

@@ -14,7 +14,7 @@ use kennel_config::{AgentContainer, AgentMode, AgentSection, SandboxOverrides};
 use kennel_core::{Error, Keeper, Result, Sandbox};
 use kennel_engine::caller::{DOCKER_HOST, HOME, PATH};
 use kennel_engine::profiles::SessionSandbox;
-use kennel_engine::{Caller, Engine, Settings, request};
+use kennel_engine::{Caller, Claimed, Engine, Settings, request};
 use kennel_types::{Command, ErrorCode, ExecSpec, ProviderKind};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -83,7 +83,7 @@ impl AgentOptions {
         if let Some(image) = &spec.image {
             deadline.unless_ended(pull(&*provider, image, when)).await?;
         }
-        let sandbox = create(provider, &spec, deadline).await?;
+        let (sandbox, _) = create(Claimed::none()?, provider, &spec, deadline).await?;
         let directory = spec.workdir.clone().unwrap_or_else(|| "/workspace".to_owned());
         let launched = while_waiting("starting the sandbox", deadline.unless_ended(sandbox.launch())).await;
         let ready = launched.and_then(|line| Ok((line, self.agent(wanted, &sandbox)?)));

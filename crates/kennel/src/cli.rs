@@ -2,7 +2,8 @@
 
 use crate::command::{
     acp, agent, attach, build, completions, config, cp, create, doctor, events, exec, explain, gc, image, inspect,
-    logs, ls, pause, profile, rename, rm, run, serve, session, setup, start, stats, stop, token, version, volume, wait,
+    logs, ls, pause, pool, profile, rename, rm, run, serve, session, setup, start, stats, stop, token, version, volume,
+    wait,
 };
 use crate::provider_name::ProviderName;
 use crate::{environment, help, remote, report};
@@ -86,6 +87,7 @@ enum Command {
     Agent(agent::AgentCommand),
     Serve(serve::Serve),
     Token(token::Token),
+    Pool(pool::PoolCommand),
     Exec(exec::Exec),
     Attach(attach::Attach),
     Logs(logs::Logs),
@@ -283,6 +285,7 @@ impl Cli {
             Command::Events(command) => command.run(engine).await,
             Command::Wait(command) => command.run(engine).await,
             Command::Serve(command) => Box::pin(command.run(engine)).await,
+            Command::Pool(command) => Box::pin(command.run(engine)).await,
             Command::Token(command) => command.run(engine).await,
             Command::Acp(command) => Box::pin(command.run(engine)).await,
             Command::Agent(command) => Box::pin(command.run(engine)).await,

@@ -19,6 +19,7 @@ pub(crate) mod inspect;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod pause;
+pub(crate) mod pool;
 pub(crate) mod profile;
 pub(crate) mod rename;
 pub(crate) mod rm;

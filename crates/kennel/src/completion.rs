@@ -57,6 +57,14 @@ pub(crate) fn profiles() -> ArgValueCandidates {
     })
 }
 
+/// Completes an argument that is the name of a pool.
+pub(crate) fn pools() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let pools = in_time(|engine| async move { engine.pools()?.list().await });
+        pools.unwrap_or_default().into_iter().map(|pool| CompletionCandidate::new(pool.name)).collect()
+    })
+}
+
 /// Completes an argument that is the name of an agent.
 pub(crate) fn agents() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {

@@ -15,7 +15,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
     ),
     ("Profiles and sessions", &["profile", "session"]),
     ("Agents", &["acp", "agent"]),
-    ("Server", &["serve", "token"]),
+    ("Server", &["serve", "token", "pool"]),
     ("Commands and files", &["exec", "attach", "logs", "cp"]),
     ("Volumes", &["volume"]),
     ("Images", &["image", "build"]),

@@ -4,7 +4,7 @@ use crate::progress::while_waiting;
 use crate::report;
 use crate::signals::{Signals, interrupted};
 use kennel_core::{Error, Provider, Result, Sandbox};
-use kennel_engine::{Cancel, Engine, Resident, create_sandbox};
+use kennel_engine::{Cancel, Claimed, Engine, PoolResult, Resident, create_claimed};
 use kennel_types::{ErrorCode, Field, NextStep, SandboxSpec};
 use std::pin::pin;
 use std::sync::Arc;
@@ -85,17 +85,19 @@ impl Deadline {
     }
 }
 
-/// Creates a sandbox, and shows progress.
+/// Creates a sandbox, from the member of a pool if one was claimed, and shows progress. Also returns whether it came from
+/// a pool.
 pub(crate) async fn create(
+    claimed: Claimed,
     provider: Arc<dyn Provider>,
     spec: &SandboxSpec,
     deadline: &mut Deadline,
-) -> Result<Sandbox> {
+) -> Result<(Sandbox, Option<PoolResult>)> {
     let cancel = Cancel::default();
-    let creating = while_waiting("creating the sandbox", create_sandbox(provider, spec, &cancel));
-    let sandbox = deadline.or_cancel(&cancel, creating).await?;
+    let creating = while_waiting("creating the sandbox", create_claimed(claimed, provider, spec, &cancel));
+    let (sandbox, pool) = deadline.or_cancel(&cancel, creating).await?;
     say_network(&sandbox, spec);
-    Ok(sandbox)
+    Ok((sandbox, pool))
 }
 
 /// Warns if the provider's default network is not available, so that the sandbox has another one.

@@ -38,6 +38,10 @@ pub(crate) fn words(step: &NextStep) -> String {
         NextStep::ReadLogs { name } => format!("kennel logs {name}"),
         NextStep::AttachAgain { name } => format!("kennel attach {name}"),
         NextStep::ListVolumes => "kennel volume ls".into(),
+        NextStep::ListPools => "kennel pool ls".into(),
+        NextStep::FillPool => {
+            "kennel pool ls shows which members `kennel serve` keeps ready; or use --pool prefer".into()
+        }
         NextStep::CreateLastingSandbox => "use kennel create --start for a sandbox that stays".into(),
         NextStep::CollectGarbage => "kennel gc, or kennel rm a sandbox".into(),
         NextStep::ListSessions => "kennel session ls".into(),

@@ -3,6 +3,7 @@
 mod exec;
 mod host_path;
 mod lasting;
+mod pool;
 mod program;
 mod sandbox;
 mod value;
@@ -10,6 +11,7 @@ mod value;
 pub(crate) use exec::ExecOptions;
 pub(crate) use host_path::existing;
 pub(crate) use lasting::LastingOptions;
+pub(crate) use pool::PoolOptions;
 pub(crate) use program::ProgramOptions;
 pub(crate) use sandbox::SandboxOptions;
 pub(crate) use value::{EnvironmentOptions, TimeLimit, label};

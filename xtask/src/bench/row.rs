@@ -34,6 +34,7 @@ struct Baseline {
 enum Figure {
     Time { p50_ms: f64, mean_ms: f64, p95_ms: f64, samples: usize },
     Size { bytes: u64 },
+    Count { count: u64 },
 }
 
 impl From<&Samples> for Figure {
@@ -54,6 +55,7 @@ impl Figure {
         match self {
             Self::Time { p50_ms, .. } => *p50_ms,
             Self::Size { bytes } => *bytes as f64,
+            Self::Count { count } => *count as f64,
         }
     }
 }
@@ -67,16 +69,25 @@ impl Row {
         Self { what: what.to_owned(), ours, baseline: Some(baseline), ratio, target: None, kept: None }
     }
 
+    /// Creates a row that compares the slow ones of some samples with their median.
+    pub(super) fn spread(what: &str, samples: &Samples) -> Self {
+        let baseline = Baseline { name: "p50".to_owned(), figure: samples.into() };
+        let ratio = Some(samples.p95() / samples.p50());
+        Self { baseline: Some(baseline), ratio, ..Self::alone(what, samples.into()) }
+    }
+
     /// Creates a row with a number of bytes.
     pub(super) fn size(what: &str, bytes: u64) -> Self {
-        Self {
-            what: what.to_owned(),
-            ours: Figure::Size { bytes },
-            baseline: None,
-            ratio: None,
-            target: None,
-            kept: None,
-        }
+        Self::alone(what, Figure::Size { bytes })
+    }
+
+    /// Creates a row with a number of events.
+    pub(super) fn count(what: &str, count: u64) -> Self {
+        Self::alone(what, Figure::Count { count })
+    }
+
+    fn alone(what: &str, ours: Figure) -> Self {
+        Self { what: what.to_owned(), ours, baseline: None, ratio: None, target: None, kept: None }
     }
 
     /// Adds the promise of at most this multiple of the other's time.
@@ -108,6 +119,12 @@ impl Row {
     pub(super) fn at_most_bytes(self, bytes: u64) -> Self {
         let kept = self.ours.value() <= bytes as f64;
         self.promise(format!("at most {}", Figure::Size { bytes }), kept)
+    }
+
+    /// Adds the promise of at most this many events.
+    pub(super) fn at_most_count(self, count: u64) -> Self {
+        let kept = self.ours.value() <= count as f64;
+        self.promise(format!("at most {count}"), kept)
     }
 
     fn promise(self, target: String, kept: bool) -> Self {
@@ -148,6 +165,7 @@ impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Time { p50_ms, mean_ms, p95_ms, .. } => write!(f, "{p50_ms:.2} ms ({mean_ms:.2}, {p95_ms:.2})"),
+            Self::Count { count } => write!(f, "{count}"),
             Self::Size { bytes } if *bytes < 1_000_000 => write!(f, "{:.0} kB", *bytes as f64 / 1e3),
             Self::Size { bytes } => write!(f, "{:.2} MB", *bytes as f64 / 1e6),
         }

@@ -1,8 +1,10 @@
 //! The sandbox of a profile: starts it, finds it again, stops and removes it.
 
 use super::{Profile, ProfileState, Profiles, WORKSPACE};
+use crate::PoolResult;
 use crate::choose::provider_in_settings;
-use kennel_core::{Error, Provider, PullProgress, RemoveOptions, Result, Sandbox, new_id};
+use crate::pool::is_member;
+use kennel_core::{Error, Provider, PullProgress, RemoveOptions, Result, Sandbox};
 use kennel_provider::labels::{PROFILE, STORE};
 use kennel_types::{
     EndCause, ErrorCode, NextStep, ProviderKind, Pull, SandboxId, SandboxInfo, SandboxSpec, Status, Support,
@@ -82,6 +84,8 @@ pub struct Started {
     pub chosen_workspace: Option<PathBuf>,
     /// The provider that the settings name, if it is not available and another one was chosen just now.
     pub instead_of: Option<ProviderKind>,
+    /// Whether it came from a pool, if it was created just now and a pool was asked.
+    pub pool: Option<PoolResult>,
 }
 
 /// A profile with its sandbox, if it has one.
@@ -152,7 +156,9 @@ impl Profiles<'_> {
     async fn find_sandbox(&self, provider: &Arc<dyn Provider>, profile: &Profile) -> Result<Option<Sandbox>> {
         let key = profile.key();
         // A session that was made from the profile has its own sandbox.
-        let ours = |info: &SandboxInfo| info.labels.get(PROFILE) == Some(&key) && !info.labels.contains_key(STORE);
+        let ours = |info: &SandboxInfo| {
+            info.labels.get(PROFILE) == Some(&key) && !info.labels.contains_key(STORE) && !is_member(info)
+        };
         let name = profile.sandbox_name();
         let hints = profile.state.sandbox.iter().map(SandboxId::as_str).chain([name.as_str()]);
         for hint in hints {
@@ -234,6 +240,7 @@ impl Profiles<'_> {
                     image_changed,
                     chosen_workspace: None,
                     instead_of: None,
+                    pool: None,
                 })
             }
             None => self.create_sandbox(&profile, (kind, provider), pull, tell).await,
@@ -255,7 +262,8 @@ impl Profiles<'_> {
             let when = pull.or(profile.overrides.pull).unwrap_or(self.settings.sandbox.pull);
             provider.pull(image, when, tell).await?;
         }
-        let id = new_id()?;
+        let mut claimed = self.engine.pool_claims()?.claim(&*provider, &spec, self.pool).await?;
+        let id = claimed.id.clone();
         let image = match &spec.image {
             Some(image) => provider.image_id(image).await?,
             None => None,
@@ -274,8 +282,11 @@ impl Profiles<'_> {
         };
         self.write(&key, &profile.name, &document)?;
         let made = async {
-            let sandbox = Sandbox::create_with_id(provider, &id, &spec).await?;
-            if let Err(error) = sandbox.start().await {
+            let sandbox = claimed.create(provider, &spec).await?;
+            // A container from a pool runs.
+            if !sandbox.info().status.is_up()
+                && let Err(error) = sandbox.start().await
+            {
                 // What never ran is of no use to anyone. If it cannot be removed, it is found again by its label.
                 let _ = sandbox.remove(RemoveOptions { volumes: false, force: true }).await;
                 return Err(error);
@@ -303,6 +314,7 @@ impl Profiles<'_> {
             image_changed: false,
             chosen_workspace,
             instead_of,
+            pool: claimed.result,
         })
     }
 
@@ -356,6 +368,7 @@ impl Profiles<'_> {
             image_changed,
             chosen_workspace: None,
             instead_of: None,
+            pool: None,
         })
     }
 

@@ -2,6 +2,7 @@
 
 use super::{Action, Plan, Unneeded, needed};
 use crate::create::remove_sandbox;
+use crate::pool::is_member;
 use crate::session::{Cause, SessionId, SessionState, SessionSummary, Wanted};
 use crate::sessions::{STOP_GRACE, Sessions};
 use crate::store::{Change, Outcome};
@@ -149,7 +150,8 @@ fn effect(outcome: Outcome) -> Effect {
 /// Returns a sandbox, or `None` if the provider says that there is none. Anything else is an error.
 async fn look(provider: &dyn Provider, sandbox: &SandboxId) -> Result<Option<SandboxInfo>, Error> {
     match provider.get(sandbox.as_str()).await {
-        Ok(info) => Ok(Some(info)),
+        // A member of a pool that was not renamed is still the pool's.
+        Ok(info) => Ok(Some(info).filter(|info| !is_member(info))),
         Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
         Err(error) => Err(error),
     }

@@ -7,13 +7,14 @@
 use super::end::{TaskEnd, last_lines};
 use super::workspace::{self, SessionWorkspace};
 use super::{SECRET_VARIABLE, SESSION_VARIABLE, Sessions, changed};
-use crate::Cancel;
 use crate::create::{panic_message, remove_sandbox};
+use crate::pool::wire::ForSession;
 use crate::session::{Cause, Session, SessionId, SessionState, SessionSummary};
 use crate::store::{Change, NewSession, Outcome, random_hex};
+use crate::{Cancel, Claimed, PoolResult, PoolUse};
 use futures_util::FutureExt;
-use kennel_core::{Error, Provider, PullProgress, Result, check_name, new_id};
-use kennel_types::{ErrorCode, Pull, SandboxSpec};
+use kennel_core::{Error, Provider, PullProgress, Result, check_name};
+use kennel_types::{ErrorCode, ProviderKind, Pull, SandboxSpec};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub struct OpenSession {
     pub workspace: SessionWorkspace,
     /// When the image is pulled.
     pub pull: Pull,
+    /// Whether its sandbox uses a pool.
+    pub pool: PoolUse,
     /// Is called with the progress of slow steps.
     pub progress: Option<Arc<dyn Fn(OpenProgress) + Send + Sync>>,
     /// Lets the caller give up, and wait until what was done is undone.
@@ -45,6 +48,8 @@ pub enum OpenProgress {
     /// The repository is being cloned: a line that git printed. It comes from inside, so it must be escaped before it
     /// is shown.
     Clone(String),
+    /// The sandbox was created: whether it came from a pool.
+    Pool(PoolResult),
 }
 
 /// An opening session.
@@ -85,11 +90,19 @@ impl Sessions {
 }
 
 impl Opening {
-    async fn run(self) -> Result<Session> {
-        // The claim comes first: so nobody sees the session as stuck.
+    async fn run(mut self) -> Result<Session> {
+        let claimed = self.claim_member().await?;
+        // A member of a pool may have been made for a session with this id.
+        let secret = match claimed.member_session() {
+            Some(session) => {
+                self.id = session.id;
+                session.secret
+            }
+            None => random_hex::<32>()?,
+        };
+        // The claim comes before the record: so nobody sees the session as stuck.
         let _claim = self.sessions.claims.take(&self.id).await?;
-        let secret = random_hex::<32>()?;
-        let new = self.record(&secret)?;
+        let new = self.record(&secret, &claimed);
         self.request.cancel.check()?;
         self.sessions.store.insert(new).await?;
         let seen = self.sessions.get(&self.id).await?.summary;
@@ -97,7 +110,7 @@ impl Opening {
             // Another process has found it by its name, and removes it already.
             return Err(changed(&self.id));
         }
-        let error = match AssertUnwindSafe(self.make(&seen, secret)).catch_unwind().await {
+        let error = match AssertUnwindSafe(self.make(&seen, secret, claimed)).catch_unwind().await {
             Ok(Ok(())) => return self.sessions.get(&self.id).await,
             Ok(Err(error)) => error,
             Err(panic) => Error::new(ErrorCode::Internal, format!("panic: {}", panic_message(&*panic))),
@@ -107,27 +120,48 @@ impl Opening {
         Err(error.context(format_args!("open session {}", seen.label())))
     }
 
+    /// Claims a member of a pool for the sandbox, if there is one.
+    async fn claim_member(&self) -> Result<Claimed> {
+        let OpenSession { spec, workspace, pull, pool, .. } = &self.request;
+        let Some(pools) = &self.sessions.pools else {
+            return match pool {
+                PoolUse::Require => Claimed::impossible("these sessions use no pools", *pool),
+                PoolUse::Prefer | PoolUse::Never => Claimed::none(),
+            };
+        };
+        let is_native = self.provider.mode().key.provider == ProviderKind::Native;
+        if *pull == Pull::Always && spec.image.is_some() && !is_native {
+            return Claimed::impossible("its image is pulled first", *pool);
+        }
+        let session = ForSession { store: self.sessions.store.id().to_owned(), workspace: workspace.wanted() };
+        let mut spec = spec.clone();
+        if !matches!(workspace, SessionWorkspace::AsSpecified) {
+            spec.workspace = None;
+        }
+        pools.claim_for_session(&*self.provider, &spec, session, *pool).await
+    }
+
     /// What is recorded before anything is made.
-    fn record(&self, secret: &str) -> Result<NewSession> {
+    fn record(&self, secret: &str, claimed: &Claimed) -> NewSession {
         let OpenSession { name, provider, spec, workspace, .. } = &self.request;
         let mut spec = spec.clone();
         spec.name = spec.name.or_else(|| name.clone());
         if let Some(dir) = workspace.directory(&self.id) {
             spec.workspace = Some(dir);
         }
-        Ok(NewSession {
+        NewSession {
             id: self.id.clone(),
             name: name.clone(),
             provider: provider.clone(),
-            sandbox: new_id()?,
+            sandbox: claimed.id.clone(),
             spec,
             source: workspace.source().map(ToOwned::to_owned),
             secret: Some(secret.to_owned()),
             cause: Cause::Requested,
-        })
+        }
     }
 
-    async fn make(&self, seen: &SessionSummary, secret: String) -> Result<()> {
+    async fn make(&self, seen: &SessionSummary, secret: String, mut claimed: Claimed) -> Result<()> {
         let cancel = &self.request.cancel;
         let mut spec = self.sessions.get(&self.id).await?.spec;
         spec.session = Some(self.id.to_string());
@@ -137,16 +171,24 @@ impl Opening {
             cancel.interrupts(self.provider.pull(image, self.request.pull, &tell)).await?;
         }
         let tell = |line| self.tell(OpenProgress::Clone(line));
-        workspace::prepare(&self.request.workspace, &self.provider, &spec, cancel, &tell).await?;
+        if !claimed.member_session().is_some_and(|session| session.has_workspace) {
+            workspace::prepare(&self.request.workspace, &self.provider, &spec, cancel, &tell).await?;
+        }
         cancel.check()?;
         // The provider would remove the sandbox before its result is recorded.
         spec.auto_remove = false;
         spec.env.insert(SESSION_VARIABLE.into(), self.id.to_string());
         spec.env.insert(SECRET_VARIABLE.into(), secret);
-        self.provider.create(&seen.sandbox, &spec).await?;
+        let created = claimed.create(self.provider.clone(), &spec).await?;
+        if let Some(result) = claimed.result {
+            self.tell(OpenProgress::Pool(result));
+        }
         cancel.check()?;
-        self.provider.start(&seen.sandbox).await?;
-        cancel.check()?;
+        // A container from a pool runs.
+        if !created.info().status.is_up() {
+            self.provider.start(&seen.sandbox).await?;
+            cancel.check()?;
+        }
         match self.sessions.store.change(seen, Change::new(SessionState::Running, Cause::Started)).await? {
             Outcome::Recorded => Ok(()),
             Outcome::Stale => Err(changed(&self.id)),

@@ -5,6 +5,7 @@
 
 use crate::Cancel;
 use crate::create::remove_sandbox;
+use crate::pool::wire::ForWorkspace;
 use crate::session::SessionId;
 use kennel_core::{Error, ExecEvent, Provider, Result, Sandbox, new_id};
 use kennel_proto::Channel;
@@ -79,6 +80,15 @@ impl SessionWorkspace {
         }
     }
 
+    /// What a member of a pool must have for it.
+    pub(super) fn wanted(&self) -> ForWorkspace {
+        match self {
+            Self::AsSpecified => ForWorkspace::AsSpecified,
+            Self::Own { base } => ForWorkspace::Own(base.clone()),
+            Self::Clone { .. } => ForWorkspace::Clone,
+        }
+    }
+
     /// The repository that is cloned.
     pub(super) fn source(&self) -> Option<&str> {
         match self {
@@ -123,7 +133,8 @@ async fn ask(source: Arc<dyn GitCredentials>, url: String) -> Result<Option<(Str
     asked.unwrap_or_else(|_| Err(Error::new(ErrorCode::Internal, "ask for git credentials: panic")))
 }
 
-fn make_directory(dir: &Path, spec: &SandboxSpec) -> Result<()> {
+/// Makes the directory of a session, for the owner of its sandbox.
+pub(crate) fn make_directory(dir: &Path, spec: &SandboxSpec) -> Result<()> {
     let failed = |error| Error::io(format!("create the workspace {}", dir.display()), error);
     if let Some(base) = dir.parent() {
         std::fs::create_dir_all(base).map_err(failed)?;

@@ -64,13 +64,20 @@ impl Features {
     pub const WRITE_AT: Self = Self(1 << 10);
     /// The field `depth` of [`Request::List`](crate::Request::List).
     pub const LIST_DEPTH: Self = Self(1 << 11);
+    /// [`Request::Tie`](crate::Request::Tie).
+    pub const TIE: Self = Self(1 << 12);
     /// Starting a command with a tag, held output or a linger time.
     pub const COMMANDS: Self = Self(Self::TAG.0 | Self::HOLD.0 | Self::LINGER.0);
     /// Sockets inside.
     pub const SOCKETS: Self = Self(Self::CONNECT.0 | Self::LISTEN.0);
     /// All features that this crate knows.
-    pub const ALL: Self =
-        Self(Self::FIRST.0 | Self::SOCKETS.0 | Self::IDLE.0 | Self::COMMANDS.0 | Self::WRITE_AT.0 | Self::LIST_DEPTH.0);
+    pub const ALL: Self = Self::FIRST
+        .union(Self::SOCKETS)
+        .union(Self::IDLE)
+        .union(Self::COMMANDS)
+        .union(Self::WRITE_AT)
+        .union(Self::LIST_DEPTH)
+        .union(Self::TIE);
     /// The features that keepers of generation 1 can have.
     pub const FIRST: Self = Self(Self::SYMLINK.0 | Self::CHMOD.0);
 

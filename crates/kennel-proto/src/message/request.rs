@@ -249,6 +249,14 @@ pub enum Request {
     /// [`IdleReport`](crate::IdleReport). Needs [`Features::IDLE`](crate::Features::IDLE).
     #[n(28)]
     EndIfIdle,
+    /// Tie the sandbox to this connection, or untie it: while it is tied, it ends when the connection is lost. A sandbox that
+    /// is started again is not tied. Needs [`Features::TIE`](crate::Features::TIE).
+    #[n(29)]
+    Tie {
+        /// Whether it is tied from now on.
+        #[n(0)]
+        tied: bool,
+    },
 }
 
 impl Request {
@@ -276,6 +284,7 @@ impl Request {
             Self::Accept { .. } => "accept",
             Self::Idle { .. } => "idle",
             Self::EndIfIdle => "end if idle",
+            Self::Tie { .. } => "tie",
         }
     }
 

@@ -46,6 +46,7 @@ async fn refusals(sandbox: &Sandbox) -> Vec<Error> {
     let mut errors = vec![
         sandbox.idle().await.unwrap_err(),
         sandbox.reset_idle().await.unwrap_err(),
+        sandbox.keeper().await.unwrap().tie(true).await.unwrap_err(),
         files.write_at("/file", 1, &b"x"[..], WriteOptions::default()).await.unwrap_err(),
         files.list_tree("/", 2).await.unwrap_err(),
     ];

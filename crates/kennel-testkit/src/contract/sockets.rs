@@ -6,7 +6,7 @@ use crate::{Stage, Wire, host};
 use futures_util::{SinkExt, StreamExt};
 use kennel_core::{Exec, Features, ListenAt, Sandbox, SandboxStream, Target, WriteOptions};
 use kennel_proto::{Request, caps};
-use kennel_types::{ErrorCode, ExecSpec, IsolationLayer, NetworkMode, ProviderKind, SandboxSpec, Support};
+use kennel_types::{ErrorCode, ExecSpec, IsolationLayer, NetworkMode, SandboxSpec, Support};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -408,10 +408,7 @@ pub async fn unaccepted_connections_are_limited(stage: &Stage) {
 /// Programs inside exchange datagrams with the host, also on the port of DNS. Datagrams that are too long are dropped.
 pub async fn host_answers_datagrams_from_inside(stage: &Stage) {
     let Some(sandbox) = with_program(stage).await else { return };
-    // In a container of Podman, port 53 is refused with "permission denied". The reason is not known yet; probably the kernel
-    // reserves ports below 1024 there.
-    let ports: &[u16] = if stage.mode().key.provider == ProviderKind::Podman { &[5300] } else { &[5300, 53] };
-    for &port in ports {
+    for port in [5300, 53] {
         let mut datagrams = sandbox.listen_datagrams(port).await.unwrap();
         assert_eq!(datagrams.port(), port);
         let replies = datagrams.replies();

@@ -2,8 +2,8 @@
 
 use crate::inside::{code, ok};
 use crate::{Stage, eventually, host};
-use kennel_core::RemoveOptions;
-use kennel_types::{ErrorCode, ExecSpec, SandboxSpec, Support};
+use kennel_core::{Keeper, RemoveOptions};
+use kennel_types::{EndCause, ErrorCode, ExecSpec, SandboxSpec, Status, Support};
 
 fn tied(stage: &Stage) -> SandboxSpec {
     SandboxSpec { tied: true, ..stage.spec() }
@@ -76,4 +76,27 @@ pub async fn tied_sandbox_survives_other_connections(stage: &Stage) {
     sandbox.hang_up().await;
     eventually("it is gone", async || sandbox.inspect().await.is_err()).await;
     assert_eq!(code(sandbox.exec(&ExecSpec::argv(["true"])).await), ErrorCode::NotFound);
+}
+
+/// A running sandbox can be tied to a connection, and untied. A restart unties it.
+pub async fn running_sandbox_is_tied_and_untied(stage: &Stage) {
+    let sandbox = stage.running().await;
+    let provider = stage.provider();
+    let connect = async || Keeper::connect(provider.dial(sandbox.id()).await.unwrap()).await.unwrap();
+    let keeper = connect().await;
+    keeper.tie(true).await.unwrap();
+    keeper.tie(false).await.unwrap();
+    drop(keeper);
+    assert_eq!(ok(&sandbox, "echo untied").await, "untied");
+
+    let keeper = connect().await;
+    keeper.tie(true).await.unwrap();
+    sandbox.hang_up().await;
+    drop(keeper);
+    let is_stopped = async || sandbox.inspect().await.unwrap().status == Status::Stopped;
+    eventually("it ends with the connection", is_stopped).await;
+    assert_eq!(sandbox.inspect().await.unwrap().end_cause, Some(EndCause::OwnerGone));
+    sandbox.start().await.unwrap();
+    drop(connect().await);
+    assert_eq!(ok(&sandbox, "echo again").await, "again");
 }

@@ -5,7 +5,7 @@ use crate::report;
 use crate::sandboxes::report_silent;
 use kennel_core::{Result, Sweep, printable};
 use kennel_engine::{Action, Applied, Effect, Engine, FoundLeftover, OrphanedProfile, Plan, Unneeded};
-use kennel_types::SandboxId;
+use kennel_types::{ProviderKind, SandboxId};
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = "\
@@ -20,7 +20,8 @@ Examples:
 ///
 /// Removes directories and cgroups of sandboxes whose creator was killed, and helper programs of earlier versions.
 /// Completes what was interrupted: removes the sandboxes of removed sessions (volumes are kept), marks sessions whose
-/// sandbox is lost, and resumes sandboxes that `kennel serve` paused before it was killed. Prints everything it does.
+/// sandbox is lost, resumes sandboxes that `kennel serve` paused before it was killed, and removes the members of its pools. Prints
+/// everything it does.
 ///
 /// Other sandboxes are not changed, whether they run or not: use `kennel rm`. Sandboxes of another database, and of
 /// profiles that no longer exist, are only reported. If a provider does not respond, nothing of it is changed.
@@ -44,6 +45,7 @@ impl Gc {
         // Sessions first: the sandboxes that they no longer need may leave something behind.
         let (plan, applied) = engine.reconcile(!self.dry_run).await?.unwrap_or_default();
         let resumed = engine.wake_sleeping(!self.dry_run).await?;
+        let members = engine.remove_pool_members(!self.dry_run).await?;
         let action = if self.dry_run { Sweep::Report } else { Sweep::Remove };
         let (found, silent) = engine.sweep(action).await?;
         report_silent(&silent);
@@ -71,10 +73,13 @@ impl Gc {
         let printed = if self.json {
             let mut rows = self.rows(&plan, &applied, &orphans, &found);
             rows.extend(resumed.iter().map(|id| json!({ "action": "resume", "sandbox": id })));
+            let member = |(provider, id): &(ProviderKind, SandboxId)| json!({ "action": "remove_pool_member", "provider": provider, "sandbox": id });
+            rows.extend(members.iter().map(member));
             print_json(&rows)
         } else {
             let mut lines = self.lines(&plan, &applied);
             lines.extend(resumed.iter().map(|id| ActionText::for_paused(id).line(self.dry_run)));
+            lines.extend(members.iter().map(|(provider, id)| ActionText::for_member(*provider, id).line(self.dry_run)));
             lines.extend(found.iter().map(|leftover| ActionText::of_leftover(leftover).line(self.dry_run)));
             if lines.is_empty() {
                 report::note(if self.dry_run { "there is nothing to do" } else { "there was nothing to do" });
@@ -149,6 +154,12 @@ impl ActionText {
     /// Describes the resume of a sandbox that was paused because it was idle.
     fn for_paused(sandbox: &SandboxId) -> Self {
         Self::new("resume", "resumed", format!("sandbox {sandbox}: the process that paused it is gone"))
+    }
+
+    /// Describes the removal of a member of a pool.
+    fn for_member(provider: ProviderKind, sandbox: &SandboxId) -> Self {
+        let what = format!("pool member {sandbox} of {}: the process that kept it is gone", provider.name());
+        Self::new("remove", "removed", what)
     }
 
     /// Describes an action on a session.

@@ -7,14 +7,14 @@ use crate::completion;
 use crate::interact::{Ending, KEEPER_GRACE, interact};
 use crate::lifecycle::{Deadline, create, say_ports};
 use crate::next_step::Hint;
-use crate::options::{ProgramOptions, SandboxOptions, TimeLimit};
+use crate::options::{PoolOptions, ProgramOptions, SandboxOptions, TimeLimit};
 use crate::progress::{pull, while_waiting};
 use crate::report;
 use crate::result::{CommandReport, Phase};
 use crate::sandboxes::{choose, settings};
 use kennel_config::SandboxOverrides;
 use kennel_core::{Error, Keeper, Result, Sandbox};
-use kennel_engine::{Engine, ForkedJail, Settings, discard};
+use kennel_engine::{Engine, ForkedJail, PoolUse, Settings, discard};
 use kennel_types::{Command, ErrorCode, ExecSpec, GitProtection, SandboxSpec, Support};
 use std::time::{Duration, Instant};
 
@@ -63,13 +63,16 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with = "tty")]
     json: bool,
     #[command(flatten)]
+    pool: PoolOptions,
+    #[command(flatten)]
     sandbox: SandboxOptions,
 }
 
 impl Run {
     /// Lets the provider start to prepare a sandbox.
     pub(crate) fn prepare(&self, engine: &mut Engine, forked: Option<ForkedJail>) {
-        if self.profile.is_none() {
+        // A member of a pool is prepared already.
+        if self.profile.is_none() && self.pool.usage(PoolUse::Never) == PoolUse::Never {
             engine.prepare(self.sandbox.image.as_deref(), self.sandbox.network, forked);
         }
     }
@@ -113,7 +116,9 @@ impl Run {
         if let Some(image) = &spec.image {
             deadline.unless_ended(pull(&*provider, image, self.sandbox.pull(&settings))).await?;
         }
-        let sandbox = create(provider, &spec, &mut deadline).await?;
+        let claimed = self.pool.claim(engine, &*provider, &spec, PoolUse::Never).await?;
+        let (sandbox, pool) = create(claimed, provider, &spec, &mut deadline).await?;
+        self.pool.report(pool.as_ref());
         record.sandbox = Some(sandbox.id().clone());
         record.ended(Phase::Create);
         let outcome = self.inside(engine, &sandbox, &spec, &settings, record, deadline, line).await;
@@ -141,7 +146,7 @@ impl Run {
         let mut given = self.sandbox.overrides(engine, settings)?;
         let mut spec = ExecSpec::new(Command::LoginShell);
         (spec.env, spec.cwd, spec.user) = (std::mem::take(&mut given.env), given.workdir.take(), given.user.take());
-        if given != SandboxOverrides::default() || self.keep || self.rm {
+        if given != SandboxOverrides::default() || self.keep || self.rm || self.pool.is_given() {
             let message = format!("the options describe a new sandbox, but the command runs in that of profile {name}");
             return Err(Error::new(ErrorCode::InvalidConfig, message)
                 .hint(format!("kennel profile edit {name}, or use --no-profile for a new sandbox")));

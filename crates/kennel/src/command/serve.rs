@@ -18,14 +18,15 @@ Examples:
   kennel serve
   kennel serve --listen 127.0.0.1:7070   also serve the HTTP API at a TCP port
   kennel serve --listen 127.0.0.1:7070 --preview-domain preview.example.com
-  kennel create --name box --idle-pause 1m --idle-timeout 1h";
+  kennel create --name box --idle-pause 1m --idle-timeout 1h
+  kennel pool set quick --min 4";
 
-/// Serve the HTTP API, and pause and stop idle sandboxes
+/// Serve the HTTP API, pause and stop idle sandboxes, and fill pools
 ///
 /// Runs the resident process. It pauses sandboxes that have an idle pause, and stops them after their idle timeout. The
-/// next command in such a sandbox resumes or starts it. There can be one resident process for each user, or for each
-/// `KENNEL_HOME`. All other commands work with and without it. When it ends, sandboxes keep running, and a paused sandbox
-/// is resumed by its next use.
+/// next command in such a sandbox resumes or starts it. It also makes the members of pools (see `kennel pool`). There can
+/// be one resident process for each user, or for each `KENNEL_HOME`. All other commands work with and without it. When it
+/// ends, sandboxes keep running, and a paused sandbox is resumed by its next use.
 ///
 /// It also serves the HTTP API at the socket `api.sock` in the state directory, where the same user needs no token. With
 /// `--listen` it serves the API at another address too, where every request needs a token: see `kennel token`. Its first

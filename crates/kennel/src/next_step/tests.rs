@@ -20,6 +20,8 @@ fn every_next_step_has_a_text() {
         (NextStep::ReadLogs { name: name() }, "kennel logs box"),
         (NextStep::AttachAgain { name: name() }, "kennel attach box"),
         (NextStep::ListVolumes, "kennel volume ls"),
+        (NextStep::ListPools, "kennel pool ls"),
+        (NextStep::FillPool, "kennel pool ls shows which members `kennel serve` keeps ready; or use --pool prefer"),
         (NextStep::CreateLastingSandbox, "use kennel create --start for a sandbox that stays"),
         (NextStep::CollectGarbage, "kennel gc, or kennel rm a sandbox"),
         (NextStep::set(Field::Name), "give the sandbox a --name"),

@@ -46,7 +46,18 @@ impl Resident {
         Self { process: child, greeting }
     }
 
-    fn kill(mut self) {
+    /// The process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub(crate) fn end(mut self) {
+        signal(&self.process, Signal::TERM);
+        assert_eq!(crate::support::wait(&mut self.process, "kennel serve"), 0);
+    }
+
+    pub(crate) fn kill(mut self) {
         self.process.kill().expect("it runs");
         self.process.wait().expect("it is a child");
     }
@@ -86,9 +97,7 @@ fn idle_sandbox_is_paused_then_stopped_and_used_again(kennel: &Kennel) {
     assert_eq!(kennel.kennel(&["exec", &id, "-c", "sleep 4; echo done"]).ok(), "done");
     let second = kennel.kennel(&["serve"]).fails(125);
     assert!(second.contains(&format!("process {}", resident.process.id())), "{second}");
-    signal(&resident.process, Signal::TERM);
-    let mut resident = resident;
-    assert_eq!(crate::support::wait(&mut resident.process, "kennel serve"), 0);
+    resident.end();
 }
 
 /// Each command prints its output, at whatever moment the resident process pauses or stops the sandbox.

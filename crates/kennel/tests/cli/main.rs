@@ -15,6 +15,7 @@ mod git_server;
 mod idle;
 mod images;
 mod lifecycle;
+mod pools;
 mod profiles;
 mod remote;
 mod run;

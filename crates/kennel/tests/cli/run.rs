@@ -468,3 +468,47 @@ fn without_a_command_the_images_own_runs_or_it_is_an_error(kennel: &Kennel) {
     assert!(stderr.contains("there is no command to run") && stderr.contains("try: "), "{stderr}");
     assert!(kennel.is_gone());
 }
+
+/// The jail and the keeper are forks of the program. They contain nothing of its environment. As a control, the program
+/// itself does.
+#[test]
+fn environment_is_not_in_the_memory_of_jail_and_keeper() {
+    let kennel = Kennel::on("native");
+    let canary = format!("a-secret-of-{}", std::process::id());
+    let mut call = kennel.call(&["run", "--network", "none", "-c", "echo started; exec sleep 1000"]);
+    let mut run = call.env("SOME_TOKEN", &canary).stdout(Stdio::piped()).spawn().unwrap();
+    hear(run.stdout.as_mut().unwrap(), "started");
+    let [jail] = children(run.id())[..] else { panic!("the program has one child") };
+    let [keeper] = children(jail)[..] else { panic!("the jail has one child") };
+    let contains = |pid| memory(pid).windows(canary.len()).any(|window| window == canary.as_bytes());
+    assert_eq!([run.id(), jail, keeper].map(contains), [true, false, false]);
+    signal(&run, Signal::TERM);
+    wait(&mut run, "kennel run");
+}
+
+/// Returns the children of a process.
+fn children(of: u32) -> Vec<u32> {
+    let line = format!("PPid:\t{of}");
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.lines().any(|it| it == line))
+    })
+    .collect()
+}
+
+/// Returns the memory of a process that it can write to.
+fn memory(pid: u32) -> Vec<u8> {
+    use std::os::unix::fs::FileExt;
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    let mut all = Vec::new();
+    for line in maps.lines().filter(|line| line.contains(" rw")) {
+        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let [start, end] = [start, end].map(|at| u64::from_str_radix(at, 16).unwrap());
+        let mut part = vec![0; usize::try_from(end - start).unwrap()];
+        memory.read_exact_at(&mut part, start).unwrap();
+        all.extend(part);
+    }
+    all
+}

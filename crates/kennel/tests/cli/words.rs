@@ -51,6 +51,10 @@ const COMMANDS: &[&str] = &[
     "session rm",
     "session adopt",
     "serve",
+    "pool",
+    "pool ls",
+    "pool set",
+    "pool rm",
     "acp",
     "agent",
     "agent run",
@@ -139,7 +143,7 @@ fn the_help_in_colour() {
 #[test]
 fn every_command_has_a_snapshot_of_its_help() {
     let kennel = Kennel::on("local");
-    for above in ["", "agent ", "config ", "image ", "profile ", "session ", "token ", "volume "] {
+    for above in ["", "agent ", "config ", "image ", "pool ", "profile ", "session ", "token ", "volume "] {
         let words: Vec<&str> = above.split_whitespace().chain(["--help"]).collect();
         let said = kennel.kennel(&words).ok();
         let listed = said.lines().skip_while(|line| !line.starts_with("Usage:")).take_while(|line| *line != "Options:");
@@ -167,7 +171,7 @@ fn every_command_has_a_snapshot_of_a_success() {
     }
     let calls: Vec<&str> = seen.lines().filter_map(|line| line.strip_prefix("$ kennel ")).collect();
     // These commands only have a help text.
-    let groups = ["agent", "config", "image", "profile", "session", "token", "volume"];
+    let groups = ["agent", "config", "image", "pool", "profile", "session", "token", "volume"];
     for command in COMMANDS.iter().filter(|command| !groups.contains(command)) {
         let is_it =
             |call: &&str| call.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
@@ -299,6 +303,16 @@ fn images(coloured: bool) -> String {
     walk.go(&["image", "rm", "mine"]);
     walk.go(&["image", "prune"]);
     walk.text
+}
+
+#[test]
+fn what_pools_print() {
+    let kennel = Kennel::on("native");
+    let mut walk = Walk::new(&kennel, false);
+    walk.go(&["pool", "set", "quick", "--min", "2", "--max", "5"]);
+    walk.go(&["pool", "ls"]);
+    walk.go(&["pool", "rm", "quick"]);
+    insta::assert_snapshot!("pools", walk.text);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use kennel_types::SandboxId;
 use std::collections::{BTreeMap, HashMap};
 
-pub(crate) use kennel_provider::labels::{KENNEL, PROFILE, PROJECT, SESSION, STORE, own_labels};
+pub(crate) use kennel_provider::labels::{KENNEL, POOL, PROFILE, PROJECT, SESSION, STORE, own_labels};
 
 /// The sandbox's id.
 pub(crate) const ID: &str = "kennel.id";
@@ -38,7 +38,7 @@ pub(crate) const STARTUP: &str = "kennel.startup-ms";
 
 /// Optional labels. A container gets them in any case, with an empty value, so that the image's labels of the same name
 /// do not apply.
-const OPTIONAL: [&str; 4] = [SESSION, STORE, PROJECT, PROFILE];
+const OPTIONAL: [&str; 5] = [SESSION, STORE, PROJECT, PROFILE, POOL];
 
 /// Returns the labels that are shown to users: without optional labels that are empty.
 pub(crate) fn visible(labels: &HashMap<String, String>) -> BTreeMap<String, String> {

@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 pub(crate) const WAIT: [&str; 2] = ["sleep", "2147483647"];
 /// The features whose messages it understands, so that it can refuse them by name.
 const UNDERSTOOD: Features =
-    Features::IDLE.union(Features::COMMANDS).union(Features::WRITE_AT).union(Features::LIST_DEPTH);
+    Features::IDLE.union(Features::COMMANDS).union(Features::WRITE_AT).union(Features::LIST_DEPTH).union(Features::TIE);
 /// Bytes in transit in each direction.
 const PIPE: usize = 256 * 1024;
 /// How often the engine is asked for the exit code of an ended command.
@@ -269,6 +269,7 @@ fn word(request: &Request) -> &'static str {
         Request::Watch { .. } => "watching files",
         Request::Stats => "resource usage",
         Request::Idle { .. } | Request::EndIfIdle => "the idle time",
+        Request::Tie { .. } => "tying the sandbox to a connection",
         Request::Shutdown { .. } => "stopping all processes",
         Request::Connect { .. } => "connecting to sockets",
         Request::Listen { .. } | Request::Accept { .. } => "listening on sockets",

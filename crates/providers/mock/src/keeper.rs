@@ -11,12 +11,13 @@ use crate::tree::{Tree, fail};
 use crate::usage::Usage;
 use crate::{shell, tree};
 use kennel_proto::{
-    Body, Decoder, ExitReport, Failure, FailureKind, Features, Frame, GENERATION, Limit, ProcessInfo, Spawn,
+    Body, Decoder, ExitReport, Failure, FailureKind, Features, Frame, GENERATION, Limit, ProcessInfo, Request, Spawn,
     StatsReport, Welcome, caps, encode,
 };
 use kennel_provider::keeper_server;
 use kennel_types::SandboxSpec;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
@@ -46,7 +47,8 @@ const FEATURES: Features = Features::CHMOD
     .union(Features::IDLE)
     .union(Features::COMMANDS)
     .union(Features::WRITE_AT)
-    .union(Features::LIST_DEPTH);
+    .union(Features::LIST_DEPTH)
+    .union(Features::TIE);
 /// How long the last frames may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -201,7 +203,8 @@ impl Keeper {
             features: FEATURES,
         };
         let welcome = Frame { stream: 0, body: Body::Welcome(welcome) };
-        let mut reading = Box::pin(self.read(reader, decoder, out));
+        let ties = AtomicBool::new(false);
+        let mut reading = Box::pin(self.read(reader, decoder, out, &ties));
         let mut writing = Box::pin(write(writer, welcome, frames, fault));
         tokio::select! {
             () = &mut reading => {}
@@ -212,7 +215,7 @@ impl Keeper {
                 let _ = tokio::time::timeout(LAST_WORDS, writing).await;
             }
         }
-        if hello.owner && self.tied {
+        if ties.load(Ordering::Relaxed) || (hello.owner && self.tied) {
             self.shut_down(End::OwnerGone);
         }
     }
@@ -222,8 +225,14 @@ impl Keeper {
         mut reader: ReadHalf<DuplexStream>,
         mut decoder: Decoder,
         out: mpsc::Sender<Frame>,
+        ties: &AtomicBool,
     ) {
-        let answer = |request, link| answer(self.clone(), request, link);
+        let answer = |request, link| {
+            if let Request::Tie { tied } = request {
+                ties.store(tied, Ordering::Relaxed);
+            }
+            answer(self.clone(), request, link)
+        };
         keeper_server::serve(&mut reader, &mut decoder, &out, answer).await;
     }
 }

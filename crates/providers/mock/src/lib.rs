@@ -158,7 +158,7 @@ impl MockState {
         room.log.open(false);
         let stopped = event(id, EventKind::Stopped);
         self.tell_all(&Event { cause: room.end_cause, exit_code: room.exit_code, ..stopped });
-        if end == End::OwnerGone || room.spec.auto_remove {
+        if (end == End::OwnerGone && room.spec.tied) || room.spec.auto_remove {
             rooms.remove(id);
             self.tell(id, EventKind::Removed);
         }

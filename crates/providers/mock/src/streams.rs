@@ -32,7 +32,12 @@ impl From<Closed> for Stop {
 pub(crate) async fn answer(keeper: Arc<Keeper>, request: Request, mut link: Link) {
     let brief = matches!(
         request,
-        Request::Processes | Request::Kill { .. } | Request::Stats | Request::Idle { .. } | Request::EndIfIdle
+        Request::Processes
+            | Request::Kill { .. }
+            | Request::Stats
+            | Request::Idle { .. }
+            | Request::EndIfIdle
+            | Request::Tie { .. }
     );
     let _busy = (!brief).then(|| keeper.usage.begin());
     let done = match request {
@@ -160,6 +165,7 @@ async fn files(keeper: &Keeper, request: Request, link: &mut Link) -> Result<Opt
             }
             return Ok(Some(Outcome::Idle(report)));
         }
+        Request::Tie { .. } => return Ok(Some(Outcome::Nothing)),
         Request::Idle { reset } => return Ok(Some(Outcome::Idle(keeper.usage.report(reset)))),
         Request::Kill { process, signal } => keeper.process(process)?.signal(if signal == 0 { 15 } else { signal }),
         Request::Shutdown { .. } => keeper.shut_down(End::Stopped),

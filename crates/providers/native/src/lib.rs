@@ -6,6 +6,7 @@
 //!
 //! It works with the rights of the calling user: the host's root, or an ordinary user (see `rights`).
 
+mod ahead;
 mod change_limits;
 mod clear;
 mod disk;
@@ -25,9 +26,10 @@ mod volumes;
 pub use kennel_jail::{ForkedJail, KernelSupport};
 pub use network::{Bridge, DockerFirewall};
 
+use ahead::Waiting;
 use async_trait::async_trait;
 use kennel_core::{
-    Dialed, Error, EventStream, LogOptions, LogStream, Provider, PullProgress, RemoveOptions, Result, Sweep,
+    Dialed, Error, EventStream, LogOptions, LogStream, Prepared, Provider, PullProgress, RemoveOptions, Result, Sweep,
     VolumeOptions,
 };
 use kennel_image::{PullOptions, Store};
@@ -60,23 +62,12 @@ pub struct Native {
     claims: Claims,
     /// That `bridge` can be had, as it was found a moment ago.
     bridge: network::BridgeProbe,
-    ahead: Mutex<Option<Ahead>>,
+    waiting: Mutex<Waiting>,
     /// Additional directories that no sandbox may see.
     more: Vec<PathBuf>,
     /// Sockets of engines that the caller knows.
     engines: Vec<PathBuf>,
     guard: OnceLock<Guard>,
-}
-
-/// A jail that was started early.
-struct Ahead {
-    network: Network,
-    first_id: Option<u32>,
-    /// The claim on its host ids, until a sandbox takes it.
-    claim: Option<Claim>,
-    /// What it already prepares: the view of the host's root that sandboxes of root have.
-    base: Option<Base>,
-    jail: Helper,
 }
 
 impl Native {
@@ -86,10 +77,10 @@ impl Native {
         let (ids, jail) = (maker.ids.clone(), programs.clone());
         let records = Records::new("native", state).cleared_by(move |dir| clear::remove(dir, &jail, &ids));
         let volumes = Volumes::new(records.root().with_file_name("volumes"));
-        let (images, ahead, claims) = (None, Mutex::new(None), Claims::new(CLAIMS));
+        let (images, waiting, claims) = (None, Mutex::default(), Claims::new(CLAIMS));
         let (more, engines) = (Vec::new(), Vec::new());
         let (bridge, guard) = (network::BridgeProbe::default(), OnceLock::new());
-        Self { records, programs, maker, volumes, images, claims, bridge, ahead, more, engines, guard }
+        Self { records, programs, maker, volumes, images, claims, bridge, waiting, more, engines, guard }
     }
 
     /// Hides these directories from every sandbox, whether they exist yet or not: below a mount they are masked, and
@@ -105,29 +96,6 @@ impl Native {
         Self { engines: sockets.into_iter().collect(), guard: OnceLock::new(), ..self }
     }
 
-    /// Starts a jail early, before the sandbox is known: it creates its namespaces while the caller continues. The next
-    /// sandbox that is started with this network uses it. If there is none, the jail ends with this provider. The jail
-    /// is the forked one, if there is one. This needs no async runtime. Errors are reported when a sandbox is started.
-    pub fn prepare(&self, network: Option<NetworkMode>, forked: Option<ForkedJail>) {
-        if missing().is_none() {
-            let network = plan::network(network.unwrap_or(self.mode().default_network()));
-            let ahead = || {
-                let claim = self.claim()?;
-                let first_id = self.charged_to(claim.as_ref().map(Claim::first));
-                let mut ahead =
-                    Ahead { network, first_id, claim, base: None, jail: self.jail(network, first_id, true, forked)? };
-                if self.maker.rights == Rights::Root {
-                    let ids = self.maker.ids_from(ahead.claim.as_ref().map(Claim::first));
-                    let told = kennel_jail::Ahead { ids, base: mask_layer::host(&self.ours()) };
-                    ahead.jail.send_ahead(&encoded(&told)?)?;
-                    ahead.base = Some(told.base);
-                }
-                Ok::<_, Error>(ahead)
-            };
-            *self.ahead.lock().expect(NO_PANIC) = ahead().ok();
-        }
-    }
-
     /// Claims host ids for a new sandbox. An ordinary user uses the delegated ids instead, and in a container with too
     /// few ids, sandboxes share them.
     fn claim(&self) -> Result<Option<Claim>> {
@@ -138,12 +106,6 @@ impl Native {
     /// creates it.
     fn charged_to(&self, first_id: Option<u32>) -> Option<u32> {
         (self.maker.rights == Rights::Root).then(|| first_id.unwrap_or(range::SHARED))
-    }
-
-    /// Claims host ids for a new sandbox, or takes those of the jail that was started early.
-    fn claim_ahead(&self) -> Result<Option<Claim>> {
-        let claim = self.ahead.lock().expect(NO_PANIC).as_mut().and_then(|ahead| ahead.claim.take());
-        claim.map_or_else(|| self.claim(), |claim| Ok(Some(claim)))
     }
 
     /// What no sandbox may see: sandboxes and their sockets, programs, volumes of others, directories that the caller
@@ -192,6 +154,61 @@ impl Native {
         JAIL.install(&self.programs).map_err(put)
     }
 
+    /// Stores a new sandbox.
+    async fn make(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo> {
+        let mode = self.maker.mode(spec.image.is_some());
+        let mut network = require(mode, spec)?;
+        if network == NetworkMode::Bridge
+            && let Err(error) = self.bridge.check(self.maker.rights).await
+        {
+            if spec.network.is_some() || !spec.ports.is_empty() {
+                return Err(error);
+            }
+            // `bridge` was not requested explicitly, so a weaker default is allowed. The result shows it.
+            network = NetworkMode::None;
+        }
+        let held = spec.image.as_deref().map(|image| self.hold(image)).transpose()?;
+        let image = held.as_ref().map(image::taken);
+        plan::check(spec, image.as_ref(), &self.maker, self.guard()).await?;
+        let workdir = spec.workdir.clone().unwrap_or_else(|| plan::WORKSPACE.to_owned());
+        let mut layers = mode.layers_with(network);
+        // Landlock would prevent sandboxes inside, and some kernels do not have it. It is listed where it is active.
+        if !spec.nesting && kennel_jail::landlock_version().is_ok() {
+            layers.push(IsolationLayer::Landlock);
+        }
+        let enforcement = Enforcement { mode: mode.name(), layers, limits: spec.limits };
+        let claim = self.claim_ahead(id)?;
+        let first_id = claim.as_ref().map(Claim::first);
+        let new = NewRecord { workdir, network, enforcement, image, first_id };
+        let (records, id, asked) = (self.records.clone(), id.clone(), spec.clone());
+        let volumes = self.volumes.clone();
+        let (record, mut made) = blocking(move || {
+            let _held = volumes.hold_for(&asked)?;
+            let record = records.create(&id, &asked, new)?;
+            let dir = records.dir(&record.id);
+            let mut made = claim.map_or(Ok(()), |claim| claim.give_to(&dir));
+            if let (Ok(()), Some(held)) = (&made, held) {
+                made = held.note(&dir);
+            }
+            Ok((record, made))
+        })
+        .await?;
+        let dir = self.records.dir(&record.id);
+        if let (Ok(()), Some(size)) = (&made, spec.limits.disk) {
+            made = disk::make(&dir, size).await;
+        }
+        if let Err(error) = made {
+            let _ = self.records.remove(&record);
+            self.give_back(&record);
+            return Err(error);
+        }
+        if is_sweep_due(self.records.root()) {
+            // Leftovers of other sandboxes do not prevent this one.
+            let _ = self.sweep(Sweep::Remove).await;
+        }
+        Ok(self.records.info(&record))
+    }
+
     /// Starts the jail and sends the plan. With `goes_on`, the socket becomes a connection to the keeper.
     async fn begin(&self, record: &Record, goes_on: bool) -> Result<InstructedHelper> {
         if !record.spec.tied {
@@ -207,9 +224,8 @@ impl Native {
             self.claims.check(first, &dir)?;
         }
         let first_id = self.charged_to(record.first_id);
-        let ahead = self.ahead.lock().expect(NO_PANIC).take();
-        let (jail, ahead) = match ahead.filter(|ahead| ahead.network == network && ahead.first_id == first_id) {
-            Some(ahead) => (ahead.jail, ahead.base),
+        let (jail, ahead) = match self.take_ahead(&record.id, network, first_id) {
+            Some((jail, base)) => (jail, base),
             None => (self.jail(network, first_id, false, None)?, None),
         };
         let prepared = ahead.as_ref().filter(|_| record.image.is_none()).map(entries);
@@ -388,57 +404,19 @@ impl Provider for Native {
     }
 
     async fn create(&self, id: &SandboxId, spec: &SandboxSpec) -> Result<SandboxInfo> {
-        let mode = self.maker.mode(spec.image.is_some());
-        let mut network = require(mode, spec)?;
-        if network == NetworkMode::Bridge
-            && let Err(error) = self.bridge.check(self.maker.rights).await
-        {
-            if spec.network.is_some() || !spec.ports.is_empty() {
-                return Err(error);
-            }
-            // `bridge` was not requested explicitly, so a weaker default is allowed. The result shows it.
-            network = NetworkMode::None;
+        let created = self.make(id, spec).await;
+        if created.is_err() {
+            self.drop_ahead(id);
         }
-        let held = spec.image.as_deref().map(|image| self.hold(image)).transpose()?;
-        let image = held.as_ref().map(image::taken);
-        plan::check(spec, image.as_ref(), &self.maker, self.guard()).await?;
-        let workdir = spec.workdir.clone().unwrap_or_else(|| plan::WORKSPACE.to_owned());
-        let mut layers = mode.layers_with(network);
-        // Landlock would prevent sandboxes inside, and some kernels do not have it. It is listed where it is active.
-        if !spec.nesting && kennel_jail::landlock_version().is_ok() {
-            layers.push(IsolationLayer::Landlock);
-        }
-        let enforcement = Enforcement { mode: mode.name(), layers, limits: spec.limits };
-        let claim = self.claim_ahead()?;
-        let first_id = claim.as_ref().map(Claim::first);
-        let new = NewRecord { workdir, network, enforcement, image, first_id };
-        let (records, id, asked) = (self.records.clone(), id.clone(), spec.clone());
-        let volumes = self.volumes.clone();
-        let (record, mut made) = blocking(move || {
-            let _held = volumes.hold_for(&asked)?;
-            let record = records.create(&id, &asked, new)?;
-            let dir = records.dir(&record.id);
-            let mut made = claim.map_or(Ok(()), |claim| claim.give_to(&dir));
-            if let (Ok(()), Some(held)) = (&made, held) {
-                made = held.note(&dir);
-            }
-            Ok((record, made))
-        })
-        .await?;
-        let dir = self.records.dir(&record.id);
-        if let (Ok(()), Some(size)) = (&made, spec.limits.disk) {
-            made = disk::make(&dir, size).await;
-        }
-        if let Err(error) = made {
-            let _ = self.records.remove(&record);
-            self.give_back(&record);
-            return Err(error);
-        }
-        if is_sweep_due(self.records.root()) {
-            // Leftovers of other sandboxes do not prevent this one.
-            let _ = self.sweep(Sweep::Remove).await;
-        }
-        Ok(self.records.info(&record))
+        created
+    }
+
+    async fn prepare_part(&self, spec: &SandboxSpec) -> Result<Option<Prepared>> {
+        self.part(spec).map(Some)
+    }
+
+    fn use_part(&self, id: &SandboxId, spec: &SandboxSpec, part: Prepared) -> std::result::Result<(), String> {
+        self.adopt(id, spec, part)
     }
 
     async fn start(&self, id: &SandboxId) -> Result<()> {
@@ -477,6 +455,7 @@ impl Provider for Native {
     }
 
     async fn remove(&self, id: &SandboxId, options: RemoveOptions) -> Result<()> {
+        self.drop_ahead(id);
         // The usual end of `kennel run`. The state of the sandbox does not matter, so it is not read.
         let quickly = options.force && !options.volumes && self.records.is_owned(id);
         if quickly && self.records.end_owned(id, self.line(id).await).await? {

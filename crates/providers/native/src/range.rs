@@ -13,6 +13,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -85,6 +86,17 @@ impl Claims {
         Err(Error::new(ErrorCode::Conflict, message).advise("remove one of the two sandboxes"))
     }
 
+    /// Takes over the claim of another process on a range, with its lock: what [`Claim::into_lock`] returned there.
+    pub(crate) fn take_over(&self, first: u32, lock: OwnedFd) -> Result<Claim> {
+        let (path, file) = (self.path(first), File::from(lock));
+        let failed = |error| Error::io(format!("claim user ids with {}", path.display()), error);
+        let (mine, there) = (file.metadata().map_err(failed)?, path.symlink_metadata().map_err(failed)?);
+        if (mine.dev(), mine.ino()) != (there.dev(), there.ino()) {
+            return Err(failed(std::io::Error::other("another process has claimed them")));
+        }
+        Ok(Claim { first, path, file, given: false })
+    }
+
     /// Releases a range, if it belongs to the sandbox in this directory.
     pub(crate) fn free(&self, first: u32, dir: &Path) {
         if let Ok(Some(claim)) = self.try_take(first, Some(dir)) {
@@ -145,6 +157,16 @@ impl Claim {
     /// The first id of the range.
     pub(crate) fn first(&self) -> u32 {
         self.first
+    }
+
+    /// Returns the lock, which another process can take over. The claim ends when the lock is closed, unless a sandbox has
+    /// the range by then.
+    pub(crate) fn into_lock(mut self) -> Result<OwnedFd> {
+        // Both descriptors are the same lock.
+        let lock = self.file.try_clone();
+        let lock = lock.map_err(|error| Error::io(format!("pass on {}", self.path.display()), error))?;
+        self.given = true;
+        Ok(lock.into())
     }
 
     /// Assigns the range to a sandbox, as long as its directory exists.
@@ -274,6 +296,23 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), held.len());
         drop(held);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "what is given to nobody is free");
+    }
+
+    #[test]
+    fn a_claim_is_passed_on_with_its_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let claims = Claims::new(dir.path().join("ids"));
+        let claim = claims.take().unwrap();
+        let first = claim.first();
+        let lock = claim.into_lock().unwrap();
+        assert!(claims.try_take(first, None).unwrap().is_none(), "it is still claimed");
+        let claim = claims.take_over(first, lock).unwrap();
+        assert!(claims.try_take(first, None).unwrap().is_none(), "it is still claimed");
+        let lock = claim.into_lock().unwrap();
+        std::fs::remove_file(claims.path(first)).unwrap();
+        std::fs::write(claims.path(first), "").unwrap();
+        assert!(claims.take_over(first, lock).is_err(), "this lock excludes nobody");
+        assert!(claims.try_take(first, None).unwrap().is_some());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::lifecycle::Deadline;
 use crate::options::{ExecOptions, ProgramOptions, TimeLimit};
 use crate::result::{CommandReport, Phase};
 use kennel_core::{Result, Sandbox};
-use kennel_engine::Engine;
+use kennel_engine::{Engine, PoolUse};
 use kennel_types::{ErrorCode, ExecSpec};
 
 const EXAMPLES: &str = "\
@@ -83,7 +83,7 @@ impl InProfile<'_> {
         const ATTEMPTS: u32 = 3;
         let mut attempt = 1;
         let sandbox = loop {
-            let started = start(engine, self.name, None).await?;
+            let started = start(engine, self.name, None, PoolUse::Prefer).await?;
             report_changes(self.name, &started);
             match started.sandbox.keeper().await {
                 Ok(_) => break started.sandbox,

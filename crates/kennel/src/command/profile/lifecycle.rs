@@ -3,12 +3,13 @@
 use super::profiles;
 use crate::completion;
 use crate::lifecycle::Deadline;
+use crate::options::PoolOptions;
 use crate::output::print;
 use crate::progress::{Bars, while_waiting};
 use crate::report;
 use kennel_core::Result;
-use kennel_engine::Engine;
 use kennel_engine::profiles::Started;
+use kennel_engine::{Engine, PoolUse};
 use kennel_types::Pull;
 
 const START_EXAMPLES: &str = "\
@@ -42,20 +43,24 @@ pub(super) struct Start {
     /// Pull the image even if it is present
     #[arg(long)]
     pull: bool,
+    #[command(flatten)]
+    pool: PoolOptions,
 }
 
 impl Start {
     pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
         let mut deadline = Deadline::begin(None)?;
-        let started = deadline.unless_ended(start(engine, &self.name, self.pull.then_some(Pull::Always))).await?;
+        let (pull, pool) = (self.pull.then_some(Pull::Always), self.pool.usage(PoolUse::Prefer));
+        let started = deadline.unless_ended(start(engine, &self.name, pull, pool)).await?;
+        self.pool.report(started.pool.as_ref());
         report_changes(&self.name, &started);
         Ok(print(&self.name))
     }
 }
 
 /// Starts the sandbox of a profile, and shows progress.
-pub(super) async fn start(engine: &Engine, name: &str, pull: Option<Pull>) -> Result<Started> {
-    let profiles = profiles(engine)?;
+pub(super) async fn start(engine: &Engine, name: &str, pull: Option<Pull>, pool: PoolUse) -> Result<Started> {
+    let profiles = profiles(engine)?.with_pool(pool);
     let bars = Bars::new(format!("starting profile {name}"));
     let tell = |progress| bars.show(progress);
     bars.wait(Box::pin(profiles.start(name, pull, &tell))).await

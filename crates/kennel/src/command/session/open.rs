@@ -5,13 +5,13 @@ use crate::command::profile::profiles;
 use crate::completion;
 use crate::git_credentials::HostCredentials;
 use crate::lifecycle::{Deadline, say_idle_pause};
-use crate::options::LastingOptions;
+use crate::options::{LastingOptions, PoolOptions};
 use crate::progress::Bars;
 use crate::sandboxes::{choose, settings};
 use kennel_core::Result;
 use kennel_engine::profiles::SessionSandbox;
-use kennel_engine::{Cancel, Engine, OpenProgress, OpenSession, SessionWorkspace};
-use std::sync::Arc;
+use kennel_engine::{Cancel, Engine, OpenProgress, OpenSession, PoolResult, PoolUse, SessionWorkspace};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,6 +46,8 @@ pub(super) struct Create {
     /// Print the session as JSON
     #[arg(long)]
     pub(super) json: bool,
+    #[command(flatten)]
+    pool: PoolOptions,
     /// Main process and its arguments
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
@@ -68,11 +70,15 @@ impl Create {
             (None, false) => SessionWorkspace::AsSpecified,
         };
         let bars = Arc::new(Bars::new("opening the session".to_owned()));
+        let from_pool: Arc<Mutex<Option<PoolResult>>> = Arc::default();
         let progress = {
-            let bars = bars.clone();
+            let (bars, from_pool) = (bars.clone(), from_pool.clone());
             Arc::new(move |progress| match progress {
                 OpenProgress::Pull(progress) => bars.show(progress),
                 OpenProgress::Clone(line) => bars.doing(&line),
+                OpenProgress::Pool(result) => {
+                    *from_pool.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+                }
             })
         };
         let cancel = Cancel::default();
@@ -81,6 +87,7 @@ impl Create {
             name: spec.name.clone(),
             provider: provider.name().to_owned(),
             pull,
+            pool: self.pool.usage(PoolUse::Prefer),
             spec,
             workspace,
             progress: Some(progress),
@@ -89,6 +96,7 @@ impl Create {
         let sessions = sessions(engine).await?;
         let session = deadline.or_cancel(&cancel, bars.wait(Box::pin(sessions.open(request)))).await?;
         drop(bars);
+        self.pool.report(from_pool.lock().unwrap_or_else(PoisonError::into_inner).as_ref());
         say_idle_pause(engine, pauses);
         Ok(print_session(&session, self.json))
     }

@@ -1,6 +1,8 @@
-//! A profile whose image has changed since its sandbox was created.
+//! A profile or a pool whose image has changed since its sandbox was created.
 
 use super::{delete, profile, sandbox_of, sh};
+use crate::idle::Resident;
+use crate::pools::until_filled;
 use crate::support::Kennel;
 use crate::terminal::terminal;
 use expectrl::{Eof, Expect};
@@ -102,6 +104,24 @@ fn changed_image_is_reported_and_used_on_request(kennel: &Kennel) {
     assert!(profile(kennel, &["restart", "--pull", "img"]).fails(125).contains("127.0.0.1:1"));
     assert_eq!(sh(kennel, "img", "cat /version").ok(), "two");
     delete(kennel, "img");
+}
+
+/// A member of a pool with an older image is not handed out.
+#[test]
+fn pool_does_not_hand_out_an_older_image() {
+    let kennel = Kennel::on("docker");
+    let mut image = Image::new(&kennel);
+    image.make("one");
+    let resident = Resident::start(&kennel);
+    let name = image.name.clone();
+    let options = ["--image", &name, "--network", "none"];
+    kennel.kennel(&[&["pool", "set", "old", "--session"], &options[..]].concat()).ok();
+    until_filled(&kennel, "old");
+    image.make("two");
+    kennel.kennel(&[&["session", "create", "--name", "new", "--no-workspace"], &options[..]].concat()).ok();
+    assert_eq!(kennel.kennel(&["session", "exec", "new", "--", "cat", "/version"]).ok(), "two");
+    kennel.kennel(&["session", "rm", "--force", "new"]).ok();
+    resident.end();
 }
 
 /// The image may also come from the settings, for all sandboxes.

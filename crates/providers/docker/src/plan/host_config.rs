@@ -1,13 +1,15 @@
 //! The host's side of a container: mounts, limits, capabilities, network and published ports.
 
 use super::{Facts, KeeperSetup};
+use crate::engine::EngineKind;
 use crate::mounts::{KEEPER, OURS, WORKSPACE, own_mount, own_volume, scratch};
 use crate::volumes::Volume;
 use bollard::models::{
     HostConfig, HostConfigLogConfig, Mount, PortBinding, PortMap, RestartPolicy, RestartPolicyNameEnum,
 };
 use kennel_core::Result;
-use kennel_types::{Port, SandboxSpec};
+use kennel_types::{NetworkMode, Port, SandboxSpec};
+use std::collections::HashMap;
 
 /// The capabilities that the keeper needs to switch users, signal their processes, write files for them, and read the
 /// arguments of calls that it carries out. All others are dropped.
@@ -56,6 +58,7 @@ pub(super) fn host_config(spec: &SandboxSpec, facts: Facts<'_>) -> Result<HostCo
         privileged: Some(false),
         cap_drop: Some(vec!["ALL".into()]),
         cap_add: Some(capabilities(&facts.keeper, facts.filter)),
+        sysctls: sysctls(facts.kind, facts.network),
         security_opt: Some(std::iter::once("no-new-privileges".into()).chain(facts.seccomp).collect()),
         init: Some(false),
         auto_remove: Some(spec.tied || spec.auto_remove),
@@ -79,6 +82,13 @@ fn capabilities(keeper: &KeeperSetup<'_>, firewall: bool) -> Vec<String> {
     let without = matches!(keeper, KeeperSetup::Plain).then_some("SYS_PTRACE");
     let always = CAPABILITIES.into_iter().filter(|name| Some(*name) != without);
     always.chain(firewall.then_some(FIREWALL_CAPABILITY)).map(Into::into).collect()
+}
+
+/// The kernel settings of the container's own network. Every process in it may listen at ports below 1024, as on Docker,
+/// where this is the default: the capability for these ports is dropped.
+fn sysctls(engine: EngineKind, network: NetworkMode) -> Option<HashMap<String, String>> {
+    let is_needed = engine == EngineKind::Podman && network != NetworkMode::Host;
+    is_needed.then(|| HashMap::from([("net.ipv4.ip_unprivileged_port_start".to_owned(), "0".to_owned())]))
 }
 
 /// A port in the engine's notation.

@@ -78,6 +78,19 @@ fn the_keeper_loads_firewall_rules_if_it_can() {
 }
 
 #[test]
+fn on_podman_low_ports_need_no_capability() {
+    let (id, image) = (SandboxId::new("abc").unwrap(), ImageConfig::default());
+    let with = |kind, network| {
+        let plan = plan(&SandboxSpec::default(), Facts { network, kind, ..facts(&id, &image, 0) }).unwrap();
+        plan.body.host_config.unwrap().sysctls.map(|all| all["net.ipv4.ip_unprivileged_port_start"].clone())
+    };
+    assert_eq!(with(EngineKind::Podman, NetworkMode::None).as_deref(), Some("0"));
+    assert_eq!(with(EngineKind::Podman, NetworkMode::Bridge).as_deref(), Some("0"));
+    assert_eq!(with(EngineKind::Podman, NetworkMode::Host), None, "that would be the host's own setting");
+    assert_eq!(with(EngineKind::Docker, NetworkMode::None), None, "it is Docker's default");
+}
+
+#[test]
 fn ports_are_published_on_loopback_only() {
     let ports = ["80", "3000:80", "53/udp"].map(|port| port.parse().unwrap()).to_vec();
     let plan = planned(&SandboxSpec { ports, ..SandboxSpec::default() }, &ImageConfig::default(), 0);
@@ -262,6 +275,7 @@ fn labels_store_what_the_engine_has_no_field_for() {
             "kennel.name-prefix=kennel-",
             "kennel.name=box",
             "kennel.owner=1000:1000",
+            "kennel.pool=",
             "kennel.profile=",
             "kennel.project=/home/user/project",
             "kennel.session=",

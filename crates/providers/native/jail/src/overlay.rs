@@ -174,14 +174,13 @@ impl Layers {
         namespace: &OwnedFd,
         upper: &Upper,
     ) -> Result<OwnedFd, StartError> {
-        let first = match first {
-            Some(first) => first,
-            None => {
-                let host = shifted(path, namespace)?;
-                let first = self.overlay(&[&host, mask_layer], None).map_err(named(path))?;
-                keep_open([host]);
-                first
-            }
+        let first = if let Some(first) = first {
+            first
+        } else {
+            let host = shifted(path, namespace)?;
+            let first = self.overlay(&[&host, mask_layer], None).map_err(named(path))?;
+            keep_open([host]);
+            first
         };
         let made = self.overlay(&[mask_layer, &first], Some(upper)).map_err(named(path))?;
         keep_open([first]);

@@ -265,6 +265,81 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
         .map(drop)
 }
 
+/// Forks. Returns the child's process id, or `None` in the child. Only for single-threaded programs.
+pub(crate) fn fork() -> Result<Option<i32>, Errno> {
+    // SAFETY: the program has one thread, so the child is a whole copy.
+    let pid = check(libc::c_long::from(unsafe { libc::fork() }))?;
+    Ok((pid != 0).then_some(pid as i32))
+}
+
+/// Sets the name of this process, as lists of processes show it.
+pub(crate) fn set_name(name: &std::ffi::CStr) {
+    // SAFETY: the name is a C string.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// The arguments and the environment of this process, where the kernel has put them: the number of arguments, pointers
+/// to them, a null pointer, pointers to the variables, and a null pointer.
+pub(crate) struct StartData {
+    arguments: *mut *mut libc::c_char,
+    variables: *mut *mut libc::c_char,
+}
+
+impl StartData {
+    /// Finds them. Only for the first thing that a program does: nothing may have changed the environment.
+    pub(crate) fn find() -> Option<Self> {
+        const MANY: usize = 1 << 20;
+        unsafe extern "C" {
+            static environ: *mut *mut libc::c_char;
+        }
+        // SAFETY: the C library sets this before `main`, and nothing else has changed it.
+        let variables = unsafe { environ };
+        if variables.is_null() {
+            return None;
+        }
+        // SAFETY: this goes back from the variables to the number of arguments, which precedes them. A pointer is never
+        // as small as that number, so the search does not go further.
+        unsafe {
+            let end = variables.sub(1);
+            if !(*end).is_null() {
+                return None;
+            }
+            let count = (0..MANY).find(|count| *end.sub(count + 1).cast::<usize>() == *count)?;
+            Some(Self { arguments: end.sub(count), variables })
+        }
+    }
+
+    /// The arguments, which start with the name of the program.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &std::ffi::CStr> {
+        let mut next = self.arguments;
+        std::iter::from_fn(move || {
+            // SAFETY: the list ends with a null pointer, the others point to C strings, which live as long as the
+            // process.
+            unsafe {
+                let word = *next;
+                if word.is_null() {
+                    return None;
+                }
+                next = next.add(1);
+                Some(std::ffi::CStr::from_ptr(word))
+            }
+        })
+    }
+
+    /// Overwrites all of it. Nothing may read the arguments and the environment of this process afterwards.
+    pub(crate) fn wipe(self) {
+        for mut next in [self.arguments, self.variables] {
+            // SAFETY: as above. The strings are on the stack of this process, and nothing else refers to them.
+            unsafe {
+                while !(*next).is_null() {
+                    std::ptr::write_bytes(*next, 0, libc::strlen(*next));
+                    next = next.add(1);
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use kennel_syscalls::{ALLOWED, Operation, Rule, allowed_if, calls};
@@ -348,81 +423,6 @@ mod tests {
         assert_eq!(ask(libc::SYS_personality, 0, 0x0040_0000), UNKNOWN);
         for never in [libc::SYS_mount, libc::SYS_bpf, libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_keyctl] {
             assert_eq!(ask(never, 0, 0), UNKNOWN);
-        }
-    }
-}
-
-/// Forks. Returns the child's process id, or `None` in the child. Only for single-threaded programs.
-pub(crate) fn fork() -> Result<Option<i32>, Errno> {
-    // SAFETY: the program has one thread, so the child is a whole copy.
-    let pid = check(libc::c_long::from(unsafe { libc::fork() }))?;
-    Ok((pid != 0).then_some(pid as i32))
-}
-
-/// Sets the name of this process, as lists of processes show it.
-pub(crate) fn set_name(name: &std::ffi::CStr) {
-    // SAFETY: the name is a C string.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
-}
-
-/// The arguments and the environment of this process, where the kernel has put them: the number of arguments, pointers
-/// to them, a null pointer, pointers to the variables, and a null pointer.
-pub(crate) struct StartData {
-    arguments: *mut *mut libc::c_char,
-    variables: *mut *mut libc::c_char,
-}
-
-impl StartData {
-    /// Finds them. Only for the first thing that a program does: nothing may have changed the environment.
-    pub(crate) fn find() -> Option<Self> {
-        const MANY: usize = 1 << 20;
-        unsafe extern "C" {
-            static environ: *mut *mut libc::c_char;
-        }
-        // SAFETY: the C library sets this before `main`, and nothing else has changed it.
-        let variables = unsafe { environ };
-        if variables.is_null() {
-            return None;
-        }
-        // SAFETY: this goes back from the variables to the number of arguments, which precedes them. A pointer is never
-        // as small as that number, so the search does not go further.
-        unsafe {
-            let end = variables.sub(1);
-            if !(*end).is_null() {
-                return None;
-            }
-            let count = (0..MANY).find(|count| *end.sub(count + 1).cast::<usize>() == *count)?;
-            Some(Self { arguments: end.sub(count), variables })
-        }
-    }
-
-    /// The arguments, which start with the name of the program.
-    pub(crate) fn arguments(&self) -> impl Iterator<Item = &std::ffi::CStr> {
-        let mut next = self.arguments;
-        std::iter::from_fn(move || {
-            // SAFETY: the list ends with a null pointer, the others point to C strings, which live as long as the
-            // process.
-            unsafe {
-                let word = *next;
-                if word.is_null() {
-                    return None;
-                }
-                next = next.add(1);
-                Some(std::ffi::CStr::from_ptr(word))
-            }
-        })
-    }
-
-    /// Overwrites all of it. Nothing may read the arguments and the environment of this process afterwards.
-    pub(crate) fn wipe(self) {
-        for mut next in [self.arguments, self.variables] {
-            // SAFETY: as above. The strings are on the stack of this process, and nothing else refers to them.
-            unsafe {
-                while !(*next).is_null() {
-                    std::ptr::write_bytes(*next, 0, libc::strlen(*next));
-                    next = next.add(1);
-                }
-            }
         }
     }
 }

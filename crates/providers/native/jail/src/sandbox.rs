@@ -81,8 +81,8 @@ impl Heard {
     }
 }
 
-const USAGE: &str = "usage: kennel-jail own|host [FIRST-ID | USERS GROUPS], with a plan on standard input; kennel-jail \
-                     forward|clear|measure, with instructions on standard input; or kennel-jail try";
+const USAGE: &str = "usage: kennel-jail own|host [FIRST-ID [ahead] | USERS GROUPS], with a plan on standard input; \
+                     kennel-jail forward|clear|measure, with instructions on standard input; or kennel-jail try";
 
 /// A running sandbox, seen from outside.
 struct RunningSandbox {

@@ -36,6 +36,8 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     package("rootlesskit", "rootlesskit"),
     // The program is not in PATH, but in a directory that Podman searches.
     package("../lib/podman/netavark", "netavark"),
+    // Makes a system call slow.
+    package("strace", "strace"),
     // For tests that run a real project's tests and real git in a sandbox.
     package("git", "git"),
     package("ssh-agent", "openssh-client"),

@@ -12,7 +12,18 @@ pub(crate) fn kennel() -> Kennel {
 
 /// Without `--provider`: the settings choose the provider.
 pub(crate) fn call(kennel: &Kennel, words: &[&str], env: &[(&str, &str)]) -> Finished {
-    let mut call = Command::new(env!("CARGO_BIN_EXE_kennel"));
+    finish_call(Command::new(env!("CARGO_BIN_EXE_kennel")), kennel, words, env)
+}
+
+/// Runs the program with a jail that takes two seconds to create a network namespace.
+fn call_with_slow_jail(kennel: &Kennel, words: &[&str], env: &[(&str, &str)]) -> Finished {
+    let mut call = Command::new("strace");
+    call.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=unshare", "-e", "inject=unshare:delay_enter=2000000"]);
+    call.arg(env!("CARGO_BIN_EXE_kennel"));
+    finish_call(call, kennel, words, env)
+}
+
+fn finish_call(mut call: Command, kennel: &Kennel, words: &[&str], env: &[(&str, &str)]) -> Finished {
     call.args(words).current_dir(kennel.here()).env_clear().stdin(Stdio::null());
     call.env("PATH", kennel_testkit::environment::variable("PATH").unwrap()).env("KENNEL_HOME", kennel.home.path());
     call.env("DOCKER_HOST", "unix:///nowhere/docker.sock").envs(env.iter().copied());
@@ -223,21 +234,23 @@ fn startup_timeout_ends_a_slow_start() {
     project(&kennel, "[sandbox]\nstartupTimeout = \"20s\"\n");
     let done = call(&kennel, &["run", "--", "true"], &[]);
     assert_eq!((done.status, done.stderr.as_str()), (0, ""), "the setting applies: {done:?}");
-    // From now on, keepers that are started here never reply. They end when the connection is closed.
+    let short = [("KENNEL_SANDBOX_STARTUP_TIMEOUT", "200ms")];
+    let fails = |done: Finished, what: &str| {
+        let stderr = done.fails(125);
+        assert!(stderr.contains(&format!("kennel: start {what}: it took longer than 200ms\n")), "{stderr}");
+        assert!(stderr.contains("try: kennel config set sandbox.startupTimeout 30s"), "{stderr}");
+        assert!(kennel.is_gone(), "{what}");
+    };
+    // The jail of `run` is a fork of the program itself.
+    fails(call_with_slow_jail(&kennel, &["run", "--", "true"], &short), "the sandbox");
+    let told = call_with_slow_jail(&kennel, &["run", "--json", "--", "true"], &short);
+    assert_eq!((told.status, told.json()["error"]["code"].as_str()), (125, Some("start_failed")), "{told:?}");
+    // Other jails are programs. From now on, those that are started here never reply. They end when the connection is
+    // closed.
     let programs = kennel.home.path().join("data/programs");
     let mut programs = std::fs::read_dir(programs).unwrap().map(|entry| entry.unwrap().path());
     programs::replace(&programs.next().expect("the jail is there"), "exec cat \"$0\" -");
-    let short = [("KENNEL_SANDBOX_STARTUP_TIMEOUT", "200ms")];
-    for (words, what) in
-        [(&["run", "--", "true"][..], "the sandbox"), (&["create", "--start", "--name", "box"], "sandbox box")]
-    {
-        let stderr = call(&kennel, words, &short).fails(125);
-        assert!(stderr.contains(&format!("kennel: start {what}: it took longer than 200ms\n")), "{stderr}");
-        assert!(stderr.contains("try: kennel config set sandbox.startupTimeout 30s"), "{stderr}");
-        assert!(kennel.is_gone(), "{words:?}");
-    }
-    let told = call(&kennel, &["run", "--json", "--", "true"], &short);
-    assert_eq!((told.status, told.json()["error"]["code"].as_str()), (125, Some("start_failed")), "{told:?}");
+    fails(call(&kennel, &["create", "--start", "--name", "box"], &short), "sandbox box");
     // The setting from the time of creation applies to every start.
     let id = call(&kennel, &["create"], &short).ok();
     let told = call(&kennel, &["start", "--json", &id], &[]);

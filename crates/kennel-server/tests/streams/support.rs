@@ -304,7 +304,11 @@ impl Client {
                     return Arrived::Said(message);
                 }
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
-                Some(Ok(Message::Close(frame))) => return Arrived::Closed(frame.map(|frame| frame.code.into())),
+                Some(Ok(Message::Close(frame))) => {
+                    // Sends the reply, for which the server waits.
+                    let _ = self.socket.flush().await;
+                    return Arrived::Closed(frame.map(|frame| frame.code.into()));
+                }
                 Some(Err(_)) | None => return Arrived::Closed(None),
             }
         }

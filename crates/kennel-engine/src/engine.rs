@@ -181,19 +181,19 @@ impl Engine {
     }
 
     /// Starts to prepare a native sandbox before its details are known, unless another provider will be used. This
-    /// overlaps with other work of the caller. If the caller has forked a jail, it is used.
+    /// overlaps with other work of the caller. If the caller has a jail that fits, it is used.
     pub fn prepare(
         &mut self,
         image: Option<&str>,
         network: Option<NetworkMode>,
-        forked: Option<kennel_native::ForkedJail>,
+        early: Option<kennel_native::EarlyJail>,
     ) {
         let native = self.named.is_none_or(|name| name == ProviderKind::Native) && image.is_none();
         if let (true, true, Some(directories)) =
             (native && self.unimplemented.is_none(), self.given.is_empty(), &self.directories)
         {
             let native = self.make_native(directories, PullOptions::default());
-            native.prepare(network, forked);
+            native.prepare(network, early);
             self.native = Some(Arc::new(native));
         }
     }

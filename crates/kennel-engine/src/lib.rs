@@ -46,7 +46,7 @@ pub use failpoint::Failpoints;
 pub use filter::Filter;
 pub use idempotency::{Begun, IdempotencyKeys};
 pub use idle::IdleTimes;
-pub use kennel_native::ForkedJail;
+pub use kennel_native::{EarlyJail, ForkedJail};
 pub use kennel_provider::labels;
 pub use pool::{Claimed, MAX_MEMBERS, Pool, PoolClaims, PoolResult, PoolStatus, PoolUse, Pools, SessionMembers};
 pub use profiles::{OrphanedProfile, Profile, ProfileStatus, Profiles};

@@ -10,7 +10,7 @@ use crate::{environment, help, remote, report};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use kennel_core::{Result as KennelResult, printable_path};
-use kennel_engine::{Engine, ForkedJail};
+use kennel_engine::{EarlyJail, Engine};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -132,29 +132,54 @@ impl Command {
     }
 }
 
-/// Whether this is `kennel run`, given the words after the name of the program.
-pub(crate) fn is_run<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> bool {
-    name_of_command(words).1 == Some(b"run")
+/// Whether this is `kennel run`, given the words after the name of the program, and its first words name neither a server
+/// nor another provider than native.
+pub(crate) fn is_native_run<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> bool {
+    let FirstWords { name, provider, server, .. } = FirstWords::read(words);
+    name == Some(b"run") && provider.is_none_or(|name| name == b"native") && !server
 }
 
 /// Returns the index of the command's name.
 fn verb(arguments: &[OsString]) -> usize {
-    1 + name_of_command(arguments.iter().skip(1).map(|word| word.as_bytes())).0
+    1 + FirstWords::read(arguments.iter().skip(1).map(|word| word.as_bytes())).before
 }
 
-/// Returns the command's name, which follows the global options, and the number of words before it.
-fn name_of_command<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> (usize, Option<&'a [u8]>) {
-    let mut words = words.into_iter();
-    let mut before = 0;
-    loop {
-        match words.next() {
-            Some(b"--provider" | b"--server") => {
-                words.next();
-                before += 2;
+/// The command's name, and the global options before it.
+#[derive(Default)]
+struct FirstWords<'a> {
+    /// The number of words before the name.
+    before: usize,
+    name: Option<&'a [u8]>,
+    provider: Option<&'a [u8]>,
+    server: bool,
+}
+
+impl<'a> FirstWords<'a> {
+    fn read(words: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut words = words.into_iter();
+        let mut first = Self::default();
+        loop {
+            match words.next() {
+                Some(option @ (b"--provider" | b"--server")) => {
+                    let value = words.next();
+                    if option == b"--server" {
+                        first.server = true;
+                    } else {
+                        first.provider = value;
+                    }
+                    first.before += 2;
+                }
+                Some(b"--quiet") => first.before += 1,
+                Some(word) if word.starts_with(b"--server=") => {
+                    first.server = true;
+                    first.before += 1;
+                }
+                Some(word) if word.starts_with(b"--provider=") => {
+                    first.provider = word.strip_prefix(b"--provider=");
+                    first.before += 1;
+                }
+                name => return Self { name, ..first },
             }
-            Some(b"--quiet") => before += 1,
-            Some(word) if word.starts_with(b"--provider=") || word.starts_with(b"--server=") => before += 1,
-            word => return (before, word),
         }
     }
 }
@@ -236,7 +261,7 @@ impl Cli {
 
     /// Returns the engine with the providers that the command may use. For `run`, it already starts to prepare a
     /// sandbox, so that this overlaps with other work.
-    pub(crate) fn engine(&self, forked: Option<ForkedJail>) -> KennelResult<Engine> {
+    pub(crate) fn engine(&self, early: Option<EarlyJail>) -> KennelResult<Engine> {
         report::set_quiet(self.global.quiet);
         let mut engine = Engine::new(environment::caller()?);
         if let Some(program) = crate::serve_bridges::program() {
@@ -248,7 +273,7 @@ impl Cli {
         if let Some(Command::Run(run)) = &self.command
             && !self.is_remote()
         {
-            run.prepare(&mut engine, forked);
+            run.prepare(&mut engine, early);
         }
         Ok(engine)
     }
@@ -310,6 +335,24 @@ mod tests {
     #[test]
     fn the_command_line_definition_is_valid() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_jail_is_forked_only_for_a_native_run() {
+        let is_native = |line: &str| is_native_run(line.split(' ').map(str::as_bytes));
+        for line in ["run", "run true", "--quiet --provider native run", "--provider=native run -- ls"] {
+            assert!(is_native(line), "{line}");
+        }
+        for line in [
+            "exec box",
+            "--quiet",
+            "--provider docker run",
+            "--provider=podman run true",
+            "--server unix:/s run",
+            "--server=unix:/s run",
+        ] {
+            assert!(!is_native(line), "{line}");
+        }
     }
 
     #[test]

@@ -31,12 +31,14 @@ mod signals;
 mod terminal;
 mod triggers;
 
+use kennel_engine::{EarlyJail, ForkedJail};
 use std::ffi::CStr;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // Before anything else, so that there is no second thread yet, and nothing in memory that a sandbox must not have.
-    let forked = kennel_engine::ForkedJail::start_if(|words| cli::is_run(words.map(CStr::to_bytes)));
+    let forked = ForkedJail::start_if(|words| cli::is_native_run(words.map(CStr::to_bytes)));
+    let early = forked.and_then(EarlyJail::begin);
     completion::answer_the_shell();
     let arguments: Vec<_> = std::env::args_os().collect();
     if serve_bridges::is_asked(&arguments) {
@@ -46,7 +48,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return report::usage(&error),
     };
-    let engine = match cli.engine(forked) {
+    let engine = match cli.engine(early) {
         Ok(engine) => engine,
         Err(error) => return report::failure(&error),
     };

@@ -14,7 +14,7 @@ use crate::result::{CommandReport, Phase};
 use crate::sandboxes::{choose, settings};
 use kennel_config::SandboxOverrides;
 use kennel_core::{Error, Keeper, Result, Sandbox};
-use kennel_engine::{Engine, ForkedJail, PoolUse, Settings, discard};
+use kennel_engine::{EarlyJail, Engine, PoolUse, Settings, discard};
 use kennel_types::{Command, ErrorCode, ExecSpec, GitProtection, SandboxSpec, Support};
 use std::time::{Duration, Instant};
 
@@ -70,10 +70,10 @@ pub(crate) struct Run {
 
 impl Run {
     /// Lets the provider start to prepare a sandbox.
-    pub(crate) fn prepare(&self, engine: &mut Engine, forked: Option<ForkedJail>) {
+    pub(crate) fn prepare(&self, engine: &mut Engine, early: Option<EarlyJail>) {
         // A member of a pool is prepared already.
         if self.profile.is_none() && self.pool.usage(PoolUse::Never) == PoolUse::Never {
-            engine.prepare(self.sandbox.image.as_deref(), self.sandbox.network, forked);
+            engine.prepare(self.sandbox.image.as_deref(), self.sandbox.network, early);
         }
     }
 

@@ -4,10 +4,11 @@
 //! sandboxes: the jail's socket, its process, and the lock of the host ids that it was started with. Everything else is
 //! part of the plan, so a jail fits any sandbox that has the same kind of network.
 
+use crate::early::EarlyJail;
 use crate::range::Claim;
 use crate::{NO_PANIC, Native, encoded, mask_layer, missing, plan};
 use kennel_core::{Error, Prepared, Provider as _, Result};
-use kennel_jail::{Base, ForkedJail, Network, Rights};
+use kennel_jail::{Base, Network, Rights};
 use kennel_provider::{Children, Helper};
 use kennel_types::{ErrorCode, NetworkMode, SandboxId, SandboxSpec};
 use serde::{Deserialize, Serialize};
@@ -54,17 +55,17 @@ struct Description {
 
 impl Native {
     /// Starts a jail early, before the sandbox is known: it creates its namespaces while the caller continues. The next
-    /// sandbox that is started with this network uses it. If there is none, the jail ends with this provider. The jail
-    /// is the forked one, if there is one. This needs no async runtime. Errors are reported when a sandbox is started.
-    pub fn prepare(&self, network: Option<NetworkMode>, forked: Option<ForkedJail>) {
+    /// sandbox that is started with this network uses it. If there is none, the jail ends with this provider. If the
+    /// caller has one that fits, it is used. This needs no async runtime. Errors are reported when a sandbox is started.
+    pub fn prepare(&self, network: Option<NetworkMode>, early: Option<EarlyJail>) {
         if missing().is_none() {
-            self.waiting().any = self.start_with_base(network, forked).ok();
+            self.waiting().any = self.start_with_base(network, early).ok();
         }
     }
 
     /// Starts a jail. The jail of root already prepares the view of the host's root.
-    fn start_with_base(&self, network: Option<NetworkMode>, forked: Option<ForkedJail>) -> Result<Ahead> {
-        let mut ahead = self.start_ahead(network, true, forked)?;
+    fn start_with_base(&self, network: Option<NetworkMode>, early: Option<EarlyJail>) -> Result<Ahead> {
+        let mut ahead = self.start_ahead(network, true, early)?;
         if self.maker.rights == Rights::Root {
             let ids = self.maker.ids_from(ahead.claim.as_ref().map(Claim::first));
             let told = kennel_jail::Ahead { ids, base: mask_layer::host(&self.ours()) };
@@ -78,11 +79,16 @@ impl Native {
         self.waiting.lock().expect(NO_PANIC)
     }
 
-    fn start_ahead(&self, network: Option<NetworkMode>, ahead: bool, forked: Option<ForkedJail>) -> Result<Ahead> {
+    fn start_ahead(&self, network: Option<NetworkMode>, ahead: bool, early: Option<EarlyJail>) -> Result<Ahead> {
         let network = plan::network(network.unwrap_or(self.mode().default_network()));
+        if let Some(EarlyJail { pid, line, claim }) = early.filter(|_| network == EarlyJail::NETWORK) {
+            let first_id = self.charged_to(claim.as_ref().map(Claim::first));
+            let jail = Helper::adopt(&self.program()?, pid, line)?;
+            return Ok(Ahead { network, first_id, claim, base: None, jail });
+        }
         let claim = self.claim()?;
         let first_id = self.charged_to(claim.as_ref().map(Claim::first));
-        Ok(Ahead { network, first_id, claim, base: None, jail: self.jail(network, first_id, ahead, forked)? })
+        Ok(Ahead { network, first_id, claim, base: None, jail: self.jail(network, first_id, ahead)? })
     }
 
     /// Claims host ids for a new sandbox, or takes those of the jail that was started for it.

@@ -10,6 +10,7 @@ mod ahead;
 mod change_limits;
 mod clear;
 mod disk;
+mod early;
 mod freeze;
 mod groups;
 mod image;
@@ -23,6 +24,7 @@ mod rights;
 mod toolchains;
 mod volumes;
 
+pub use early::EarlyJail;
 pub use kennel_jail::{ForkedJail, KernelSupport};
 pub use network::{Bridge, DockerFirewall};
 
@@ -105,7 +107,7 @@ impl Native {
     /// The user that the namespaces of a sandbox with this range are charged to: its own root, if the host's root
     /// creates it.
     fn charged_to(&self, first_id: Option<u32>) -> Option<u32> {
-        (self.maker.rights == Rights::Root).then(|| first_id.unwrap_or(range::SHARED))
+        (self.maker.rights == Rights::Root).then(|| early::charged_to(first_id))
     }
 
     /// What no sandbox may see: sandboxes and their sockets, programs, volumes of others, directories that the caller
@@ -131,21 +133,12 @@ impl Native {
 
     /// Starts a jail, which creates its namespaces and waits for the plan. With `ahead`, the jail of root waits for what
     /// it can prepare first.
-    fn jail(&self, network: Network, first_id: Option<u32>, ahead: bool, forked: Option<ForkedJail>) -> Result<Helper> {
-        let ids = match self.maker.rights {
-            Rights::Root => {
-                let ahead = ahead.then(|| kennel_jail::AHEAD.to_owned());
-                first_id.iter().map(ToString::to_string).chain(ahead).collect()
-            }
-            Rights::User => self.maker.ids.arguments().to_vec(),
+    fn jail(&self, network: Network, first_id: Option<u32>, ahead: bool) -> Result<Helper> {
+        let arguments = match self.maker.rights {
+            Rights::Root => early::arguments_of_root(network, first_id, ahead),
+            Rights::User => early::arguments_of_user(network, &self.maker.ids),
         };
-        let arguments: Vec<&str> = std::iter::once(network.argument()).chain(ids.iter().map(String::as_str)).collect();
-        let program = self.program()?;
-        // If the forked jail has ended, the program replaces it.
-        if let Some((pid, line)) = forked.and_then(|forked| forked.instruct(&arguments).ok()) {
-            return Helper::adopt(&program, pid, line);
-        }
-        Helper::start(&program, &arguments.iter().map(OsStr::new).collect::<Vec<_>>())
+        Helper::start(&self.program()?, &arguments.iter().map(OsStr::new).collect::<Vec<_>>())
     }
 
     /// The path of the jail program.
@@ -226,7 +219,7 @@ impl Native {
         let first_id = self.charged_to(record.first_id);
         let (jail, ahead) = match self.take_ahead(&record.id, network, first_id) {
             Some((jail, base)) => (jail, base),
-            None => (self.jail(network, first_id, false, None)?, None),
+            None => (self.jail(network, first_id, false)?, None),
         };
         let prepared = ahead.as_ref().filter(|_| record.image.is_none()).map(entries);
         let (ours, rights, image, layers) = (self.ours(), self.maker.rights, record.image.clone(), dir.clone());

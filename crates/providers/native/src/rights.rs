@@ -5,6 +5,7 @@ use crate::range::{IDS, SHARED};
 use kennel_jail::{IdMap, Ids, Rights};
 use kennel_provider::Record;
 use kennel_types::{IdScheme, Machine, Mode, ModeKey, ProviderKind, RootSource, RunsAs};
+use rustix::process::{Gid, Uid};
 use std::path::Path;
 
 /// The creator of sandboxes, and the ids that are possible inside.
@@ -23,6 +24,15 @@ impl Maker {
         if user.is_root() {
             return Self { rights: Rights::Root, ids: Ids::range(0, SHARED, IDS), groups: Groups::of_root() };
         }
+        Self { rights: Rights::User, ids: Self::ids_of_user(user, group), groups: Groups::delegated() }
+    }
+
+    /// The ids of the calling user, who is not root.
+    pub(crate) fn ids_of_caller() -> Ids {
+        Self::ids_of_user(rustix::process::geteuid(), rustix::process::getegid())
+    }
+
+    fn ids_of_user(user: Uid, group: Gid) -> Ids {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let programs = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"].iter().all(|program| Path::new(program).exists());
         let given = |path: &str| {
@@ -36,7 +46,7 @@ impl Maker {
             ids.users.push(users);
             ids.groups.push(groups);
         }
-        Self { rights: Rights::User, ids, groups: Groups::delegated() }
+        ids
     }
 
     /// Returns the mode of sandboxes with an image, or on the host's root.

@@ -17,8 +17,18 @@ const PACKAGES: [(&str, &str); 5] = [
 pub fn directory() -> PathBuf {
     let project =
         Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this package is two directories down");
-    let names = PACKAGES.map(|(package, _)| package.as_bytes());
-    project.join(format!("target/kennel-test-acp-{}", crate::programs::fingerprint(&names)))
+    project.join(format!("target/kennel-test-acp-{}", fingerprint()))
+}
+
+/// A hash of the names and versions of all packages.
+pub(crate) fn fingerprint() -> String {
+    crate::programs::fingerprint(&PACKAGES.map(|(package, _)| package.as_bytes()))
+}
+
+/// Returns the agent that is no script, but loads libraries.
+pub(crate) fn codex() -> PathBuf {
+    let name = format!("codex-acp-linux-{}", if cfg!(target_arch = "x86_64") { "x64" } else { "arm64" });
+    directory().join("node_modules/@zed-industries").join(name).join("bin/codex-acp")
 }
 
 /// Whether the packages are installed.

@@ -1,4 +1,4 @@
-//! An image with Node, npm and bash, for tests that run agents in a container. No registry is needed: it has the host's programs.
+//! An image with Node, npm, bash and the libraries of published agents, for tests that run agents in a container. No registry is needed: it has the host's programs.
 
 use crate::docker;
 use crate::git_image::{copy_files, output, with_libraries};
@@ -10,11 +10,15 @@ use std::process::Command;
 pub fn node_image_on(socket: &Path) -> String {
     let base = docker::image_on(socket);
     let version = output(Command::new("node").arg("--version"));
-    let name = format!("{}-{}", base.replace("/busybox:", "/node:"), version.trim_start_matches('v'));
+    let packages = crate::acp::fingerprint();
+    let name = format!("{}-{}-{packages}", base.replace("/busybox:", "/node:"), version.trim_start_matches('v'));
     let _only_one = docker::lock("node-image");
     if !docker::has_image(socket, &name) {
         let find = |program: &str| output(Command::new("sh").args(["-c", &format!("command -v {program}")]));
-        let mut files = with_libraries(["node", "bash"].map(find));
+        let codex = crate::acp::codex().display().to_string();
+        let mut files = with_libraries(["node", "bash"].map(find).into_iter().chain([codex.clone()]));
+        // It is mounted, and only its libraries are in the image.
+        files.remove(&codex);
         // npm's program is in the directory of its package.
         let npm = std::fs::canonicalize(find("npm")).expect("npm is a file");
         let package = npm.ancestors().nth(2).expect("npm is in a package").display().to_string();

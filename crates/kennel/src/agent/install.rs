@@ -11,12 +11,15 @@ use kennel_acp::Preset;
 use kennel_core::{Error, Result, Sandbox};
 use kennel_engine::{Claimed, discard};
 use kennel_types::{Cache, Command, ErrorCode, ExecSpec, NetworkMode, SandboxSpec};
+use sha2::{Digest, Sha256};
 use std::time::Duration;
 
 /// Where the volume is inside.
 const TARGET: &str = "/opt/kennel-agent";
 /// How long the installation may take.
 const LONGEST: Duration = Duration::from_mins(15);
+/// The part of a volume's name that says what is in it, in characters.
+const READABLE: usize = 48;
 /// What is kept of npm's output, in bytes.
 const OUTPUT: usize = 64 * 1024;
 /// The lines of npm's output that an error repeats.
@@ -58,8 +61,13 @@ impl Package {
 
     /// Returns the volume. All projects share it: its name says what is in it.
     pub(super) fn volume(&self, read_only: bool) -> Cache {
-        // The name of a volume has no plus sign.
-        let name = format!("agent-{}-{}", self.agent, self.version.replace('+', "_"));
+        // The name of a volume has only letters, digits and hyphens. The hash tells apart what looks the same in it.
+        let readable = format!("{}-{}", self.agent, self.version).to_lowercase();
+        let readable: String =
+            readable.chars().map(|char| if char.is_ascii_alphanumeric() { char } else { '-' }).take(READABLE).collect();
+        let hash = Sha256::digest(&self.package);
+        let hash = hash[..4].iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+        let name = format!("agent-{readable}-{hash}");
         Cache { name, target: TARGET.to_owned(), read_only }
     }
 

@@ -76,7 +76,7 @@ fn agent_is_installed_into_a_volume_on_native() {
     preset(&kennel, "1.0.0", "none");
     assert_eq!(run(&[]).ok(), "version 1.0.0, login: kept, file: kept, program: read-only");
     let volumes = kennel.kennel(&["volume", "ls", "-q"]).ok();
-    for name in ["agent-mine-1.0.0", "agent-mine-2.0.0", "login-mine"] {
+    for name in ["agent-mine-1-0-0-", "agent-mine-2-0-0-", "login-mine"] {
         assert!(volumes.contains(name), "{volumes}");
     }
 }

@@ -20,6 +20,8 @@ struct Published {
     variables: &'static [&'static str],
     /// What it needs before it starts.
     prepare: &'static str,
+    /// Whether it is told that files are served.
+    files: bool,
     /// The code of the error with which it refuses a session without a login, if it does.
     refuses: Option<i64>,
 }
@@ -34,6 +36,7 @@ const CLAUDE: Published = Published {
         "IS_SANDBOX=1",
     ],
     prepare: "",
+    files: true,
     refuses: None,
 };
 const GEMINI: Published = Published {
@@ -44,6 +47,8 @@ const GEMINI: Published = Published {
         "GEMINI_CLI_NO_RELAUNCH=true",
     ],
     prepare: "",
+    // As in its preset: it does not recognise the error for a missing file.
+    files: false,
     refuses: Some(-32000),
 };
 /// Codex without its own sandbox, because it runs in one.
@@ -54,6 +59,7 @@ const CODEX: Published = Published {
         'approval_policy = \"untrusted\"' \"sandbox_mode = \\\"${SANDBOX:-danger-full-access}\\\"\" \
         '[model_providers.test]' 'name = \"test\"' 'base_url = \"http://127.0.0.1:18080/v1\"' \
         'wire_api = \"responses\"' 'env_key = \"TEST_KEY\"' > $HOME/.codex/config.toml\n",
+    files: true,
     refuses: Some(-32000),
 };
 
@@ -97,6 +103,10 @@ impl Stage {
         let model = if bare { "" } else { &model };
         let script = format!("{home}{model}exec node {inside}/node_modules/.bin/{}\n", agent.command);
         std::fs::write(here.join("agent.sh"), script).unwrap();
+        let presets = kennel.home.path().join("config/agents");
+        std::fs::create_dir_all(&presets).unwrap();
+        let preset = format!("command = [\"sh\", \"agent.sh\"]\nfiles = {}\n", agent.files);
+        std::fs::write(presets.join("published.toml"), preset).unwrap();
         if !bare {
             options.extend(agent.variables.iter().flat_map(|variable| ["-e".to_owned(), (*variable).to_owned()]));
         }
@@ -141,7 +151,7 @@ impl Stage {
     fn run(&self) -> Finished {
         let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
         let words =
-            [&["agent", "run", "--permission", "allow"], &options[..], &["--command", "sh agent.sh", "make a file"]];
+            [&["agent", "run", "--permission", "allow", "--agent", "published"], &options[..], &["make a file"]];
         self.kennel.kennel(&words.concat())
     }
 
@@ -264,8 +274,11 @@ mod extended {
 fn published_codex_runs_its_own_sandbox_with_nesting() {
     let stage = Stage::new("native", CODEX, false).with(&["--nesting", "-e", "SANDBOX=workspace-write"]);
     let script = std::fs::read_to_string(stage.kennel.here().join("agent.sh")).unwrap();
-    let outside = "cat hello.txt && touch shell-ran.txt; touch /root/escaped 2> refused";
+    let outside = "cat hello.txt && touch shell-ran.txt; touch /var/escaped $HOME/escaped 2> refused";
     std::fs::write(stage.kennel.here().join("agent.sh"), script.replace(COMMAND, outside)).unwrap();
+    // With nesting, a workspace of root is refused. The agent runs as the workspace's owner.
+    let owner = 1000;
+    std::os::unix::fs::chown(stage.kennel.here(), Some(owner), Some(owner)).unwrap();
     let done = stage.run();
     assert_eq!(done.status, 0, "{done:?}");
     stage.is_played(&done);
@@ -335,8 +348,9 @@ fn bubblewrap_runs_inside_with_nesting() {
         "--unshare-all",
         "--die-with-parent",
     ];
-    let inner = [&inner[..], &["sh", "-c", "touch /workspace/x 2>/dev/null || echo read-only"]].concat();
-    let nested = kennel.kennel(&[&["run", "--network", "none", "--nesting"], &inner[..]].concat());
+    let inner = [&inner[..], &["sh", "-c", "touch /x 2>/dev/null || echo read-only"]].concat();
+    let options = ["run", "--network", "none", "--no-workspace", "--workdir", "/"];
+    let nested = kennel.kennel(&[&options[..], &["--nesting"], &inner].concat());
     assert_eq!(nested.ok(), "read-only");
-    assert_ne!(kennel.kennel(&[&["run", "--network", "none"], &inner[..]].concat()).status, 0);
+    assert_ne!(kennel.kennel(&[&options[..], &inner].concat()).status, 0);
 }

@@ -2,6 +2,7 @@
 //! messages are paths; all other bytes stay as they are. Text is never searched.
 
 use crate::splice::{elements, value_range};
+use std::fmt::Write;
 use std::ops::Range;
 
 /// The path of the workspace outside and inside.
@@ -109,12 +110,16 @@ fn rewrite(line: &[u8], places: &Places, map: impl Fn(&str) -> Option<String>) -
     let text = std::str::from_utf8(line).ok()?;
     let mut edits: Vec<(Range<usize>, String)> = Vec::new();
     for place in places.paths {
-        find(text, 0..text.len(), place, &mut |range, path| Some(edits.push((range, map(path)?))));
+        find(text, 0..text.len(), place, &mut |range, path| {
+            edits.push((range, map(path)?));
+            Some(())
+        });
     }
     for place in places.uris {
         find(text, 0..text.len(), place, &mut |range, uri| {
             let path = decoded(uri.strip_prefix("file://")?)?;
-            Some(edits.push((range, format!("file://{}", encoded(&map(&path)?)))))
+            edits.push((range, format!("file://{}", encoded(&map(&path)?))));
+            Some(())
         });
     }
     if edits.is_empty() {
@@ -157,7 +162,7 @@ fn encoded(path: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(&byte) {
             text.push(char::from(byte));
         } else {
-            text.push_str(&format!("%{byte:02X}"));
+            let _ = write!(text, "%{byte:02X}"); // a String takes everything
         }
     }
     text

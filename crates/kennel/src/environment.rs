@@ -23,6 +23,8 @@ const KENNEL_URL: &str = "KENNEL_URL";
 const KENNEL_TOKEN: &str = "KENNEL_TOKEN";
 /// The address of npm's registry.
 const NPM_CONFIG_REGISTRY: &str = "NPM_CONFIG_REGISTRY";
+/// A file of further certificates for npm.
+const NODE_EXTRA_CA_CERTS: &str = "NODE_EXTRA_CA_CERTS";
 /// The type of the terminal, which is passed to a command that runs on a terminal.
 const TERM: &str = "TERM";
 
@@ -58,6 +60,7 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
         "Proxies for registries, and hosts without a proxy. Lower-case names work too.",
     ),
     (NPM_CONFIG_REGISTRY, "Address of the registry from which agents are installed. Default: npm's own."),
+    (NODE_EXTRA_CA_CERTS, "File of further certificates for that registry. It must be visible in sandboxes."),
     (PATH, "Directories in which Kennel looks for programs, for example credential helpers."),
     ("VISUAL, EDITOR", "The editor of `kennel profile edit`. Default: `vi`."),
     (TERM, "Terminal type, passed to commands that run on a terminal."),
@@ -98,8 +101,8 @@ pub(crate) fn npm_registry() -> Option<String> {
 
 /// Returns the variables with which npm reaches its registry.
 pub(crate) fn npm_variables() -> BTreeMap<String, String> {
-    let proxies = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
-    let set = proxies.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
+    let names = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", NODE_EXTRA_CA_CERTS];
+    let set = names.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
     set.chain(npm_registry().map(|address| (NPM_CONFIG_REGISTRY.to_owned(), address))).collect()
 }
 

@@ -26,12 +26,15 @@ const OUTPUT: usize = 64 * 1024;
 const SHOWN: usize = 20;
 
 /// Installs a package beside others of the same name, and moves it to its place when it is complete. Of two installations at
-/// the same time, the first wins.
+/// the same time, the first wins. The option `--prefix` would keep npm from the settings of the machine.
 const SCRIPT: &str = r#"set -e
 find . -maxdepth 1 -name 'new-*' -mmin +1440 -exec rm -rf {} +
 new=$(mktemp -d ./new-XXXXXX)
 trap 'rm -rf "$new"' EXIT
-npm install --prefix "$new" --cache "$new/.npm" --no-audit --no-fund --no-save --no-progress --loglevel=error "$1" >&2
+cd "$new"
+echo '{}' > package.json
+npm install --cache "$PWD/.npm" --no-audit --no-fund --no-save --no-progress --loglevel=error "$1" >&2
+cd ..
 mv -T "$new/node_modules" node_modules || [ -d node_modules ]
 "#;
 

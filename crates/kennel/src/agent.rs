@@ -142,7 +142,7 @@ impl AgentOptions {
                 deadline.unless_ended(logins.link(&sandbox)).await?;
             }
             if let Some(package) = &package {
-                package.install(&sandbox, &spec, deadline).await?;
+                Box::pin(package.install(&sandbox, &spec, deadline)).await?;
             }
             Ok((line, self.agent(wanted, &sandbox)?))
         };

@@ -42,16 +42,16 @@ mv -T "$new/node_modules" node_modules || [ -d node_modules ]
 pub(super) struct Package {
     /// The agent.
     agent: String,
-    /// The package with its version.
-    package: String,
+    /// Its name with the version, for npm.
+    full_name: String,
     version: String,
 }
 
 impl Package {
     /// Returns the package of an agent, if npm has it.
     pub(super) fn of(preset: &Preset) -> Option<Self> {
-        let (package, version) = (preset.package()?, preset.version.clone()?);
-        Some(Self { agent: preset.name.clone(), package, version })
+        let (full_name, version) = (preset.package()?, preset.version.clone()?);
+        Some(Self { agent: preset.name.clone(), full_name, version })
     }
 
     /// Returns the command with the program in the volume.
@@ -68,7 +68,7 @@ impl Package {
         let readable = format!("{}-{}", self.agent, self.version).to_lowercase();
         let readable: String =
             readable.chars().map(|char| if char.is_ascii_alphanumeric() { char } else { '-' }).take(READABLE).collect();
-        let hash = Sha256::digest(&self.package);
+        let hash = Sha256::digest(&self.full_name);
         let hash = hash[..4].iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
         let name = format!("agent-{readable}-{hash}");
         Cache { name, target: TARGET.to_owned(), read_only }
@@ -95,8 +95,8 @@ impl Package {
             ..SandboxSpec::default()
         };
         let (installer, _) = create(Claimed::none()?, sandbox.provider().clone(), &spec, deadline).await?;
-        let what = format!("installing {} (only the first time)", self.package);
-        let installed = while_waiting(&what, deadline.unless_ended(self.run_npm(&installer))).await;
+        let what = format!("installing {} (only the first time)", self.full_name);
+        let installed = while_waiting(&what, Box::pin(deadline.unless_ended(self.run_npm(&installer)))).await;
         let removed = discard(&installer).await;
         installed.and(removed)
     }
@@ -106,9 +106,9 @@ impl Package {
         let spec = ExecSpec {
             env: npm_variables(),
             cwd: Some(TARGET.to_owned()),
-            ..ExecSpec::argv(["sh", "-c", SCRIPT, "sh", &self.package])
+            ..ExecSpec::argv(["sh", "-c", SCRIPT, "sh", &self.full_name])
         };
-        let what = format!("install {} of the agent {}", self.package, self.agent);
+        let what = format!("install {} of the agent {}", self.full_name, self.agent);
         let failed = |code, lines: Vec<String>| {
             Error::of_lines(code, [what.clone()].into_iter().chain(lines)).hint(format!(
                 "check that Node and npm are installed, or use an image: kennel agent image {}",

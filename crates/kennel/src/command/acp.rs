@@ -55,13 +55,13 @@ enum Passed {
 
 impl Acp {
     pub(crate) async fn run(self, engine: &Engine) -> u8 {
-        self.relay(engine).await.unwrap_or_else(|error| report::failed(&error))
+        Box::pin(self.relay(engine)).await.unwrap_or_else(|error| report::failed(&error))
     }
 
     async fn relay(self, engine: &Engine) -> Result<u8> {
         let mut deadline = Deadline::begin(None)?;
         let command = Some(self.command.clone()).filter(|argv| !argv.is_empty()).map(Command::Argv);
-        let mut ready = match self.options.start(engine, command, &mut deadline).await {
+        let mut ready = match Box::pin(self.options.start(engine, command, &mut deadline)).await {
             Ok(ready) => ready,
             Err(error) => {
                 // An editor shows the response to its first request, and perhaps not what is on standard error.

@@ -13,6 +13,7 @@ mod files;
 mod many;
 mod memory;
 mod pool;
+mod relay;
 mod row;
 mod sample;
 mod store;
@@ -46,6 +47,7 @@ const GROUPS: &[Group] = &[
     Group { name: "many", measure: many::live },
     Group { name: "many as a user", measure: many::user },
     Group { name: "store", measure: store::full },
+    Group { name: "relay", measure: relay::message },
     Group { name: "pool (native)", measure: pool::native },
     Group { name: "pool (docker)", measure: pool::docker },
     Group { name: "pool, idle resident", measure: pool::idle },

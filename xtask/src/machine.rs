@@ -40,14 +40,19 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     package("strace", "strace"),
     // For tests that run a real project's tests and real git in a sandbox.
     package("git", "git"),
+    package("bwrap", "bubblewrap"),
     package("ssh-agent", "openssh-client"),
     package("python3", "python3"),
     package("../lib/python3.11/test/test_json/__init__.py", "libpython3.11-testsuite"),
 ];
 
 /// The packages of the programs that Kennel is compared with.
-pub(crate) const FOR_BENCH: &[Package] =
-    &[package("bwrap", "bubblewrap"), package("runc", "runc"), package("unshare", "util-linux")];
+pub(crate) const FOR_BENCH: &[Package] = &[
+    package("bwrap", "bubblewrap"),
+    package("runc", "runc"),
+    package("socat", "socat"),
+    package("unshare", "util-linux"),
+];
 
 /// The machine, and what was skipped on it.
 pub(crate) struct Machine {
@@ -121,7 +126,7 @@ impl Machine {
         bun::install().context("install npm's bun package")
     }
 
-    /// Installs an ACP agent and a client from npm, with which a test plays a turn.
+    /// Installs ACP agents and clients from npm, with which tests play turns.
     pub(crate) fn install_acp(&mut self) -> Result<()> {
         if acp::is_installed() {
             return Ok(());
@@ -130,13 +135,13 @@ impl Machine {
         if find("npm").is_none() {
             return Ok(()); // `install` has reported it
         }
-        eprintln!("== installing an ACP agent and a client from npm");
+        eprintln!("== installing ACP agents and clients from npm");
         acp::install().context("install npm's packages for ACP")
     }
 }
 
 impl Machine {
-    /// Installs the Python packages of the tests with real WebSocket clients.
+    /// Installs the Python packages of the tests with real clients.
     pub(crate) fn install_python(&mut self) -> Result<()> {
         if python::is_installed() {
             return Ok(());
@@ -146,8 +151,8 @@ impl Machine {
         if find("python3").is_none() {
             return Ok(()); // `install` has reported it
         }
-        eprintln!("== installing PyPI's websockets {}", python::WEBSOCKETS);
-        python::install().context("install PyPI's websockets package")
+        eprintln!("== installing PyPI's websockets {} and agent-client-protocol {}", python::WEBSOCKETS, python::ACP);
+        python::install().context("install the packages of PyPI")
     }
 }
 

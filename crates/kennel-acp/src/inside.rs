@@ -98,7 +98,7 @@ impl Inside {
     }
 
     /// Returns the working directory of a session, if it is known.
-    fn directory(&self, session: Option<&str>) -> Option<String> {
+    pub(crate) fn directory(&self, session: Option<&str>) -> Option<String> {
         session.and_then(|session| lock(&self.directories).get(session).cloned())
     }
 }

@@ -10,17 +10,23 @@
 
 mod envelope;
 mod failure;
+mod image;
 mod inside;
 mod lines;
+mod paths;
 mod preset;
 mod relay;
 mod splice;
 mod tail;
+mod to_client;
 mod turn;
 mod workspace;
 
+pub use image::{AgentImage, REGISTRY};
 pub use lines::LINE;
+pub use paths::PathMap;
 pub use preset::Preset;
 pub use relay::{Agent, Ended, Served, Watch, refuse, relay};
+pub use to_client::ToClient;
 pub use turn::{Audience, Decision, Permission, Prompt, turn};
-pub use workspace::at_own_path;
+pub use workspace::{at_chosen_path, at_own_path};

@@ -39,9 +39,21 @@ pub struct Preset {
     pub title: Option<String>,
     /// The command that starts it in its ACP mode, program first.
     pub command: Vec<String>,
-    /// How it is installed.
+    /// How a person installs it, if it is not a package of npm.
     #[serde(default)]
     pub install: Option<String>,
+    /// Its package of npm, which Kennel can install.
+    #[serde(default)]
+    pub npm: Option<String>,
+    /// The version of the package.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// The image that its own image is built from. It must have Node and npm, and for `packages` also Debian's apt.
+    #[serde(default = "node")]
+    pub base: String,
+    /// The Debian packages that its image has in addition.
+    #[serde(default)]
+    pub packages: Vec<String>,
     /// The variables of the caller that carry secrets, and are passed to it if they are set.
     #[serde(default)]
     pub secrets: Vec<String>,
@@ -57,7 +69,7 @@ pub struct Preset {
     /// How long it may take to reply to the first message, in seconds.
     #[serde(default = "ten")]
     pub startup_seconds: u64,
-    /// What it writes below its home directory: logins, settings, sessions.
+    /// What it writes below its home directory: logins, settings, sessions. Directories end with a slash.
     #[serde(default)]
     pub writes: Vec<String>,
     /// Whether it is told that its client serves files.
@@ -76,6 +88,10 @@ pub struct Preset {
 
 fn ten() -> u64 {
     10
+}
+
+fn node() -> String {
+    "node:22-slim".to_owned()
 }
 
 fn yes() -> bool {
@@ -108,6 +124,45 @@ impl Preset {
         }
         let message = format!("there is no agent {name:?}");
         Err(Error::new(ErrorCode::NotFound, message).suggest(NextStep::ListAgents))
+    }
+
+    /// Returns the package of npm with its version, as npm's command line names it.
+    pub fn package(&self) -> Option<String> {
+        Some(format!("{}@{}", self.npm.as_ref()?, self.version.as_ref()?))
+    }
+
+    /// Returns the command that installs it, or what else there is to know about that.
+    pub fn installing(&self) -> Option<String> {
+        self.install.clone().or_else(|| Some(format!("npm install --global {}", self.package()?)))
+    }
+
+    /// Checks what becomes a word of a build file or a shell command.
+    pub(crate) fn check_words(&self) -> std::result::Result<(), String> {
+        let is = |text: &str, also: &str| {
+            let first = text.chars().next().is_some_and(|first| first.is_ascii_alphanumeric() || first == '@');
+            first && text.chars().all(|char| char.is_ascii_alphanumeric() || also.contains(char))
+        };
+        if let Some(name) = self.npm.as_ref().filter(|name| !is(name, "@/-._~")) {
+            return Err(format!("npm: expected the name of a package, found {name:?}"));
+        }
+        if let Some(version) = self.version.as_ref().filter(|version| !is(version, ".+-") || version.len() > 64) {
+            return Err(format!("version: expected a version such as 1.2.3, found {version:?}"));
+        }
+        if !is(&self.base, "./:@_-") {
+            return Err(format!("base: expected the name of an image, found {:?}", self.base));
+        }
+        if let Some(name) = self.packages.iter().find(|name| !is(name, "+.-")) {
+            return Err(format!("packages: expected the names of Debian packages, found {name:?}"));
+        }
+        let is_below_home = |path: &String| {
+            let parts = path.strip_suffix('/').unwrap_or(path).split('/');
+            is(path.trim_start_matches('.'), "./_-")
+                && parts.clone().all(|part| !part.is_empty() && part != "." && part != "..")
+        };
+        if let Some(path) = self.writes.iter().find(|path| !is_below_home(path)) {
+            return Err(format!("writes: expected paths below the home directory, found {path:?}"));
+        }
+        Ok(())
     }
 
     /// Returns the variables for the agent, from those of the caller.
@@ -155,6 +210,10 @@ fn parse(name: &str, text: &str, file: Option<PathBuf>) -> Result<Preset> {
     if preset.command.is_empty() {
         return Err(invalid("command: expected a program".to_owned()));
     }
+    if preset.npm.is_some() && preset.version.is_none() {
+        return Err(invalid("version: expected the version of the npm package".to_owned()));
+    }
+    preset.check_words().map_err(invalid)?;
     Ok(Preset { name: name.to_owned(), file, ..preset })
 }
 
@@ -214,6 +273,19 @@ mod tests {
         let error = Preset::find("bad", Some(dir.path())).unwrap_err();
         assert!(error.to_string().contains("comand"), "{error}");
         assert!(Preset::find("mine", Some(&dir.path().join("missing"))).is_err());
+        for (line, said) in [
+            ("npm = \"x\"", "version: expected"),
+            ("npm = \"x; rm\"\nversion = \"1\"", "npm: expected"),
+            ("npm = \"x\"\nversion = \"1\\n2\"", "version: expected"),
+            ("base = \"x\\nRUN y\"", "base: expected"),
+            ("packages = [\"-o\"]", "packages: expected"),
+            ("writes = [\"../x\"]", "writes: expected"),
+            ("writes = [\"/x\"]", "writes: expected"),
+        ] {
+            std::fs::write(dir.path().join("bad.toml"), format!("command = [\"x\"]\n{line}\n")).unwrap();
+            let error = Preset::find("bad", Some(dir.path())).unwrap_err();
+            assert!(error.to_string().contains(said), "{line}: {error}");
+        }
         std::fs::write(dir.path().join("bad.toml"), "command = []\n").unwrap();
         assert!(Preset::all(Some(dir.path())).is_err());
     }

@@ -7,8 +7,10 @@ use crate::envelope::Envelope;
 use crate::failure;
 use crate::inside::{Inside, Refusal, is_ours, response};
 use crate::lines::{LINE, Line, Lines};
+use crate::paths::PathMap;
 use crate::splice;
 use crate::tail::Tail;
+use crate::to_client::ToClient;
 use kennel_core::{Error, Exec, ExecEvent, Result, Sandbox, Stdin};
 use kennel_proto::Channel;
 use kennel_types::{ExecSpec, ExitStatus};
@@ -43,6 +45,10 @@ pub struct Agent {
     pub startup: Duration,
     /// What the agent is told that its client serves.
     pub served: Served,
+    /// The path of the workspace, if it is another inside than outside.
+    pub paths: Option<PathMap>,
+    /// The requests for files and terminals that are passed to the client. By default, all are served inside.
+    pub to_client: Option<ToClient>,
 }
 
 /// What an agent is told that its client serves. The relay serves all of it in any case.
@@ -194,8 +200,8 @@ struct Relay<'a, W> {
     inside: Arc<Inside>,
     /// The agent's requests that are being served. They end with the relay.
     tasks: Mutex<JoinSet<()>>,
-    /// The client's requests that the agent has not answered, by their id, with the working directory of a new session.
-    waiting: Mutex<HashMap<String, Option<String>>>,
+    /// The client's requests that the agent has not answered, by their id.
+    waiting: Mutex<HashMap<String, Waiting>>,
     tail: Mutex<Tail>,
     /// The client has sent a message.
     asked: Notify,
@@ -203,6 +209,13 @@ struct Relay<'a, W> {
     heard: Notify,
     spoke: AtomicBool,
     watch: &'a dyn Watch,
+}
+
+/// A request of the client that the agent has not answered.
+struct Waiting {
+    method: String,
+    /// The working directory of a new session.
+    directory: Option<String>,
 }
 
 /// How the loop of the agent's output ended.
@@ -254,9 +267,15 @@ impl<W: AsyncWrite + Send + Unpin> Relay<'_, W> {
                 return self.tell(&response("null", Err(refusal))).await;
             }
         };
+        let line = self.rewritten(line, |map, line| map.of_client(envelope.method.as_deref()?, line));
         let changed = self.note(&envelope, &line);
         self.asked.notify_one();
         self.tell_agent(changed.as_deref().unwrap_or(&line)).await;
+    }
+
+    /// Returns a message with the paths of the other side, if the workspace has two.
+    fn rewritten(&self, line: Vec<u8>, rewrite: impl Fn(&PathMap, &[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
+        self.agent.paths.as_ref().and_then(|map| rewrite(map, &line)).unwrap_or(line)
     }
 
     /// Notes a request of the client. Returns the message that is sent instead, if it must be changed.
@@ -270,8 +289,11 @@ impl<W: AsyncWrite + Send + Unpin> Relay<'_, W> {
                 self.inside.remember(session, directory.clone());
             }
         }
-        lock(&self.waiting).insert(id.clone(), directory);
-        if method == "initialize" { stated(text, self.agent.served).map(String::into_bytes) } else { None }
+        lock(&self.waiting).insert(id.clone(), Waiting { method: method.clone(), directory });
+        if method != "initialize" {
+            return None;
+        }
+        stated(text, self.agent.served, self.agent.to_client.as_ref()).map(String::into_bytes)
     }
 
     /// Passes messages of the agent to the client, until the agent ends.
@@ -331,23 +353,41 @@ impl<W: AsyncWrite + Send + Unpin> Relay<'_, W> {
         match (&envelope.id, &envelope.method) {
             (id, Some(method)) if is_ours(method) => {
                 // A notification has no answer, and there is none to serve.
-                if let Some(id) = id {
-                    self.serve(id.clone(), method.clone(), line).await;
+                match (id, self.agent.to_client.as_ref().filter(|to| to.takes(method))) {
+                    (Some(id), Some(to)) => return Ok(self.ask_client(to, id, method, &line).await),
+                    (Some(id), None) => self.serve(id.clone(), method.clone(), line).await,
+                    (None, _) => {}
                 }
                 return Ok(true);
             }
             (Some(id), None) => {
-                let directory = lock(&self.waiting).remove(id).flatten();
+                let waited = lock(&self.waiting).remove(id);
+                let Some(Waiting { method, directory }) = waited else { return Ok(self.pass(&line).await) };
                 if let Some(directory) = directory
                     && let Some(session) =
                         string(std::str::from_utf8(&line).unwrap_or_default(), &["result", "sessionId"])
                 {
                     self.inside.remember(session, directory);
                 }
+                let line = self.rewritten(line, |map, line| map.of_response(&method, line));
+                return Ok(self.pass(&line).await);
             }
             _ => {}
         }
+        let line = self.rewritten(line, |map, line| map.of_agent(envelope.method.as_deref()?, line));
         Ok(self.pass(&line).await)
+    }
+
+    /// Passes a request for a file or a terminal to the client, or refuses it. Returns whether the client still reads.
+    async fn ask_client(&self, to: &ToClient, id: &str, method: &str, line: &[u8]) -> bool {
+        let directory = |session: &str| self.inside.directory(Some(session));
+        match to.request(id, method, line, self.agent.paths.as_ref(), directory) {
+            Ok(line) => self.pass(&line).await,
+            Err(refusal) => {
+                self.tell_agent(&response(id, Err(refusal))).await;
+                true
+            }
+        }
     }
 
     /// Serves a request of the agent, as a task of its own.
@@ -438,7 +478,7 @@ fn string(text: &str, path: &[&str]) -> Option<String> {
 }
 
 /// Returns `initialize` with what the relay serves. From protocol version 2 on, there is nothing to state.
-fn stated(text: &str, served: Served) -> Option<String> {
+fn stated(text: &str, served: Served, to_client: Option<&ToClient>) -> Option<String> {
     const CAPABILITIES: &str = "clientCapabilities";
     let version = splice::get(text, &["params", "protocolVersion"]).and_then(|version| version.parse::<u64>().ok());
     if version.is_some_and(|version| version > 1) && splice::get(text, &["params", CAPABILITIES]).is_none() {
@@ -446,8 +486,15 @@ fn stated(text: &str, served: Served) -> Option<String> {
     }
     let Served { files, terminals } = served;
     let fs = format!("{{\"readTextFile\":{files},\"writeTextFile\":{files}}}");
-    let text = splice::set(text, &["params", CAPABILITIES, "fs"], &fs)?;
-    splice::set(&text, &["params", CAPABILITIES, "terminal"], &terminals.to_string())
+    // What is passed to the client is for the client to state.
+    let mut text = text.to_owned();
+    if to_client.is_none_or(|to| !to.files) {
+        text = splice::set(&text, &["params", CAPABILITIES, "fs"], &fs)?;
+    }
+    if to_client.is_none_or(|to| !to.terminals) {
+        text = splice::set(&text, &["params", CAPABILITIES, "terminal"], &terminals.to_string())?;
+    }
+    Some(text)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -460,7 +507,7 @@ mod tests {
 
     #[test]
     fn initialize_states_what_is_served() {
-        let stated = |text| stated(text, Served { files: true, terminals: false });
+        let stated = |text| stated(text, Served { files: true, terminals: false }, None);
         let before = "{\"id\":0,\"method\":\"initialize\",\"params\":{\"protocolVersion\":1,\"clientCapabilities\":{\"fs\":{\"readTextFile\":false},\"_meta\":{\"x\":1.0}}}}\n";
         let after = "{\"id\":0,\"method\":\"initialize\",\"params\":{\"protocolVersion\":1,\"clientCapabilities\":{\"terminal\":false,\"fs\":{\"readTextFile\":true,\"writeTextFile\":true},\"_meta\":{\"x\":1.0}}}}\n";
         assert_eq!(stated(before).as_deref(), Some(after));

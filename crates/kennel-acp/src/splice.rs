@@ -26,6 +26,21 @@ pub(crate) fn get<'a>(text: &'a str, path: &[&str]) -> Option<&'a str> {
     path.iter().try_fold(text, |text, key| Some(&text[Members::of(text)?.value(key)?]))
 }
 
+/// Returns where the value of a key of an object is in its text.
+pub(crate) fn value_range(text: &str, key: &str) -> Option<Range<usize>> {
+    Members::of(text)?.value(key)
+}
+
+/// Returns where the elements of an array are in its text.
+pub(crate) fn elements(text: &str) -> Option<Vec<Range<usize>>> {
+    let found: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+    let range = |value: &RawValue| {
+        let at = value.get().as_ptr() as usize - text.as_ptr() as usize;
+        at..at + value.get().len()
+    };
+    Some(found.into_iter().map(range).collect())
+}
+
 /// The keys of an object, and where their values are in its text.
 struct Members(Vec<(String, Range<usize>)>);
 

@@ -397,6 +397,10 @@ pub struct AgentSection {
     /// Environment of the agent.
     #[schemars(extend("x-aliases" = {"environment": ""}, "x-keys" = "variable"))]
     pub env: BTreeMap<String, String>,
+    /// Secrets of the agent, which reach only its process: a variable, and where its value comes from, as in `env:NAME`,
+    /// `file:PATH` or `command:LINE`.
+    #[schemars(extend("x-keys" = "variable"))]
+    pub secrets: BTreeMap<String, String>,
     /// Container of the agent, in container mode.
     pub container: AgentContainer,
 }
@@ -424,9 +428,9 @@ pub struct AgentContainer {
     /// Directory of the host that contains the workspaces of all sessions.
     #[schemars(with = "HostPath")]
     pub workspace_host_base: Option<PathBuf>,
-    /// Path of a session's workspace in the container.
+    /// Path of a session's workspace in the container. By default it is at its own path. Paths in messages are rewritten.
     #[schemars(with = "InnerPath")]
-    pub workspace_container_path: String,
+    pub workspace_container_path: Option<String>,
     /// Whether the container is removed when the session ends.
     pub auto_remove: bool,
     /// Time limit for the start of the container.
@@ -444,7 +448,7 @@ impl Default for AgentContainer {
             cpus: None,
             pids: None,
             workspace_host_base: None,
-            workspace_container_path: "/workspace".to_owned(),
+            workspace_container_path: None,
             auto_remove: true,
             startup_timeout: Time(Duration::from_secs(10)),
         }

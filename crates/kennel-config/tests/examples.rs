@@ -70,7 +70,7 @@ fn a_relay_with_an_agent() {
     assert_eq!(container.memory, Some(ByteSize(512 << 20)));
     assert_eq!(container.cpus.map(|cpus| cpus.0), Some(1000));
     assert_eq!(container.workspace_host_base.as_deref(), Some(Path::new("/tmp/acp-workspaces")));
-    assert_eq!(container.workspace_container_path, "/workspace");
+    assert_eq!(container.workspace_container_path.as_deref(), Some("/workspace"));
     assert!(container.auto_remove);
     assert_eq!(container.startup_timeout.0, Duration::from_secs(10));
     // The displayed settings never contain the value of a variable.

@@ -25,6 +25,7 @@ mod reattach;
 mod reconcile;
 pub mod request;
 mod resident;
+mod secrets;
 mod session;
 mod sessions;
 pub mod settings;
@@ -53,6 +54,7 @@ pub use profiles::{OrphanedProfile, Profile, ProfileStatus, Profiles};
 pub use reattach::{Reattached, reattach};
 pub use reconcile::{Action, Applied, Effect, Foreign, Plan, Unlisted, Unneeded};
 pub use resident::Resident;
+pub use secrets::SecretSource;
 pub use session::{
     Cause, EventFilter, LOG_LINES, Session, SessionEvent, SessionFilter, SessionId, SessionState, SessionSummary,
     Wanted,

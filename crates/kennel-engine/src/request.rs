@@ -218,9 +218,7 @@ fn sockets(settings: &Settings, overrides: &SandboxOverrides) -> Result<Vec<Sock
 /// Returns the caches of the settings and the overrides. An override replaces a setting with the same name. Only
 /// sandboxes with a workspace in the same project share a cache.
 fn caches(settings: &Settings, overrides: &SandboxOverrides, workspace: Option<&Path>) -> Result<Vec<Cache>> {
-    let project = workspace.map(|dir| Sha256::digest(dir.as_os_str().as_encoded_bytes()));
-    let project = project.map(|hash| format!("{:02x}{:02x}{:02x}{:02x}-", hash[0], hash[1], hash[2], hash[3]));
-    let project = project.unwrap_or_default();
+    let project = workspace.map(|dir| format!("{}-", project_hash(dir))).unwrap_or_default();
     let mut all = settings.sandbox.caches.clone();
     all.extend(overrides.caches.clone());
     let cache = |(name, target): (String, String)| {
@@ -232,9 +230,15 @@ fn caches(settings: &Settings, overrides: &SandboxOverrides, workspace: Option<&
         if !target.starts_with('/') {
             return Err(invalid("the path inside must be absolute"));
         }
-        Ok(Cache { name: format!("{project}{name}"), target })
+        Ok(Cache::new(format!("{project}{name}"), target))
     };
     all.into_iter().map(cache).collect()
+}
+
+/// Returns a short hash of a workspace, which is part of the names of its volumes.
+pub fn project_hash(workspace: &Path) -> String {
+    let hash = Sha256::digest(workspace.as_os_str().as_encoded_bytes());
+    hash[..4].iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 /// Returns the project of a workspace: the git repository that contains it, or the workspace itself.

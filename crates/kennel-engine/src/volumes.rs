@@ -82,7 +82,7 @@ mod tests {
     }
 
     async fn sandbox(mock: &Mock, name: &str) -> Sandbox {
-        let caches = vec![Cache { name: "npm".into(), target: "/cache".into() }];
+        let caches = vec![Cache::new("npm", "/cache")];
         let spec = SandboxSpec { name: Some(name.into()), data: true, caches, ..SandboxSpec::default() };
         Sandbox::create(Arc::new(mock.clone()), &spec).await.unwrap()
     }

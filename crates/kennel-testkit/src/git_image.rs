@@ -28,12 +28,23 @@ pub fn git_image_on(socket: &Path) -> String {
 /// Copies git to a container. It has the same paths there as on the host.
 fn copy_git(socket: &Path, container: &str) -> bool {
     let programs = output(Command::new("git").arg("--exec-path"));
-    let mut files = BTreeSet::from([output(Command::new("sh").args(["-c", "command -v git"]))]);
-    files.extend(["git", "git-remote-http", "git-remote-https"].map(|name| format!("{programs}/{name}")));
+    let git = output(Command::new("sh").args(["-c", "command -v git"]));
+    let more = ["git", "git-remote-http", "git-remote-https"].map(|name| format!("{programs}/{name}"));
+    copy_files(socket, container, &with_libraries(std::iter::once(git).chain(more)))
+}
+
+/// Returns programs with the libraries that they load.
+pub(crate) fn with_libraries(programs: impl IntoIterator<Item = String>) -> BTreeSet<String> {
+    let mut files: BTreeSet<String> = programs.into_iter().collect();
     for program in files.clone() {
         let libraries = output(Command::new("ldd").arg(&program));
         files.extend(libraries.split_whitespace().filter(|word| word.starts_with('/')).map(ToOwned::to_owned));
     }
+    files
+}
+
+/// Copies files and directories of the host to a container. They have the same paths there.
+pub(crate) fn copy_files(socket: &Path, container: &str, files: &BTreeSet<String>) -> bool {
     // Symlinks are stored as what they lead to.
     let mut tar = Command::new("tar");
     tar.args(["--create", "--dereference", "--directory=/", "--file=-"]);
@@ -46,7 +57,7 @@ fn copy_git(socket: &Path, container: &str) -> bool {
 }
 
 /// Runs a program, which must succeed, and returns its output.
-fn output(command: &mut Command) -> String {
+pub(crate) fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("run {command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()

@@ -17,6 +17,7 @@ mod home;
 pub mod host;
 pub mod inside;
 pub mod net;
+pub mod node_image;
 mod npm;
 pub mod podman;
 pub mod programs;

@@ -168,6 +168,16 @@ pub struct Cache {
     pub name: String,
     /// Absolute path inside.
     pub target: String,
+    /// Whether this sandbox can only read it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
+}
+
+impl Cache {
+    /// Creates a cache that the sandbox can write.
+    pub fn new(name: impl Into<String>, target: impl Into<String>) -> Self {
+        Self { name: name.into(), target: target.into(), read_only: false }
+    }
 }
 
 /// Which parts of a git repository at the top of a writable mount are read-only inside. Git on the host executes them,

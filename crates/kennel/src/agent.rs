@@ -1,5 +1,9 @@
 //! The sandbox of an agent, and the agent itself, for the commands that start one.
 
+mod install;
+mod logins;
+mod secret;
+
 use crate::command::agent::preset;
 use crate::command::profile::profiles;
 use crate::completion;
@@ -9,15 +13,19 @@ use crate::options::{SandboxOptions, TimeLimit};
 use crate::progress::{pull, while_waiting};
 use crate::report;
 use crate::sandboxes::{choose, settings};
-use kennel_acp::{Agent, Served, at_own_path};
+use install::Package;
+use kennel_acp::{Agent, AgentImage, PathMap, Preset, Served, at_chosen_path, at_own_path};
 use kennel_config::{AgentContainer, AgentMode, AgentSection, SandboxOverrides};
-use kennel_core::{Error, Keeper, Result, Sandbox};
+use kennel_core::{Error, Keeper, Provider, Result, Sandbox};
 use kennel_engine::caller::{DOCKER_HOST, HOME, PATH};
 use kennel_engine::profiles::SessionSandbox;
 use kennel_engine::{Caller, Claimed, Engine, Settings, request};
-use kennel_types::{Command, ErrorCode, ExecSpec, ProviderKind};
+use kennel_types::{Command, ErrorCode, ExecSpec, ProviderKind, Pull, SandboxSpec, Support};
+use logins::{Login, Logins};
+use secret::Secret;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long an agent may take to reply to the first message.
@@ -35,6 +43,15 @@ pub(crate) struct AgentOptions {
     /// How long the agent may take to reply to the first message, for example 30s, or `none` [default: 10s]
     #[arg(long, value_name = "TIME")]
     startup_timeout: Option<TimeLimit>,
+    /// Set a variable of the agent to a secret from a variable, a file, or the output of a command of this machine
+    #[arg(long = "secret", value_name = "NAME[=env:NAME|file:PATH|command:LINE]")]
+    secrets: Vec<Secret>,
+    /// Who shares the logins that the agent named by --agent keeps in a volume [default: user]
+    #[arg(long, value_name = "WHO", value_enum, hide_default_value = true, default_value_t)]
+    login: Login,
+    /// Path of the workspace inside; paths in messages are rewritten [default: its own path]
+    #[arg(long, value_name = "PATH")]
+    workspace_path: Option<String>,
     #[command(flatten)]
     sandbox: SandboxOptions,
 }
@@ -45,6 +62,8 @@ pub(crate) struct Ready {
     pub(crate) agent: Agent,
     /// The working directory inside.
     pub(crate) directory: String,
+    /// The workspace on the host.
+    pub(crate) workspace: Option<PathBuf>,
     /// The connection that the sandbox is tied to.
     _line: Keeper,
 }
@@ -58,6 +77,13 @@ struct Wanted {
     served: Served,
     /// What the settings say about its sandbox.
     overrides: SandboxOverrides,
+    secrets: Vec<Secret>,
+    /// What is known about it, if it was named.
+    preset: Option<Preset>,
+    /// The path of the workspace inside, if it is not its own.
+    workspace_path: Option<String>,
+    /// How paths are rewritten.
+    paths: Option<PathMap>,
 }
 
 impl AgentOptions {
@@ -73,7 +99,32 @@ impl AgentOptions {
         let engine = own_engine.as_ref().unwrap_or(engine);
         let SessionSandbox { provider, mut spec, pull: when } =
             deadline.unless_ended(self.sandbox(engine, &mut wanted)).await?;
-        at_own_path(&mut spec, provider.mode())?;
+        secret::read(&wanted.secrets, engine.caller(), &mut wanted.env).await?;
+        match &wanted.workspace_path {
+            Some(path) => wanted.paths = Some(at_chosen_path(&mut spec, provider.mode(), path)?),
+            None => at_own_path(&mut spec, provider.mode())?,
+        }
+        let (mut when, mut package, mut logins) = (when, None, None);
+        if let Some(preset) = &wanted.preset {
+            if is_without_image(&spec, &*provider) {
+                let image = deadline.unless_ended(image_of(preset, &*provider)).await?;
+                when = if image.is_some() { Pull::Never } else { when };
+                spec.image = image;
+            }
+            if spec.image.is_none() && provider.mode().key.provider == ProviderKind::Native {
+                package = Package::of(preset);
+            }
+            if provider.mode().volumes == Support::Given {
+                logins = Logins::of(preset, self.login);
+            }
+        }
+        if let (Some(package), Some(preset)) = (&package, &wanted.preset) {
+            spec.caches.push(package.volume(true));
+            wanted.command = Some(Package::command(preset.command.clone()));
+        }
+        if let Some(logins) = &logins {
+            logins.add_to(&mut spec);
+        }
         // The agent ends with this program, even if the program is killed.
         spec.tied = true;
         (spec.command, spec.image_main) = (None, false);
@@ -85,10 +136,20 @@ impl AgentOptions {
         }
         let (sandbox, _) = create(Claimed::none()?, provider, &spec, deadline).await?;
         let directory = spec.workdir.clone().unwrap_or_else(|| "/workspace".to_owned());
-        let launched = while_waiting("starting the sandbox", deadline.unless_ended(sandbox.launch())).await;
-        let ready = launched.and_then(|line| Ok((line, self.agent(wanted, &sandbox)?)));
-        match ready {
-            Ok((line, agent)) => Ok(Ready { sandbox, agent, directory, _line: line }),
+        let ready = async {
+            let line = while_waiting("starting the sandbox", deadline.unless_ended(sandbox.launch())).await?;
+            if let Some(logins) = &logins {
+                deadline.unless_ended(logins.link(&sandbox)).await?;
+            }
+            if let Some(package) = &package {
+                Box::pin(package.install(&sandbox, &spec, deadline)).await?;
+            }
+            Ok((line, self.agent(wanted, &sandbox)?))
+        };
+        match ready.await {
+            Ok((line, agent)) => {
+                Ok(Ready { sandbox, agent, directory, workspace: spec.workspace.clone(), _line: line })
+            }
             Err(error) => {
                 let _ = kennel_engine::discard(&sandbox).await;
                 Err(error)
@@ -104,6 +165,10 @@ impl AgentOptions {
             startup: STARTUP,
             served: Served::default(),
             overrides: SandboxOverrides::default(),
+            secrets: self.secrets.clone(),
+            preset: None,
+            workspace_path: self.workspace_path.clone(),
+            paths: None,
         };
         if wanted.command.is_some() {
             return Ok((wanted, None));
@@ -115,13 +180,20 @@ impl AgentOptions {
             wanted.env = preset.variables(variable);
             wanted.startup = Duration::from_secs(preset.startup_seconds);
             wanted.served = Served { files: preset.files, terminals: preset.terminals };
-            wanted.command = Some(Command::Argv(preset.command));
+            wanted.command = Some(Command::Argv(preset.command.clone()));
+            wanted.preset = Some(preset);
             return Ok((wanted, None));
         }
-        let AgentSection { mode, command, args, env, container } =
+        let AgentSection { mode, command, args, env, secrets, container } =
             Settings::agent(engine.caller(), &engine.directories()?)?;
         wanted.command = command.map(|program| Command::Argv([program].into_iter().chain(args).collect()));
         wanted.env = env;
+        let of_settings = secrets.iter().map(|(name, source)| {
+            let invalid = |why| Error::new(ErrorCode::InvalidConfig, format!("agent.secrets.{name}: {why}"));
+            Secret::new(name, source).map_err(invalid)
+        });
+        // Those of the options win.
+        wanted.secrets = of_settings.chain(self.secrets.iter().cloned().map(Ok)).collect::<Result<_>>()?;
         wanted.startup = container.startup_timeout.0;
         let chosen = engine.named().is_some() || self.profile.is_some() || self.sandbox.image.is_some();
         if chosen {
@@ -138,6 +210,7 @@ impl AgentOptions {
             caller.variables.insert(DOCKER_HOST.into(), host.into());
             Engine::new(caller).only(ProviderKind::Docker)
         });
+        wanted.workspace_path = wanted.workspace_path.or_else(|| container.workspace_container_path.clone());
         wanted.overrides = of_container(container)?;
         Ok((wanted, own_engine))
     }
@@ -180,16 +253,31 @@ impl AgentOptions {
             None => wanted.startup,
             Some(TimeLimit(limit)) => limit.unwrap_or(Duration::MAX),
         };
-        Ok(Agent { spec, startup, served: wanted.served })
+        Ok(Agent { spec, startup, served: wanted.served, paths: wanted.paths, to_client: None })
     }
+}
+
+/// Whether a sandbox needs an image, and has none.
+fn is_without_image(spec: &SandboxSpec, provider: &dyn Provider) -> bool {
+    spec.image.is_none() && matches!(provider.mode().key.provider, ProviderKind::Docker | ProviderKind::Podman)
+}
+
+/// Returns the image of an agent, which must have been built. Returns `None` if Kennel cannot build one.
+async fn image_of(preset: &Preset, provider: &dyn Provider) -> Result<Option<String>> {
+    if preset.npm.is_none() {
+        return Ok(None);
+    }
+    let tag = AgentImage::of(preset)?.tag;
+    if provider.image_id(&tag).await?.is_some() {
+        return Ok(Some(tag));
+    }
+    let message = format!("the agent {} has no image on {}: {tag} does not exist", preset.name, provider.name());
+    Err(Error::new(ErrorCode::ImageNotFound, message).hint(format!("build it: kennel agent image {}", preset.name)))
 }
 
 /// Converts the container of the settings to what overrides the section `sandbox`. What cannot be kept is refused.
 fn of_container(container: AgentContainer) -> Result<SandboxOverrides> {
     let unsupported = |what: &str| Err(Error::new(ErrorCode::Unsupported, format!("agent.container.{what}")));
-    if container.workspace_container_path != "/workspace" {
-        return unsupported("workspaceContainerPath: the workspace is at its own path, and at /workspace");
-    }
     if !container.auto_remove {
         return unsupported("autoRemove: the sandbox of an agent is always removed when the agent ends");
     }

@@ -12,6 +12,7 @@ use kennel_engine::caller::{
     KENNEL_HOME, PATH, REGISTRY_AUTH_FILE, SUDO_GID, SUDO_UID, XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_RUNTIME_DIR,
     XDG_STATE_HOME,
 };
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 /// Set by a shell that requests completions; see `kennel completions`.
@@ -20,6 +21,10 @@ pub(crate) const COMPLETE: &str = "KENNEL_COMPLETE";
 const KENNEL_URL: &str = "KENNEL_URL";
 /// The token for that server.
 const KENNEL_TOKEN: &str = "KENNEL_TOKEN";
+/// The address of npm's registry.
+const NPM_CONFIG_REGISTRY: &str = "NPM_CONFIG_REGISTRY";
+/// A file of further certificates for npm.
+const NODE_EXTRA_CA_CERTS: &str = "NODE_EXTRA_CA_CERTS";
 /// The type of the terminal, which is passed to a command that runs on a terminal.
 const TERM: &str = "TERM";
 
@@ -54,6 +59,8 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
         "HTTP_PROXY, HTTPS_PROXY, NO_PROXY",
         "Proxies for registries, and hosts without a proxy. Lower-case names work too.",
     ),
+    (NPM_CONFIG_REGISTRY, "Address of the registry from which agents are installed. Default: npm's own."),
+    (NODE_EXTRA_CA_CERTS, "File of further certificates for that registry. It must be visible in sandboxes."),
     (PATH, "Directories in which Kennel looks for programs, for example credential helpers."),
     ("VISUAL, EDITOR", "The editor of `kennel profile edit`. Default: `vi`."),
     (TERM, "Terminal type, passed to commands that run on a terminal."),
@@ -84,6 +91,19 @@ pub(crate) fn program_dirs() -> Vec<std::path::PathBuf> {
 pub(crate) fn editor() -> String {
     let set = |name| std::env::var(name).ok().filter(|text: &String| !text.is_empty());
     set("VISUAL").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".to_owned())
+}
+
+/// Returns the address of npm's registry, if one is set.
+pub(crate) fn npm_registry() -> Option<String> {
+    let set = |name| std::env::var(name).ok().filter(|text: &String| !text.is_empty());
+    set(NPM_CONFIG_REGISTRY).or_else(|| set("npm_config_registry"))
+}
+
+/// Returns the variables with which npm reaches its registry.
+pub(crate) fn npm_variables() -> BTreeMap<String, String> {
+    let names = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", NODE_EXTRA_CA_CERTS];
+    let set = names.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
+    set.chain(npm_registry().map(|address| (NPM_CONFIG_REGISTRY.to_owned(), address))).collect()
 }
 
 pub(crate) fn term() -> Option<String> {

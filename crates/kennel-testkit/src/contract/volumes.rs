@@ -14,7 +14,7 @@ fn named(stage: &Stage, word: &str) -> SandboxSpec {
 
 /// Returns the spec of a sandbox with a cache. Its project is the home's mark.
 fn with_cache(stage: &Stage, word: &str) -> SandboxSpec {
-    let cache = Cache { name: stage.name("downloads"), target: "/cache".into() };
+    let cache = Cache::new(stage.name("downloads"), "/cache");
     let project = Some(stage.home().mark());
     SandboxSpec { name: Some(stage.name(word)), caches: vec![cache], project, ..stage.spec() }
 }

@@ -6,10 +6,11 @@ use crate::lifecycle::Deadline;
 use crate::output::Stdout;
 use crate::signals::{Signals, interrupted};
 use crate::{input, report};
-use kennel_acp::{refuse, relay};
+use kennel_acp::{ToClient, refuse, relay};
 use kennel_core::Result;
 use kennel_engine::{Engine, discard};
 use kennel_types::Command;
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,6 +33,10 @@ Exit status: 0 if the editor has left; that of the agent if it failed; 125 if Ke
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Acp {
+    /// Let the editor serve the agent's requests for files or terminals, for paths in the workspace; the editor runs commands
+    /// of the agent on this machine
+    #[arg(long, value_name = "WHAT", value_enum, conflicts_with = "no_workspace")]
+    to_editor: Vec<Passed>,
     #[command(flatten)]
     options: AgentOptions,
     /// Command of the agent
@@ -39,15 +44,24 @@ pub(crate) struct Acp {
     command: Vec<String>,
 }
 
+/// Requests of an agent that the editor serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Passed {
+    /// Reading and writing text files, with changes that the editor has not saved
+    Files,
+    /// Running commands on this machine
+    Terminals,
+}
+
 impl Acp {
     pub(crate) async fn run(self, engine: &Engine) -> u8 {
-        self.relay(engine).await.unwrap_or_else(|error| report::failed(&error))
+        Box::pin(self.relay(engine)).await.unwrap_or_else(|error| report::failed(&error))
     }
 
     async fn relay(self, engine: &Engine) -> Result<u8> {
         let mut deadline = Deadline::begin(None)?;
-        let command = Some(self.command).filter(|argv| !argv.is_empty()).map(Command::Argv);
-        let ready = match self.options.start(engine, command, &mut deadline).await {
+        let command = Some(self.command.clone()).filter(|argv| !argv.is_empty()).map(Command::Argv);
+        let mut ready = match Box::pin(self.options.start(engine, command, &mut deadline)).await {
             Ok(ready) => ready,
             Err(error) => {
                 // An editor shows the response to its first request, and perhaps not what is on standard error.
@@ -57,6 +71,7 @@ impl Acp {
                 return Err(error);
             }
         };
+        ready.agent.to_client = ready.workspace.clone().and_then(|workspace| self.passed(workspace));
         let mut signal = None;
         let log = AgentLog::start();
         let (client, to_client) = (input::open(), Stdout::default());
@@ -70,6 +85,13 @@ impl Acp {
         }
         ended?;
         cleanup.map(|()| 0)
+    }
+
+    /// Returns what is passed to the editor, if anything is.
+    fn passed(&self, workspace: PathBuf) -> Option<ToClient> {
+        let has = |passed| self.to_editor.contains(&passed);
+        let (files, terminals) = (has(Passed::Files), has(Passed::Terminals));
+        (files || terminals).then_some(ToClient { files, terminals, workspace })
     }
 }
 

@@ -1,5 +1,6 @@
 //! `kennel agent`: known agents, and single turns.
 
+mod image;
 mod printer;
 mod run;
 mod show;
@@ -13,6 +14,7 @@ const EXAMPLES: &str = "\
 Examples:
   kennel agent ls
   kennel agent show claude-code
+  kennel agent image claude-code
   kennel agent run --agent claude-code \"fix the failing test\"
   kennel agent run --command ./agent --permission allow --json \"add a test\"
 
@@ -34,6 +36,7 @@ enum Action {
     Run(Box<run::Run>),
     Ls(show::Ls),
     Show(show::Show),
+    Image(image::Image),
 }
 
 impl AgentCommand {
@@ -42,6 +45,7 @@ impl AgentCommand {
             Action::Run(command) => return Box::pin(command.run(engine)).await,
             Action::Ls(command) => command.run(engine),
             Action::Show(command) => command.run(engine),
+            Action::Image(command) => Box::pin(command.run(engine)).await,
         };
         done.unwrap_or_else(|error| report::failed(&error))
     }

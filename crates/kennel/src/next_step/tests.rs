@@ -216,7 +216,7 @@ fn has_flag(line: &str) -> bool {
 
 /// Whether the line is about a program that is not Kennel's command line.
 fn is_of_another_program(line: &str) -> bool {
-    ["\"podman --url ", "\"systemctl --user ", "kennel-keeper ", " -m conntrack "]
+    ["\"podman --url ", "\"systemctl --user ", "kennel-keeper ", " -m conntrack ", "apt-get install ", "npm install "]
         .iter()
         .any(|program| line.contains(program))
 }

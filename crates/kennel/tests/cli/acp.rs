@@ -3,10 +3,12 @@
 mod editor;
 mod ends;
 mod inside;
+mod paths;
 mod published;
+mod secrets;
 
 use crate::support::Kennel;
-use editor::Editor;
+use editor::{Editor, agent_script};
 use sha2::{Digest, Sha256};
 
 /// What the editor sends after `initialize`, and what the agent says to each.

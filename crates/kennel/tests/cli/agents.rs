@@ -169,7 +169,7 @@ fn agent_of_the_settings_is_started() {
     call().ok();
     assert_eq!(std::fs::read_to_string(kennel.here().join("environment")).unwrap(), "value\n");
     for (key, value, said) in
-        [("workspaceContainerPath", "\"/w\"", "workspaceContainerPath"), ("autoRemove", "false", "always removed")]
+        [("workspaceContainerPath", "\"../w\"", "workspaceContainerPath"), ("autoRemove", "false", "always removed")]
     {
         let container = format!("{settings}mode = \"container\"\n[agent.container]\n{key} = {value}\n");
         std::fs::write(kennel.home.path().join("config/config.toml"), container).unwrap();

@@ -1,6 +1,7 @@
 //! The command line from a user's point of view: the real program, in its own home, on every provider.
 
 mod acp;
+mod agent_images;
 mod agents;
 mod bun;
 mod clone;

@@ -60,6 +60,7 @@ const COMMANDS: &[&str] = &[
     "agent run",
     "agent ls",
     "agent show",
+    "agent image",
     "token",
     "token create",
     "token ls",
@@ -322,6 +323,7 @@ fn what_agents_print() {
     std::fs::write(kennel.here().join("agent.sh"), agents::script(agents::TURN)).unwrap();
     walk.go(&["agent", "ls"]);
     walk.go(&["agent", "show", "claude-code"]);
+    walk.go(&["agent", "image", "--print", "claude-code"]);
     let agent = ["--network", "none", "--command", "sh agent.sh", "--permission", "allow"];
     walk.go(&[&["agent", "run"], &agent[..], &["make a file"]].concat());
     let hello = "{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"initialize\",\"params\":{\"protocolVersion\":1}}\n";

@@ -131,7 +131,8 @@ pub(crate) fn plan(spec: &SandboxSpec, facts: Facts<'_>) -> Result<Plan> {
     let give_volumes = match user {
         // In all other cases the keeper does it, also with a read-only root filesystem.
         User::Owner(owner) if matches!(facts.keeper, KeeperSetup::Plain) && !facts.volumes.is_empty() => {
-            Some((owner, facts.volumes.iter().map(|volume| volume.target.clone()).collect()))
+            let given = facts.volumes.iter().filter(|volume| !volume.read_only);
+            Some((owner, given.map(|volume| volume.target.clone()).collect()))
         }
         _ => None,
     };

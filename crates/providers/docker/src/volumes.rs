@@ -36,6 +36,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Volume {
     pub(crate) name: String,
     pub(crate) target: String,
+    pub(crate) read_only: bool,
     labels: HashMap<String, String>,
 }
 
@@ -101,7 +102,8 @@ impl Docker {
         }
         if spec.data {
             let name_of_it = self.data_volume(name);
-            volumes.push(Volume { name: name_of_it, target: DATA.into(), labels: labelled(labels::NAME, name) });
+            let labels = labelled(labels::NAME, name);
+            volumes.push(Volume { name: name_of_it, target: DATA.into(), read_only: false, labels });
         }
         for cache in &spec.caches {
             check_name(&cache.name)?;
@@ -111,7 +113,8 @@ impl Docker {
             }
             let target = clean_target(&cache.target)?;
             let name = format!("{}cache-{}-{}", self.prefix.as_str(), self.installation, cache.name);
-            volumes.push(Volume { name, target, labels: labelled(labels::CACHE, &cache.name) });
+            let labels = labelled(labels::CACHE, &cache.name);
+            volumes.push(Volume { name, target, read_only: cache.read_only, labels });
         }
         let mut targets: Vec<&str> = volumes.iter().map(|volume| volume.target.as_str()).collect();
         targets.extend(spec.mounts.iter().map(|mount| mount.target.trim_end_matches('/')));
@@ -299,7 +302,7 @@ impl Volume {
             typ: Some(MountType::VOLUME),
             source: Some(self.name.clone()),
             target: Some(self.target.clone()),
-            read_only: Some(false),
+            read_only: Some(self.read_only),
             ..Mount::default()
         }
     }

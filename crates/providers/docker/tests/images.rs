@@ -123,7 +123,7 @@ async fn a_read_only_root_is_not_written(fixture: &Fixture) {
     }
     // Its volumes can be written, by their users.
     let (owner, name) = (Some(Owner { uid: 4321, gid: 4322 }), Some(format!("read-only-{}", fixture.mark())));
-    let caches = vec![Cache { name: "c".into(), target: "/cache/deep".into() }];
+    let caches = vec![Cache::new("c", "/cache/deep")];
     let spec = SandboxSpec { read_only: true, data: true, caches, owner, name, ..fixture.spec() };
     let sandbox = fixture.started(&spec).await;
     let script = "echo x > /.data/file && echo x > /cache/deep/file && stat -c %u:%g /.data/file /cache/deep";
@@ -165,7 +165,7 @@ async fn a_data_volume_outlives_its_sandbox(fixture: &Fixture) {
 }
 
 async fn a_cache_is_shared_and_stays(fixture: &Fixture) {
-    let cache = |target: &str| Cache { name: "npm".into(), target: target.into() };
+    let cache = |target: &str| Cache::new("npm", target);
     let spec = |target: &str| SandboxSpec { caches: vec![cache(target)], ..fixture.spec() };
     let (one, other) = (fixture.started(&spec("/root/.npm")).await, fixture.started(&spec("/cache")).await);
     inside::ok(&one, "echo shared > /root/.npm/file").await;

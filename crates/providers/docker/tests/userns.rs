@@ -57,7 +57,7 @@ async fn mounts_are_refused_with_userns_auto() {
     assert_eq!(steps, [NextStep::CopyInstead { field: Field::Workspace }]);
     let mount = Mount { host: dir, target: "/there".into(), read_only: true };
     refused(SandboxSpec { mounts: vec![mount], ..fixture.spec() }).await;
-    refused(SandboxSpec { caches: vec![Cache { name: "a".into(), target: "/a".into() }], ..fixture.spec() }).await;
+    refused(SandboxSpec { caches: vec![Cache::new("a", "/a")], ..fixture.spec() }).await;
     refused(SandboxSpec { network: Some(NetworkMode::Host), ..fixture.spec() }).await;
     let error =
         fixture.provider.create(&kennel_core::new_id().unwrap(), &with(fixture.spec(), "keep-id")).await.unwrap_err();
@@ -90,7 +90,7 @@ async fn sandboxes_on_a_remapping_engine_have_its_ids() {
     let engine = Private::start_with(&["--userns-remap", "kennel-tester"]);
     let fixture = Fixture::on(EngineKind::Docker, engine.socket());
     let spec = SandboxSpec { network: Some(NetworkMode::None), ..fixture.spec() };
-    let caches = vec![Cache { name: "shared".into(), target: "/shared".into() }];
+    let caches = vec![Cache::new("shared", "/shared")];
     let spec = SandboxSpec { data: true, caches, ..spec };
     let sandbox = fixture.started(&spec).await;
     assert!(root_of(&sandbox).await > 0);

@@ -65,15 +65,15 @@ impl Volumes {
 
     /// Returns the mounts of a sandbox's volumes. Missing ones are created and given to its `user`.
     pub(crate) fn binds_for(&self, record: &Record, maker: &Maker, user: u32) -> Result<Vec<Bind>> {
-        let own = own_name(record).map(|name| (name, DATA.to_owned()));
-        let shared =
-            record.spec.caches.iter().map(|cache| (VolumeKind::Cache.volume(&cache.name), cache.target.clone()));
+        let own = own_name(record).map(|name| (name, DATA.to_owned(), false));
+        let shared = record.spec.caches.iter();
+        let shared = shared.map(|cache| (VolumeKind::Cache.volume(&cache.name), cache.target.clone(), cache.read_only));
         // On disk they have the same ids for all sandboxes, which each have other ids.
         let owners = match (maker.rights, record.first_id) {
             (Rights::Root, Some(first)) => Owners::As(Ids::range(SHARED, first, IDS)),
             _ => Owners::Kept,
         };
-        let bind = |(name, target): (String, String)| {
+        let bind = |(name, target, read_only): (String, String, bool)| {
             let dir = self.root.join(&name);
             self.make(&dir, maker, user)
                 .and_then(|()| self.note_origin(&name, &record.spec))
@@ -81,7 +81,7 @@ impl Volumes {
             Ok(Bind {
                 host: dir.as_os_str().as_bytes().to_vec().into(),
                 target: target.into_bytes().into(),
-                read_only: false,
+                read_only,
                 owners: owners.clone(),
                 hide: Vec::new(),
                 pins: Vec::new(),

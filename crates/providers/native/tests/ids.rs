@@ -204,7 +204,7 @@ impl Drop for Plain {
 #[tokio::test]
 async fn volumes_keep_their_owners_between_ranges() {
     let fixture = Fixture::new();
-    let caches = vec![Cache { name: fixture.home.mark().to_lowercase(), target: "/shared".into() }];
+    let caches = vec![Cache::new(fixture.home.mark().to_lowercase(), "/shared")];
     let spec = SandboxSpec { caches, ..fixture.spec() };
     let (one, other) = (fixture.started(&spec).await, fixture.started(&spec).await);
     assert_ne!(first_id(&one).await, first_id(&other).await);

@@ -36,7 +36,7 @@ async fn shows_programs_and_no_secrets(home: &Home) {
         more: vec!["tools".into()],
         search: vec![person.join(".nvm/versions/node/v22/bin")],
     };
-    let cache = Cache { name: "registry".into(), target: format!("{}/.cargo/registry", person.display()) };
+    let cache = Cache::new("registry", format!("{}/.cargo/registry", person.display()));
     let network = Some(NetworkMode::None);
     let spec = SandboxSpec { toolchains: Some(toolchains), caches: vec![cache], network, ..SandboxSpec::default() };
     let sandbox = Sandbox::create(native.clone(), &spec).await.unwrap();

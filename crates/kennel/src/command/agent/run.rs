@@ -113,7 +113,8 @@ impl Run {
     async fn play(self, engine: &Engine) -> Result<String> {
         let policies = self.policies()?;
         let mut deadline = Deadline::begin(None)?;
-        let ready = self.options.start(engine, self.command.map(Command::Shell), &mut deadline).await?;
+        let command = self.command.map(Command::Shell);
+        let ready = Box::pin(self.options.start(engine, command, &mut deadline)).await?;
         let directory = ready.directory.clone();
         let prompt = Prompt { directory, text: self.message };
         let audience = Terminal { printer: Printer::new(self.json), policies };

@@ -70,7 +70,7 @@ fn page(preset: &Preset) -> String {
     };
     line("agent", preset.title.as_deref().unwrap_or(&preset.name));
     line("command", &preset.command.join(" "));
-    line("install", preset.install.as_deref().unwrap_or_default());
+    line("install", &preset.installing().unwrap_or_default());
     line("secrets", &preset.secrets.join(", "));
     line("variables", &preset.passed.join(", "));
     line("hosts", &preset.hosts.join(", "));

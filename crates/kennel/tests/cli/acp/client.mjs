@@ -1,20 +1,25 @@
 // A client on @agentclientprotocol/sdk. Runs a command as its agent, sends one prompt, and prints what happened as JSON.
 //
-//   node client.mjs DIRECTORY PROMPT -- COMMAND…
+//   node client.mjs DIRECTORY PROMPT DECISION -- COMMAND…      DECISION: allow, or cancel at the first request for permission
 import { spawn } from "node:child_process";
 import { Readable, Writable } from "node:stream";
 import * as acp from "@agentclientprotocol/sdk";
 
-const [cwd, text, , command, ...args] = process.argv.slice(2);
+const [cwd, text, decision, , command, ...args] = process.argv.slice(2);
 const child = spawn(command, args, { stdio: ["pipe", "pipe", "inherit"] });
 const stream = acp.ndJsonStream(Writable.toWeb(child.stdin), Readable.toWeb(child.stdout));
 const { agent, client } = acp.methods;
+let agentSide;
 const seen = { permissions: 0, files: 0, terminals: 0, updates: {} };
 
 const app = acp
   .client({ name: "test" })
-  .onRequest(client.session.requestPermission, ({ params }) => {
+  .onRequest(client.session.requestPermission, async ({ params }) => {
     seen.permissions += 1;
+    if (decision === "cancel") {
+      await agentSide.notify(agent.session.cancel, { sessionId: params.sessionId });
+      return { outcome: { outcome: "cancelled" } };
+    }
     const option = params.options.find((option) => option.kind === "allow_once");
     return { outcome: { outcome: "selected", optionId: option.optionId } };
   })
@@ -26,6 +31,7 @@ const app = acp
   });
 
 await app.connectWith(stream, async (connection) => {
+  agentSide = connection;
   const begun = await connection.request(agent.initialize, {
     protocolVersion: acp.PROTOCOL_VERSION,
     clientInfo: { name: "test", version: "0" },

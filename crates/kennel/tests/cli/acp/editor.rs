@@ -2,7 +2,7 @@
 
 use crate::support::{CALL, Finished, Kennel, wait};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
@@ -21,15 +21,31 @@ pub(crate) struct Editor {
 impl Editor {
     /// Runs an agent of this script, in the workspace.
     pub(crate) fn open(kennel: &Kennel, script: &str, options: &[&str]) -> Self {
-        std::fs::write(kennel.here().join("agent.sh"), format!("{AGENT}{script}")).unwrap();
+        agent_script(kennel, script);
         Self::run(kennel, options, &["sh", "agent.sh"])
+    }
+
+    /// Runs an agent, with these variables of the caller.
+    pub(crate) fn run_with(kennel: &Kennel, options: &[&str], agent: &[&str], variables: &[(&str, &str)]) -> Self {
+        let image = kennel.image().map(|image| vec!["--image", image]).unwrap_or_default();
+        let mut call = kennel.call(&[&["acp"], &image[..], options, &["--"], agent].concat());
+        call.envs(variables.iter().copied());
+        Self::start(call)
     }
 
     /// Runs an agent.
     pub(crate) fn run(kennel: &Kennel, options: &[&str], agent: &[&str]) -> Self {
-        let image = kennel.image().map(|image| vec!["--image", image]).unwrap_or_default();
+        Self::with(kennel, false, options, agent)
+    }
+
+    /// Runs an agent. If `has_image`, the options name the image.
+    pub(crate) fn with(kennel: &Kennel, has_image: bool, options: &[&str], agent: &[&str]) -> Self {
+        let image = kennel.image().filter(|_| !has_image).map(|image| vec!["--image", image]).unwrap_or_default();
         let words = [&["acp"], &image[..], options, &["--"], agent].concat();
-        let mut call = kennel.call(&words);
+        Self::start(kennel.call(&words))
+    }
+
+    fn start(mut call: Command) -> Self {
         let mut child = call.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
@@ -89,6 +105,11 @@ impl Editor {
         let stdout = self.lines.iter().collect::<String>().into_bytes();
         Finished { status, stdout, stderr: self.stderr.take().unwrap().join().unwrap() }
     }
+}
+
+/// Writes an agent of this script, as `agent.sh` in the workspace.
+pub(crate) fn agent_script(kennel: &Kennel, script: &str) {
+    std::fs::write(kennel.here().join("agent.sh"), format!("{AGENT}{script}")).unwrap();
 }
 
 /// What the agent has read so far.

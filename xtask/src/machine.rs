@@ -144,8 +144,8 @@ impl Machine {
         if find("python3").is_none() {
             return Ok(()); // `install` has reported it
         }
-        eprintln!("== installing PyPI's websockets {}", python::WEBSOCKETS);
-        python::install().context("install PyPI's websockets package")
+        eprintln!("== installing PyPI's websockets {}, schemathesis {}", python::WEBSOCKETS, python::SCHEMATHESIS);
+        python::install().context("install packages of PyPI")
     }
 }
 

@@ -7,11 +7,14 @@ use std::process::{Command, Stdio};
 /// The version of `websockets`.
 pub const WEBSOCKETS: &str = "15.0.1";
 
+/// The version of `schemathesis`, which calls the operations of an OpenAPI document with generated requests.
+pub const SCHEMATHESIS: &str = "4.32.5";
+
 /// Returns the directory of the environment. All builds of this checkout share it.
 pub fn directory() -> PathBuf {
     let project =
         Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this package is two directories down");
-    project.join(format!("target/kennel-test-python-{WEBSOCKETS}"))
+    project.join(format!("target/kennel-test-python-{WEBSOCKETS}-{SCHEMATHESIS}"))
 }
 
 /// The interpreter, which finds the packages.
@@ -19,11 +22,18 @@ pub fn program() -> PathBuf {
     directory().join("bin/python3")
 }
 
+/// The program of `schemathesis`.
+pub fn schemathesis() -> PathBuf {
+    directory().join("bin/schemathesis")
+}
+
 /// Whether the environment is there, and has the packages.
 pub fn is_installed() -> bool {
     let mut python = Command::new(program());
-    python.args(["-c", "import websockets; print(websockets.__version__)"]).stdin(Stdio::null());
-    python.output().is_ok_and(|output| output.stdout.trim_ascii() == WEBSOCKETS.as_bytes())
+    let versions = "from importlib.metadata import version; print(version('websockets'), version('schemathesis'))";
+    python.args(["-c", versions]).stdin(Stdio::null());
+    let expected = format!("{WEBSOCKETS} {SCHEMATHESIS}");
+    python.output().is_ok_and(|output| output.stdout.trim_ascii() == expected.as_bytes())
 }
 
 /// Creates the environment and installs the packages with `pip`, if they are missing.
@@ -37,7 +47,7 @@ pub fn install() -> io::Result<()> {
     python.args(["-m", "venv", "--clear"]).arg(&to).stdin(Stdio::null());
     let mut pip = Command::new(program());
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).stdin(Stdio::null());
-    pip.arg(format!("websockets=={WEBSOCKETS}"));
+    pip.args([format!("websockets=={WEBSOCKETS}"), format!("schemathesis=={SCHEMATHESIS}")]);
     for mut command in [python, pip] {
         if !command.status()?.success() {
             return Err(io::Error::other(format!("{command:?} failed")));

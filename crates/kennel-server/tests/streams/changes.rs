@@ -50,7 +50,8 @@ async fn requests_to_a_paused_sandbox_fail_at_once() {
     // Another process pauses it, and the server learns that from an event.
     stage.sandbox.pause().await.unwrap();
     let is_told = async || {
-        let request = stage.request("POST", &stage.path("exec"), Some(json!({"argv": ["true"]})));
+        let path = stage.path("exec");
+        let request = stage.request("POST", &path, Some(json!({"argv": ["true"]})));
         tokio::time::timeout(std::time::Duration::from_secs(5), request).await.is_ok_and(|reply| reply.status() == 409)
     };
     eventually("the server knows that it is paused", is_told).await;

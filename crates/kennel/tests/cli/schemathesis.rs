@@ -49,7 +49,8 @@ fn fuzz(kennel: &Kennel, settings: &str) {
     for token in [Some(token.as_str()), None] {
         let mut command = Command::new(python::schemathesis());
         command.arg("run").arg(format!("{}/openapi.json", server.url)).args(["--checks", CHECKS]);
-        command.args(["--phases", "coverage,fuzzing,stateful", "--max-examples", "10", "--workers", "2"]);
+        // One worker: with threads, Python 3.11 sometimes fails to parse the source of a lambda.
+        command.args(["--phases", "coverage,fuzzing,stateful", "--max-examples", "10", "--workers", "1"]);
         command.args(["--max-time", &SECONDS.to_string(), "--request-timeout", "60", "--continue-on-failure"]);
         command.args(["--no-shrink", "--warnings", "off", "--output-truncate", "false"]);
         for id in ENDLESS {

@@ -222,3 +222,31 @@ fn the_log_follows_a_request_to_its_command_and_has_no_secrets() {
         assert!(!text.contains(secret), "{text}");
     }
 }
+
+#[test]
+fn another_user_needs_a_token_at_a_unix_socket() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let kennel = Kennel::among_others("native");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = dir.path().join("api.sock");
+    let listen = format!("unix:{}", socket.display());
+    let server = Serving::start_with(&kennel, &["--listen", &listen]);
+    let token = server.token();
+    // As root, or as nobody.
+    let status = |uid: &str, token: &str| {
+        let mut curl = Command::new("setpriv");
+        curl.args([&format!("--reuid={uid}"), &format!("--regid={uid}"), "--clear-groups", "curl", "--silent"]);
+        curl.args(["--output", "/dev/null", "--write-out", "%{http_code}", "--unix-socket"]).arg(&socket);
+        if !token.is_empty() {
+            curl.args(["--header", &format!("Authorization: Bearer {token}")]);
+        }
+        let done = curl.arg("http://localhost/v1/sandboxes").output().unwrap();
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    assert_eq!(status("0", ""), "200");
+    assert_eq!(status("65534", ""), "401");
+    assert_eq!(status("65534", "kennel_wrong"), "401");
+    assert_eq!(status("65534", &token), "200");
+    assert_eq!(status("0", "kennel_wrong"), "401", "a token counts more than the user");
+}

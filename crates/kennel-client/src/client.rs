@@ -56,7 +56,8 @@ impl Client {
             }
             _ => None,
         };
-        connect(self.address(), tls).await
+        // The handshake of TLS would make every future of a request large.
+        Box::pin(connect(self.address(), tls)).await
     }
 
     /// The header that shows the token, if there is one.

@@ -75,7 +75,7 @@ pub(super) fn memory(environment: &BenchEnvironment, effort: Effort) -> Result<V
     let mut load = |count: usize| -> Result<()> {
         for _ in 0..count / (16 * 10) {
             server.exec_all(&mut clients, &body, 1)?;
-            server.get_all(&mut clients, "/v1/sandboxes/bench-0", 9)?;
+            BenchServer::get_all(&mut clients, "/v1/sandboxes/bench-0", 9)?;
         }
         Ok(())
     };
@@ -179,7 +179,7 @@ impl<'a> BenchServer<'a> {
     }
 
     /// Lets each client send a request several times.
-    fn get_all(&self, clients: &mut [Connection], path: &str, times: usize) -> Result<()> {
+    fn get_all(clients: &mut [Connection], path: &str, times: usize) -> Result<()> {
         each(clients, |_, client| (0..times).map(|_| timed(|| client.call("GET", path, "", 200))).collect()).map(drop)
     }
 

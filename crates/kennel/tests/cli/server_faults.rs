@@ -103,7 +103,7 @@ fn join(client: &UnixStream, engine: &UnixStream, off: &AtomicBool) {
         for (mut from, mut to) in [(client, engine), (engine, client)] {
             scope.spawn(move || {
                 let _ = from.set_read_timeout(Some(std::time::Duration::from_millis(100)));
-                let mut buffer = [0; 1 << 16];
+                let mut buffer = [0; 1 << 13];
                 loop {
                     match std::io::Read::read(&mut from, &mut buffer) {
                         Ok(count) if count > 0 && to.write_all(&buffer[..count]).is_ok() => {}

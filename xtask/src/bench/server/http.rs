@@ -102,7 +102,7 @@ impl Terminal {
         match u8::try_from(length) {
             Ok(short) if short < 126 => frame.push(0x80 | short),
             _ => {
-                frame.push(0x80 | 126);
+                frame.push(0x80 | 0x7e);
                 frame.extend(length.to_be_bytes());
             }
         }

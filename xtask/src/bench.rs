@@ -16,6 +16,7 @@ mod pool;
 mod relay;
 mod row;
 mod sample;
+mod server;
 mod store;
 
 use crate::Bench;
@@ -46,6 +47,10 @@ const GROUPS: &[Group] = &[
     Group { name: "slow reader memory", measure: memory::slow_reader },
     Group { name: "many", measure: many::live },
     Group { name: "many as a user", measure: many::user },
+    Group { name: "server, commands", measure: server::exec },
+    Group { name: "server, memory", measure: server::memory },
+    Group { name: "server, terminals", measure: server::terminals },
+    Group { name: "server, files", measure: server::files },
     Group { name: "store", measure: store::full },
     Group { name: "relay", measure: relay::message },
     Group { name: "pool (native)", measure: pool::native },

@@ -151,7 +151,12 @@ impl Machine {
         if find("python3").is_none() {
             return Ok(()); // `install` has reported it
         }
-        eprintln!("== installing PyPI's websockets {} and agent-client-protocol {}", python::WEBSOCKETS, python::ACP);
+        eprintln!(
+            "== installing PyPI's websockets {}, agent-client-protocol {}, schemathesis {}",
+            python::WEBSOCKETS,
+            python::ACP,
+            python::SCHEMATHESIS
+        );
         python::install().context("install the packages of PyPI")
     }
 }

@@ -1,6 +1,7 @@
 //! Sends requests.
 
-use crate::connection::connect;
+use crate::connection::{Connection, connect};
+use crate::tls;
 use crate::{ServerAddress, error};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Empty, Full};
@@ -12,7 +13,8 @@ use kennel_types::{Error, ErrorCode, Result};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use tokio_rustls::TlsConnector;
 
 /// The largest response that is held in memory. Contents of files are streamed instead.
 const MOST: usize = 64 << 20;
@@ -29,17 +31,33 @@ pub struct Client {
 struct Shared {
     address: ServerAddress,
     token: Option<SecretString>,
+    /// What makes connections with TLS. It also remembers TLS sessions, so later handshakes are shorter.
+    tls: OnceLock<TlsConnector>,
 }
 
 impl Client {
     /// A client of the server at this address. On a unix socket, the server's own user needs no token.
     pub fn new(address: ServerAddress, token: Option<SecretString>) -> Self {
-        Self { shared: Arc::new(Shared { address, token }) }
+        Self { shared: Arc::new(Shared { address, token, tls: OnceLock::new() }) }
     }
 
     /// Where the server is.
     pub fn address(&self) -> &ServerAddress {
         &self.shared.address
+    }
+
+    /// Connects to the server.
+    pub(crate) async fn connect(&self) -> Result<Box<dyn Connection>> {
+        let tls = match (self.address(), self.shared.tls.get()) {
+            (ServerAddress::Https { .. }, Some(tls)) => Some(tls.clone()),
+            (ServerAddress::Https { pin, .. }, None) => {
+                let made = tls::connector(*pin)?;
+                Some(self.shared.tls.get_or_init(|| made).clone())
+            }
+            _ => None,
+        };
+        // The handshake of TLS would make every future of a request large.
+        Box::pin(connect(self.address(), tls)).await
     }
 
     /// The header that shows the token, if there is one.
@@ -70,7 +88,7 @@ impl Client {
         let request = request
             .body(body)
             .map_err(|error| Error::new(ErrorCode::InvalidConfig, format!("request {path}: {error}")))?;
-        let stream = connect(address).await?;
+        let stream = self.connect().await?;
         let broken = |error: hyper::Error| error::broken("call the server", error);
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;

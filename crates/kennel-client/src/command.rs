@@ -5,7 +5,7 @@
 
 use crate::Client;
 use crate::client::escape;
-use crate::connection::{Connection, connect};
+use crate::connection::Connection;
 use crate::error::{self, Received};
 use futures_util::{SinkExt as _, StreamExt as _};
 use hyper::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
@@ -156,7 +156,7 @@ impl Client {
         if let Some(value) = self.authorization()? {
             request.headers_mut().insert(AUTHORIZATION, value);
         }
-        let stream = connect(self.address()).await?;
+        let stream = self.connect().await?;
         match tokio_tungstenite::client_async(request, stream).await {
             Ok((socket, _)) => Ok(socket),
             Err(tungstenite::Error::Http(response)) => {

@@ -2,9 +2,11 @@
 
 use crate::ServerAddress;
 use kennel_types::{Error, ErrorCode, Result};
+use rustls_pki_types::ServerName;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
 
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -13,14 +15,20 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
 
-/// Connects to a server.
-pub(crate) async fn connect(address: &ServerAddress) -> Result<Box<dyn Connection>> {
+/// Connects to a server, with TLS if its address says so.
+pub(crate) async fn connect(address: &ServerAddress, tls: Option<TlsConnector>) -> Result<Box<dyn Connection>> {
     let connecting = async {
         Ok::<Box<dyn Connection>, std::io::Error>(match address {
-            ServerAddress::Http { host, port } => {
+            ServerAddress::Http { host, port } | ServerAddress::Https { host, port, .. } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
-                Box::new(stream)
+                match tls {
+                    Some(tls) => {
+                        let name = ServerName::try_from(host.clone()).map_err(std::io::Error::other)?;
+                        Box::new(tls.connect(name, stream).await?)
+                    }
+                    None => Box::new(stream),
+                }
             }
             ServerAddress::Unix(path) => Box::new(UnixStream::connect(path).await?),
         })

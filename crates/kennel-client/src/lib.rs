@@ -13,8 +13,9 @@ mod error;
 mod files;
 mod lines;
 mod operations;
+mod tls;
 
-pub use address::ServerAddress;
+pub use address::{Fingerprint, ServerAddress};
 pub use client::Client;
 pub use command::{CommandControl, CommandEvent, CommandInput, CommandStream};
 pub use lines::Lines;

@@ -151,6 +151,21 @@ impl Directories {
         self.state.join("token")
     }
 
+    /// Returns the directory of the certificate that the server has made for itself.
+    pub fn certificate(&self) -> PathBuf {
+        self.state.join("tls")
+    }
+
+    /// Returns the file in which a running server notes where it listens.
+    pub fn server_note(&self) -> PathBuf {
+        self.state.join("serve.json")
+    }
+
+    /// Returns the log of a server in the background.
+    pub fn server_log(&self) -> PathBuf {
+        self.state.join("serve.log")
+    }
+
     /// Returns the directory of the trust records for settings files of projects.
     pub fn trusted(&self) -> PathBuf {
         self.state.join("trusted")

@@ -53,7 +53,7 @@ pub use pool::{Claimed, MAX_MEMBERS, Pool, PoolClaims, PoolResult, PoolStatus, P
 pub use profiles::{OrphanedProfile, Profile, ProfileStatus, Profiles};
 pub use reattach::{Reattached, reattach};
 pub use reconcile::{Action, Applied, Effect, Foreign, Plan, Unlisted, Unneeded};
-pub use resident::Resident;
+pub use resident::{PoolCounts, Resident};
 pub use secrets::SecretSource;
 pub use session::{
     Cause, EventFilter, LOG_LINES, Session, SessionEvent, SessionFilter, SessionId, SessionState, SessionSummary,
@@ -65,6 +65,6 @@ pub use sessions::{
 };
 pub use settings::Settings;
 pub use steps::Steps;
-pub use store::{Store, StoreProblem};
+pub use store::{Store, StoreObserver, StoreProblem, StoreUse};
 pub use tokens::{NewToken, TokenInfo, TokenLimits, Tokens};
 pub use volumes::{FoundVolume, VolumeListing};

@@ -29,6 +29,7 @@ use kennel_core::{Provider as _, Result};
 use kennel_provider::labels::SESSION;
 use kennel_types::{ErrorCode, Event, ProviderKind, SandboxId, SandboxInfo};
 use lock::ResidentLock;
+pub use pools::PoolCounts;
 use pools::{Listening, PoolKeeper};
 use std::sync::Arc;
 use std::time::Duration;
@@ -177,6 +178,11 @@ impl Resident {
     /// The numbered stream of events. It is filled by [`Self::run`].
     pub fn events(&self) -> Events {
         self.events.clone()
+    }
+
+    /// How many claims found a member of a pool.
+    pub fn pool_counts(&self) -> PoolCounts {
+        self.pools.counts.clone()
     }
 
     /// Watches the sandboxes and keeps the members of pools, until `end` is ready. The sandboxes go on running; those that

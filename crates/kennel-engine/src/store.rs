@@ -21,7 +21,7 @@ use kennel_provider::blocking;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a write waits for the write of another process.
 const BUSY: Duration = Duration::from_secs(10);
@@ -31,6 +31,19 @@ const BUSY: Duration = Duration::from_secs(10);
 pub struct Store {
     shared: Arc<Shared>,
     failpoints: Failpoints,
+    observer: Option<Arc<StoreObserver>>,
+}
+
+/// Receives how long each use of a store took. It must not block.
+pub type StoreObserver = dyn Fn(StoreUse, Duration) + Send + Sync;
+
+/// How a store was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreUse {
+    /// It was read.
+    Read,
+    /// It was changed.
+    Write,
 }
 
 struct Shared {
@@ -66,6 +79,13 @@ impl Store {
         &self.shared.path
     }
 
+    /// The same store, which tells an observer how long each use takes, waiting included.
+    #[must_use]
+    pub fn observed(mut self, observer: Arc<StoreObserver>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
     #[must_use]
     pub(crate) fn with_failpoints(mut self, failpoints: Failpoints) -> Self {
         self.failpoints = failpoints;
@@ -88,7 +108,7 @@ impl Store {
             store.failpoints.reach("store: after commit");
             Ok(done)
         };
-        blocking(work).await.inspect_err(|error| self.notice(error))
+        self.timed(StoreUse::Write, work).await
     }
 
     /// Reads from the store, in one transaction.
@@ -103,7 +123,20 @@ impl Store {
             let transaction = connection.transaction().map_err(failed)?;
             query(&transaction)
         };
-        blocking(work).await.inspect_err(|error| self.notice(error))
+        self.timed(StoreUse::Read, work).await
+    }
+
+    async fn timed<T: Send + 'static>(
+        &self,
+        usage: StoreUse,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let began = Instant::now();
+        let done = blocking(work).await.inspect_err(|error| self.notice(error));
+        if let Some(observer) = &self.observer {
+            observer(usage, began.elapsed());
+        }
+        done
     }
 
     /// Checks the whole file. If it is damaged, that is an error, and the next call of [`Self::open`] moves it aside.

@@ -4,6 +4,7 @@ use crate::auth::Identity;
 use crate::expiry::Expiry;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
+use crate::paused::Paused;
 use crate::previews::Previews;
 use crate::revocation::{Revocations, StreamEnd};
 use crate::serve::ServerOptions;
@@ -34,6 +35,8 @@ pub(crate) struct App {
     pub(crate) in_progress: Mutex<HashSet<(String, String)>>,
     /// Held while the sandboxes of a token are counted, and the next one is created.
     pub(crate) counting: tokio::sync::Mutex<()>,
+    /// The sandboxes that are paused.
+    pub(crate) paused: Paused,
     /// The sandboxes that expire.
     pub(crate) expiry: Expiry,
     /// The tokens of open streams.
@@ -64,16 +67,22 @@ impl App {
         options: ServerOptions,
         ending: watch::Receiver<bool>,
     ) -> AppState {
+        let metrics = Arc::<Metrics>::default();
+        let store = store.observed({
+            let metrics = metrics.clone();
+            Arc::new(move |usage, time| metrics.store_took(usage, time))
+        });
         Arc::new(Self {
             engine,
             events,
             store,
             options,
             ending,
-            metrics: Arc::default(),
+            metrics,
             limits: Limits::default(),
             in_progress: Mutex::default(),
             counting: tokio::sync::Mutex::default(),
+            paused: Paused::default(),
             expiry: Expiry::default(),
             revocations: Revocations::default(),
             streams: Streams::default(),
@@ -102,7 +111,7 @@ impl App {
     /// they share its connection and its fan-outs. What a caller cannot see does not exist for it.
     pub(crate) async fn sandbox(&self, identity: &Identity, text: &str) -> Result<Sandbox> {
         let known = self.handles().get(text).cloned();
-        if let Some(sandbox) = known {
+        if let Some(sandbox) = known.filter(|sandbox| !self.is_silent(sandbox)) {
             // A project never changes, so the description of the handle is enough.
             return if identity.sees(sandbox.info()) { Ok(sandbox) } else { Err(Error::no_sandbox(printable(text))) };
         }
@@ -116,7 +125,14 @@ impl App {
         if !identity.sees(info) || (info.id.as_str() != text && info.name != text) {
             return Err(Error::no_sandbox(printable(text)));
         }
-        Ok(self.keep(sandbox))
+        // The connection of the handle that is kept may be to a keeper that does not respond now.
+        Ok(if self.is_silent(&sandbox) { sandbox } else { self.keep(sandbox) })
+    }
+
+    /// Whether the keeper of a sandbox does not respond, because somebody has paused it. One that sleeps because it was idle
+    /// is woken by its use.
+    fn is_silent(&self, sandbox: &Sandbox) -> bool {
+        self.paused.has(sandbox.id()) && sandbox.provider().gate(sandbox.id()).is_none()
     }
 
     /// Keeps a handle for later requests, unless there is one for this sandbox already. Returns the handle that is kept.

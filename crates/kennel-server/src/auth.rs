@@ -29,8 +29,8 @@ pub(crate) struct Needs {
 pub(crate) enum Peer {
     /// The unix socket, and the user id of the process at the other end.
     Unix { uid: u32 },
-    /// A TCP connection.
-    Tcp { local: SocketAddr },
+    /// A TCP connection, with or without TLS.
+    Tcp { local: SocketAddr, tls: bool },
 }
 
 /// The caller of an operation. Handlers take it as `Extension<Identity>`. Public operations have none.

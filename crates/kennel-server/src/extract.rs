@@ -2,6 +2,8 @@
 
 use crate::app::AppState;
 use crate::error::Failure;
+use crate::patience::patient;
+use axum::body::HttpBody;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
@@ -67,12 +69,17 @@ pub(crate) async fn json_bytes(request: Request) -> Result<Vec<u8>, Failure> {
 
 /// Reads a whole body of at most `cap` bytes.
 pub(crate) async fn body_bytes(request: Request, cap: usize) -> Result<Vec<u8>, Failure> {
-    match Limited::new(request.into_body(), cap).collect().await {
+    let too_large =
+        || Failure::from(Error::limit(LimitReason::TooLarge, format!("the body is larger than {cap} bytes")));
+    let (body, stalled) = patient(request.into_body());
+    // A client that says how much it will send is refused before it does.
+    if HttpBody::size_hint(&body).lower() > cap as u64 {
+        return Err(too_large());
+    }
+    match Limited::new(body, cap).collect().await {
         Ok(body) => Ok(body.to_bytes().to_vec()),
-        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
-            Err(Error::limit(LimitReason::TooLarge, format!("the body is larger than {cap} bytes")).into())
-        }
-        Err(error) => Err(Failure::invalid(format!("read the body: {error}"))),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large()),
+        Err(error) => Err(stalled.or(Failure::invalid(format!("read the body: {error}")))),
     }
 }
 

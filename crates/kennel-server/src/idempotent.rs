@@ -16,6 +16,7 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
 use std::sync::PoisonError;
+use tracing::Instrument as _;
 
 static KEY: HeaderName = HeaderName::from_static("idempotency-key");
 static REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -69,7 +70,7 @@ where
         return Err(Failure::from(error).header(header::RETRY_AFTER, HeaderValue::from(1)));
     };
     let making = make(Creation { id, resumed, cancel: Cancel::default() });
-    let task = tokio::spawn(async move {
+    let task = async move {
         let _claim = claim;
         match making.await {
             Ok(made) => {
@@ -82,7 +83,8 @@ where
                 Err(failure)
             }
         }
-    });
+    };
+    let task = tokio::spawn(task.in_current_span());
     joined(task.await)
 }
 
@@ -95,7 +97,7 @@ where
     let cancel = Cancel::default();
     let making = make(Creation { id: new_id()?, resumed: false, cancel: cancel.clone() });
     let mut gone = CancelWhenDropped(Some(cancel));
-    let task = tokio::spawn(async move { body(&making.await?).map(created) });
+    let task = tokio::spawn(async move { body(&making.await?).map(created) }.in_current_span());
     let done = joined(task.await);
     gone.0 = None;
     done

@@ -6,6 +6,15 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+/// The failures that are not the client's mistake. Status 500 is none of them: it would be a defect.
+const FAILURES: &[(&str, &str)] = &[
+    ("501", "The provider cannot do this."),
+    ("502", "The sandbox, or a program in it, failed."),
+    ("503", "A provider or the store is not available, or a limit is reached."),
+    ("504", "It took too long."),
+    ("507", "Memory or disk space ran out."),
+];
+
 /// Where the schemas of the types are in the document.
 const SCHEMAS: &str = "/components/schemas";
 
@@ -146,11 +155,13 @@ fn responses(operation: &Operation, generator: &mut SchemaGenerator, error: &Val
     if let Some(content) = content(body, generator) {
         success["content"] = content;
     }
-    let mut responses = json!({
-        status.to_string(): success,
-        "4XX": failure("The request was refused."),
-        "5XX": failure("The request failed."),
-    });
+    if operation.creates && operation.path == "/v1/sandboxes" {
+        success["links"] = links();
+    }
+    let mut responses = json!({status.to_string(): success, "4XX": failure("The request was refused.")});
+    for (status, description) in FAILURES {
+        responses[*status] = failure(description);
+    }
     if matches!(body, Content::Inside) {
         // The program inside chooses the status and the body.
         responses = json!({"default": success});
@@ -162,6 +173,19 @@ fn responses(operation: &Operation, generator: &mut SchemaGenerator, error: &Val
     responses
 }
 
+/// What can be done with a new sandbox: the operations with its id in their path.
+fn links() -> Value {
+    let operations = Routes::described();
+    let about = operations.iter().filter(|operation| {
+        operation.path.starts_with("/v1/sandboxes/{sandbox}") && !matches!(operation.response.1, Content::Inside)
+    });
+    let link = |operation: &Operation| {
+        let parameters = json!({"sandbox": "$response.body#/id"});
+        (operation.id.to_owned(), json!({"operationId": operation.id, "parameters": parameters}))
+    };
+    Value::Object(about.map(link).collect())
+}
+
 fn content(content: Content, generator: &mut SchemaGenerator) -> Option<Value> {
     Some(match content {
         Content::Empty | Content::WebSocket(_) => return None,
@@ -170,6 +194,7 @@ fn content(content: Content, generator: &mut SchemaGenerator) -> Option<Value> {
         }
         Content::Bytes => json!({"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}),
         Content::Text => json!({"text/plain": {"schema": {"type": "string"}}}),
+        Content::Metrics => json!({"application/openmetrics-text": {"schema": {"type": "string"}}}),
         Content::Html => json!({"text/html": {"schema": {"type": "string"}}}),
         Content::Lines(schema) => json!({"application/x-ndjson": {"schema": schema(generator)}}),
         Content::Events(schema) => json!({"text/event-stream": {"schema": schema(generator)}}),

@@ -18,6 +18,7 @@ pub(crate) fn check(identity: &Identity, provider: ProviderKind, spec: &mut Sand
         (spec.nesting, "nesting"),
         (spec.runtime.is_some(), "another container runtime"),
         (spec.userns.is_some(), "another user namespace"),
+        (!spec.sockets.is_empty(), "a socket of the host"),
         (spec.protect_git == GitProtection::None, "a repository without protection"),
         (spec.toolchains.as_ref().is_some_and(|toolchains| !toolchains.more.is_empty()), "additional toolchains"),
     ] {
@@ -85,4 +86,59 @@ pub(crate) fn check_limits(identity: &Identity, limits: &Limits) -> Outcome<()> 
         return Err(Failure::forbidden(message));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::StatusCode;
+    use kennel_engine::{TokenInfo, TokenLimits};
+    use kennel_types::{Mount, Scope, SocketBridge, Toolchains};
+
+    fn token(scope: Scope, directories: Vec<String>) -> Identity {
+        Identity::of_token(TokenInfo {
+            id: "1".into(),
+            name: "test".into(),
+            scope,
+            project: None,
+            directories,
+            limits: TokenLimits::default(),
+            created_ms: 0,
+        })
+    }
+
+    /// What needs the scope admin, also if the settings of the server ask for it.
+    fn privileges() -> Vec<(&'static str, SandboxSpec)> {
+        let spec = SandboxSpec::default;
+        let socket = SocketBridge { host: "/run/agent.sock".into(), target: "/run/agent.sock".into() };
+        let toolchains = Toolchains { home: "/root".into(), more: vec!["/opt".into()], search: Vec::new() };
+        let mount = Mount { host: "/etc".into(), target: "/mnt".into(), read_only: true };
+        vec![
+            ("network", SandboxSpec { network: Some(NetworkMode::Host), ..spec() }),
+            ("nesting", SandboxSpec { nesting: true, ..spec() }),
+            ("runtime", SandboxSpec { runtime: Some("runsc".into()), ..spec() }),
+            ("userns", SandboxSpec { userns: Some("host".into()), ..spec() }),
+            ("sockets", SandboxSpec { sockets: vec![socket], ..spec() }),
+            ("git", SandboxSpec { protect_git: GitProtection::None, ..spec() }),
+            ("toolchains", SandboxSpec { toolchains: Some(toolchains), ..spec() }),
+            ("workspace", SandboxSpec { workspace: Some("/etc".into()), ..spec() }),
+            ("mounts", SandboxSpec { mounts: vec![mount], ..spec() }),
+        ]
+    }
+
+    #[test]
+    fn only_an_admin_may_give_a_sandbox_more_of_the_host() {
+        for (name, mut spec) in privileges() {
+            for scope in [Scope::Read, Scope::Exec, Scope::Create] {
+                let refused = check(&token(scope, vec!["/srv".into()]), ProviderKind::Native, &mut spec).unwrap_err();
+                assert_eq!(refused.status(), StatusCode::FORBIDDEN, "{name}");
+            }
+            check(&token(Scope::Admin, Vec::new()), ProviderKind::Native, &mut spec).unwrap();
+            check(&Identity::owner(), ProviderKind::Native, &mut spec).unwrap();
+        }
+        let mut spec = SandboxSpec::default();
+        check(&token(Scope::Create, Vec::new()), ProviderKind::Native, &mut spec).unwrap();
+        let refused = check(&token(Scope::Create, Vec::new()), ProviderKind::Local, &mut spec).unwrap_err();
+        assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+    }
 }

@@ -16,6 +16,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::response::Response;
 use kennel_api::Scope;
 use serde::Deserialize;
+use std::num::NonZeroU16;
 
 /// Headers of a response that would concern the whole origin, which is the API's.
 const OF_ORIGIN: [&str; 9] = [
@@ -65,7 +66,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
 #[derive(Deserialize)]
 struct Port {
     sandbox: String,
-    port: u16,
+    port: NonZeroU16,
 }
 
 async fn forward(
@@ -84,7 +85,7 @@ async fn forward(
     if let Ok(host) = HeaderValue::from_str(&host) {
         headers.insert(header::HOST, host);
     }
-    let mut response = proxy::forward(&app, &identity, &sandbox, port, &inside, request).await?;
+    let mut response = proxy::forward(&app, &identity, &sandbox, port.get(), &inside, request).await?;
     confine(response.headers_mut());
     Ok(response)
 }

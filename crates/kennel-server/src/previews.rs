@@ -100,7 +100,8 @@ async fn create(
         return Err(error.into());
     };
     let domain = app.options.preview_domain.as_deref().unwrap_or("localhost");
-    let origin = format!("http://{port}-{}.{domain}:{listen}", sandbox.id());
+    let scheme = if app.options.certificate.is_some() { "https" } else { "http" };
+    let origin = format!("{scheme}://{port}-{}.{domain}:{listen}", sandbox.id());
     let allowed = Allowed { identity, sandbox: sandbox.id().clone(), port };
     let (secret, expires_ms) = app.previews.links.create(Link { allowed, path }, LINK)?;
     let url = format!("{origin}{ENTER}?link={secret}");
@@ -178,7 +179,8 @@ fn enter(app: &AppState, port: u16, id: &SandboxId, request: &Request) -> Option
         return None;
     }
     let (cookie, _) = app.previews.browsers.create(link.allowed, ACCESS).ok()?;
-    let cookie = format!("{COOKIE}={cookie}; Path=/; HttpOnly; SameSite=Lax; Max-Age={}", ACCESS.as_secs());
+    let secure = if app.options.certificate.is_some() { "; Secure" } else { "" };
+    let cookie = format!("{COOKIE}={cookie}; Path=/; HttpOnly; SameSite=Lax; Max-Age={}{secure}", ACCESS.as_secs());
     let headers = [
         (header::SET_COOKIE, cookie),
         (header::LOCATION, link.path),

@@ -2,7 +2,7 @@
 
 use crate::error;
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 use std::sync::Arc;
@@ -29,8 +29,14 @@ impl RequestId {
 pub(crate) async fn identify(mut request: Request, next: Next) -> Response {
     let id = request.headers().get(&HEADER).and_then(chosen).unwrap_or_else(random);
     request.extensions_mut().insert(id.clone());
-    let span =
-        tracing::info_span!("request", id = id.as_str(), method = %request.method(), path = request.uri().path());
+    let span = tracing::info_span!(
+        "request",
+        request_id = id.as_str(),
+        trace_id = trace(request.headers()).as_deref().unwrap_or(id.as_str()),
+        method = %request.method(),
+        // Not the query, which may contain a ticket.
+        path = request.uri().path()
+    );
     let began = Instant::now();
     let response = next.run(request).instrument(span.clone()).await;
     let mut response = error::with_body(response, id.as_str());
@@ -40,6 +46,14 @@ pub(crate) async fn identify(mut request: Request, next: Next) -> Response {
     let micros = began.elapsed().as_micros() as u64;
     span.in_scope(|| tracing::info!(status = response.status().as_u16(), micros, "responded"));
     response
+}
+
+/// Returns the id of the trace that the request belongs to: that of the header `traceparent`, as the W3C defines it.
+fn trace(headers: &HeaderMap) -> Option<String> {
+    let text = headers.get("traceparent")?.to_str().ok()?;
+    let id = text.strip_prefix("00-")?.get(..32)?;
+    let is_hex = id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    (is_hex && text.as_bytes().get(35) == Some(&b'-') && id.bytes().any(|byte| byte != b'0')).then(|| id.to_owned())
 }
 
 /// Returns the id that the client has chosen, if it is harmless.

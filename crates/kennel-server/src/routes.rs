@@ -59,6 +59,8 @@ pub(crate) enum Content {
     Bytes,
     /// Text.
     Text,
+    /// Measurements in the text format of Prometheus.
+    Metrics,
     /// A page for people.
     Html,
     /// Lines of JSON, while something goes on.

@@ -9,11 +9,14 @@ pub const WEBSOCKETS: &str = "15.0.1";
 /// The version of `agent-client-protocol`.
 pub const ACP: &str = "0.12.1";
 
+/// The version of `schemathesis`, which calls the operations of an OpenAPI document with generated requests.
+pub const SCHEMATHESIS: &str = "4.32.5";
+
 /// Returns the directory of the environment. All builds of this checkout share it.
 pub fn directory() -> PathBuf {
     let project =
         Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this package is two directories down");
-    project.join(format!("target/kennel-test-python-{WEBSOCKETS}-{ACP}"))
+    project.join(format!("target/kennel-test-python-{WEBSOCKETS}-{ACP}-{SCHEMATHESIS}"))
 }
 
 /// The interpreter, which finds the packages.
@@ -21,13 +24,18 @@ pub fn program() -> PathBuf {
     directory().join("bin/python3")
 }
 
+/// The program of `schemathesis`.
+pub fn schemathesis() -> PathBuf {
+    directory().join("bin/schemathesis")
+}
+
 /// Whether the environment is there, and has the packages.
 pub fn is_installed() -> bool {
     let mut python = Command::new(program());
-    let script =
-        "import websockets, importlib.metadata as m; print(websockets.__version__, m.version('agent-client-protocol'))";
+    let script = "from importlib.metadata import version as v; \
+                  print(v('websockets'), v('agent-client-protocol'), v('schemathesis'))";
     python.args(["-c", script]).stdin(Stdio::null());
-    let expected = format!("{WEBSOCKETS} {ACP}");
+    let expected = format!("{WEBSOCKETS} {ACP} {SCHEMATHESIS}");
     python.output().is_ok_and(|output| output.stdout.trim_ascii() == expected.as_bytes())
 }
 
@@ -42,7 +50,8 @@ pub fn install() -> io::Result<()> {
     python.args(["-m", "venv", "--clear"]).arg(&to).stdin(Stdio::null());
     let mut pip = Command::new(program());
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).stdin(Stdio::null());
-    pip.args([format!("websockets=={WEBSOCKETS}"), format!("agent-client-protocol=={ACP}")]);
+    let packages = [("websockets", WEBSOCKETS), ("agent-client-protocol", ACP), ("schemathesis", SCHEMATHESIS)];
+    pip.args(packages.map(|(name, version)| format!("{name}=={version}")));
     for mut command in [python, pip] {
         if !command.status()?.success() {
             return Err(io::Error::other(format!("{command:?} failed")));

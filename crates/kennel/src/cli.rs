@@ -41,7 +41,7 @@ struct Global {
     /// The provider to use [default: the first that works, but never local]
     #[arg(long, global = true, value_enum, value_name = "NAME", help_heading = "Global options")]
     provider: Option<ProviderName>,
-    /// Use the sandboxes of a server: http://HOST:PORT or unix:PATH [default: KENNEL_URL; without it, this machine's own]
+    /// Use the sandboxes of a server: http://HOST:PORT, https://HOST:PORT or unix:PATH [default: KENNEL_URL; without it, this machine's own]
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     server: Option<String>,
     /// Do not print progress and notes

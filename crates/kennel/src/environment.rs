@@ -41,6 +41,12 @@ pub(crate) const VARIABLES: &[(&str, &str)] = &[
     ("KENNEL_SANDBOX_…", "A setting, which overrides the files; see below."),
     (KENNEL_URL, "The server whose sandboxes commands use, for example `http://127.0.0.1:7070`; see `--server`."),
     (KENNEL_TOKEN, "The token for that server. Default on this machine: the file `token` in the state directory."),
+    ("LISTEN_FDS, LISTEN_PID", "Sockets that a service manager such as systemd passes to `kennel serve`."),
+    ("NOTIFY_SOCKET", "Where `kennel serve` tells a service manager that it is ready, or ends."),
+    (
+        "SSL_CERT_FILE, SSL_CERT_DIR",
+        "Certificates of authorities, for a server at `https://`. Default: those of this machine.",
+    ),
     (COMPLETE, "Set by a shell that asks for completions; see `kennel completions`."),
     (HOME, "The user's home directory. The other directories are below it unless they are set."),
     (XDG_CONFIG_HOME, "Directory of settings: `kennel/config.toml` below it. Default: `~/.config`."),

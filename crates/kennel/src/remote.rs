@@ -14,7 +14,7 @@ pub(crate) fn client(server: &str, engine: &Engine) -> Result<Client> {
     let address: ServerAddress = server.parse()?;
     let token = match (environment::token(), &address) {
         (Some(token), _) => Some(token),
-        (None, ServerAddress::Http { .. }) if address.is_local() => {
+        (None, ServerAddress::Http { .. } | ServerAddress::Https { .. }) if address.is_local() => {
             let path = engine.directories()?.token_file();
             std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
         }

@@ -34,6 +34,10 @@ impl Samples {
         self.quantile(0.95)
     }
 
+    pub(super) fn p99(&self) -> f64 {
+        self.quantile(0.99)
+    }
+
     /// Returns a quantile. Interpolates between the two nearest samples.
     fn quantile(&self, part: f64) -> f64 {
         let at = part * (self.sorted.len() - 1) as f64;

@@ -15,6 +15,7 @@ use kennel_core::{Prepared, Provider as _, Result};
 use kennel_types::{Event, ProviderKind, SandboxInfo, SandboxSpec};
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
@@ -44,6 +45,27 @@ pub(super) struct PoolKeeper {
     changed: Notify,
     /// Held while a member is made.
     making: tokio::sync::Mutex<()>,
+    pub(super) counts: PoolCounts,
+}
+
+/// How many claims found a member, and how many did not. Clones count the same claims.
+#[derive(Clone, Debug, Default)]
+pub struct PoolCounts(Arc<[AtomicU64; 2]>);
+
+impl PoolCounts {
+    /// The claims that found a member.
+    pub fn hits(&self) -> u64 {
+        self.0[0].load(Ordering::Relaxed)
+    }
+
+    /// The claims that found none although there is a pool.
+    pub fn misses(&self) -> u64 {
+        self.0[1].load(Ordering::Relaxed)
+    }
+
+    fn count(&self, is_hit: bool) {
+        self.0[usize::from(!is_hit)].fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// The socket of the resident process. It is gone when this is dropped.
@@ -89,6 +111,7 @@ impl PoolKeeper {
             state: Mutex::default(),
             changed: Notify::new(),
             making: tokio::sync::Mutex::default(),
+            counts: PoolCounts::default(),
         };
         keeper.reload();
         keeper
@@ -177,7 +200,11 @@ impl PoolKeeper {
         stream: &UnixStream,
     ) -> Result<()> {
         loop {
-            match self.claim(provider, spec, session, stream) {
+            let claimed = self.claim(provider, spec, session, stream);
+            if claimed.as_ref().err().is_none_or(|reason| reason != NO_POOL) {
+                self.counts.count(claimed.is_ok());
+            }
+            match claimed {
                 Err(reason) => return wire::write_reply(stream, &PoolReply::Miss { reason }, &[]).await,
                 Ok((pool, Member::Part(Prepared { description, descriptors }))) => {
                     return wire::write_reply(stream, &PoolReply::Part { pool, description }, &descriptors).await;

@@ -30,7 +30,7 @@ fn open_with(path: PathBuf, busy: Duration, migrations: &[&str]) -> Result<Store
     match connect(&path, busy, migrations) {
         Ok((writer, reader, id)) => {
             let shared = Shared { path, id, writer: Mutex::new(writer), reader: Mutex::new(reader) };
-            Ok(Store { shared: Arc::new(shared), failpoints: Failpoints::default() })
+            Ok(Store { shared: Arc::new(shared), failpoints: Failpoints::default(), observer: None })
         }
         Err(Refusal::Damaged(why)) => {
             let moved_to = move_aside(&path, &log)?;

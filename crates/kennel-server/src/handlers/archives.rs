@@ -115,8 +115,9 @@ async fn unpack(
     request: Request,
 ) -> Outcome<Json<Unpacked>> {
     let mut copier = copier(&app, &identity, &name, &query).await?;
-    let archive = BodyReader::new(request);
-    copier.unpack_stream(archive, "the body", query.path.as_bytes(), &query.path).await?;
+    let (archive, stalled) = BodyReader::new(request);
+    let unpacked = copier.unpack_stream(archive, "the body", query.path.as_bytes(), &query.path).await;
+    unpacked.map_err(|error| stalled.or(error))?;
     let counts = copier.counts();
     Ok(Json(Unpacked { files: counts.files, skipped: counts.skipped, incomplete: counts.incomplete }))
 }

@@ -74,6 +74,12 @@ async fn exec(
     let total = began.elapsed();
     let exec = total.saturating_sub(found);
     app.metrics.exec_took(exec);
+    if output.status.oom_killed {
+        app.metrics.oom_killed();
+    }
+    let exit_code = output.status.shell_code();
+    // Arguments and output may contain secrets.
+    tracing::info!(sandbox = %sandbox.id(), exit_code, micros = micros(exec), "ran a command");
     let problem = complaint(output.status, spec.timeout);
     Ok(Json(ExecResult {
         exit_code: output.status.shell_code(),

@@ -6,6 +6,7 @@ use crate::auth::Identity;
 use crate::convert;
 use crate::error::{Failure, Outcome};
 use crate::extract::{Json as JsonBody, Path, Query};
+use crate::patience::{Stalled, patient};
 use crate::routes::{Content, Operation, Query as QuerySchema, Routes, fields, schema};
 use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
@@ -269,11 +270,12 @@ async fn write(
     let options = WriteOptions { mode: mode.transpose()?, parents: query.parents.unwrap_or(true) };
     let (sandbox, files) = open(&app, &identity, &name, query.user.as_deref()).await?;
     let path = inside(&sandbox, &query.path)?;
-    let content = BodyReader::new(request);
-    match query.offset {
-        None => files.write_from(&path, content, options).await?,
-        Some(offset) => files.write_at(&path, offset, content, options).await?,
-    }
+    let (content, stalled) = BodyReader::new(request);
+    let written = match query.offset {
+        None => files.write_from(&path, content, options).await,
+        Some(offset) => files.write_at(&path, offset, content, options).await,
+    };
+    written.map_err(|error| stalled.or(error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -285,8 +287,9 @@ pub(super) struct BodyReader {
 }
 
 impl BodyReader {
-    pub(super) fn new(request: Request) -> Self {
-        Self { stream: request.into_body().into_data_stream(), rest: Vec::new(), used: 0 }
+    pub(super) fn new(request: Request) -> (Self, Stalled) {
+        let (body, stalled) = patient(request.into_body());
+        (Self { stream: body.into_data_stream(), rest: Vec::new(), used: 0 }, stalled)
     }
 }
 

@@ -6,17 +6,20 @@ use crate::auth::Identity;
 use crate::convert::name_of;
 use crate::error::Outcome;
 use crate::extract::{Path, Query};
-use crate::metrics::Counted;
+use crate::metrics::{Counted, Measured};
 use crate::routes::{Content, Operation, Query as QuerySchema, Routes, fields, schema};
 use axum::extract::State;
 use axum::http::{Method, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
+use futures_util::StreamExt as _;
 use kennel_api::{ImageView, List, Page, ProviderView, Scope, SilentProvider, VolumeView};
 use kennel_core::{Error, VolumeOptions, printable};
 use kennel_engine::{Engine, FoundVolume, VolumeListing};
+use kennel_types::SandboxInfo;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use std::time::Duration;
 
 pub(super) fn add(routes: Routes) -> Routes {
     routes
@@ -66,7 +69,7 @@ pub(super) fn add(routes: Routes) -> Routes {
         )
         .add(
             Operation {
-                response: (200, Content::Text),
+                response: (200, Content::Metrics),
                 ..operation(
                     Method::GET,
                     "/metrics",
@@ -169,11 +172,25 @@ async fn providers(State(app): State<AppState>) -> Outcome<Json<List<ProviderVie
 
 async fn metrics(State(app): State<AppState>, Extension(identity): Extension<Identity>) -> Outcome<impl IntoResponse> {
     let listing = app.engine.list().await?;
-    let counted = listing
-        .found
-        .iter()
-        .filter(|info| identity.sees(info))
-        .map(|info| Counted { provider: info.provider.clone(), status: name_of(&info.status) });
-    let text = app.metrics.text(&counted.collect::<Vec<_>>());
+    let seen: Vec<&SandboxInfo> = listing.found.iter().filter(|info| identity.sees(info)).collect();
+    let counted = seen.iter().map(|info| Counted { provider: info.provider.clone(), status: name_of(&info.status) });
+    let up: Vec<SandboxInfo> = seen.iter().filter(|info| info.status.is_up()).map(|info| (*info).clone()).collect();
+    let measuring = up.into_iter().map(|info| measure(app.clone(), identity.clone(), info));
+    let measured: Vec<Option<Measured>> =
+        futures_util::stream::iter(measuring).buffer_unordered(MEASURED_AT_ONCE).collect().await;
+    let measured: Vec<Measured> = measured.into_iter().flatten().collect();
+    let text = app.metrics.text(&counted.collect::<Vec<_>>(), &measured, app.options.pools.as_ref());
     Ok(([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))
+}
+
+/// How many sandboxes are measured at once.
+const MEASURED_AT_ONCE: usize = 32;
+/// How long the measurement of one sandbox may take. One that takes longer is left out.
+const MEASURED_WITHIN: Duration = Duration::from_secs(2);
+
+/// Measures what a sandbox uses. A sandbox that ended meanwhile has no figures.
+async fn measure(app: AppState, identity: Identity, info: SandboxInfo) -> Option<Measured> {
+    let stats = async { app.sandbox(&identity, info.id.as_str()).await?.stats().await };
+    let stats = tokio::time::timeout(MEASURED_WITHIN, stats).await.ok()?.ok()?;
+    Some(Measured { sandbox: info.id.to_string(), name: info.name, provider: info.provider, stats })
 }

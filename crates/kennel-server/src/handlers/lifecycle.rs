@@ -139,7 +139,13 @@ async fn pause(
     Path(name): Path<String>,
 ) -> Outcome<Json<SandboxView>> {
     let sandbox = app.sandbox(&identity, &name).await?;
-    changed(&app, &sandbox, |sandbox| async move { sandbox.pause().await }).await
+    let server = app.clone();
+    let pause = |sandbox: Sandbox| async move {
+        sandbox.pause().await?;
+        server.paused.set(sandbox.id(), true);
+        Ok(())
+    };
+    changed(&app, &sandbox, pause).await
 }
 
 async fn resume(
@@ -148,7 +154,13 @@ async fn resume(
     Path(name): Path<String>,
 ) -> Outcome<Json<SandboxView>> {
     let sandbox = app.sandbox(&identity, &name).await?;
-    changed(&app, &sandbox, |sandbox| async move { sandbox.unpause().await }).await
+    let server = app.clone();
+    let resume = |sandbox: Sandbox| async move {
+        sandbox.unpause().await?;
+        server.paused.set(sandbox.id(), false);
+        Ok(())
+    };
+    changed(&app, &sandbox, resume).await
 }
 
 async fn rename(

@@ -81,6 +81,7 @@ async fn start(app: &AppState, sandbox: &Sandbox, start: StreamStart, stop: &Arc
     let spec = spec(start)?;
     let has_input = spec.stdin || spec.tty.is_some();
     let fan_out = sandbox.exec_shared(&spec, OPTIONS).await?;
+    tracing::info!(sandbox = %sandbox.id(), process = fan_out.process(), "started a command");
     let subscriber = fan_out.subscribe(None, Lag::Wait)?;
     let stdin =
         if has_input { Some((app.streams.writers.take(sandbox.id(), &fan_out, false, stop).await?, 0)) } else { None };

@@ -15,6 +15,7 @@ use axum::response::Response;
 use kennel_api::stream::{CONTROL, SUBPROTOCOL};
 use kennel_core::Error;
 use kennel_types::{ErrorCode, NextStep};
+use tracing::{Instrument as _, Span};
 
 pub(super) async fn stream(
     State(app): State<AppState>,
@@ -34,8 +35,12 @@ pub(super) async fn stream(
         return Err(Failure::invalid(format!("the WebSocket must have the subprotocol {SUBPROTOCOL}")));
     }
     let (open, end) = (OpenStream::new(&app), app.stream_end(&identity));
-    Ok(upgrade.on_upgrade(move |socket| async move {
-        session::serve(socket, app, sandbox, id, end).await;
-        drop(open);
+    let span = Span::current();
+    Ok(upgrade.on_upgrade(move |socket| {
+        let serving = async move {
+            session::serve(socket, app, sandbox, id, end).await;
+            drop(open);
+        };
+        serving.instrument(span)
     }))
 }

@@ -45,6 +45,7 @@ pub(super) async fn stream(
         });
         Feed(task.abort_handle())
     });
+    tracing::info!(sandbox = %sandbox.id(), process = exec.process(), "started a command");
     let started = ExecLine::Started { process: exec.process() };
     let running = Running {
         exec,

@@ -4,5 +4,6 @@ mod authorisation;
 mod changes;
 mod client;
 mod conventions;
+mod faults;
 mod resources;
 mod stand;

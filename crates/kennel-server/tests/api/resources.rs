@@ -167,3 +167,29 @@ async fn the_rest_of_the_inventory() {
     assert!(text.contains("kennel_sandbox_create_seconds_count 1"), "{text}");
     stand.end().await;
 }
+
+#[tokio::test]
+async fn metrics_tell_what_was_measured() {
+    let stand = Stand::new().await;
+    let id = stand.sandbox(json!({"name": "box"})).await;
+    stand.send("POST", "/v1/sandboxes/box/exec", Some(echo("x"))).await.ok(200);
+    let reply = stand.send("GET", "/metrics", None).await;
+    assert_eq!(reply.status, 200);
+    let text = String::from_utf8(reply.body).unwrap();
+    for part in [
+        "kennel_sandboxes{provider=\"mock\",status=\"running\"} 1",
+        "kennel_sandbox_start_seconds_count 1",
+        "kennel_exec_seconds_count 1",
+        "kennel_store_seconds_count{operation=\"read\"}",
+        "kennel_oom_kills_total 0",
+        "kennel_requests_total{operation=\"exec\",status=\"200\"} 1",
+        &format!("kennel_sandbox_memory_bytes{{sandbox=\"{id}\",name=\"box\",provider=\"mock\"}}"),
+    ] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+    }
+    // A token that is bound to a project sees no sandboxes of others.
+    let stranger = stand.token("stranger", kennel_types::Scope::Read, Some("bakery")).await;
+    let reply = stand.send_as(&stranger, "GET", "/metrics", None).await;
+    assert!(!String::from_utf8(reply.body).unwrap().contains(&id));
+    stand.end().await;
+}

@@ -1,6 +1,7 @@
-//! Limits of a sandbox that runs, changed over the API.
+//! Sandboxes that change while the server has connections to them: their limits, and pauses.
 
 use crate::support::{Stage, text};
+use kennel_testkit::eventually;
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -27,5 +28,34 @@ async fn limits_change_while_a_sandbox_runs() {
     assert!(refused["error"]["nextStep"].to_string().contains("stop the sandbox"), "{refused}");
     let (_, shown) = send("GET", "/v1/sandboxes/box", json!({})).await;
     assert_eq!(shown["limits"], changed["limits"]);
+    stage.clean_up().await;
+}
+
+#[tokio::test]
+async fn requests_to_a_paused_sandbox_fail_at_once() {
+    let stage = Stage::new().await;
+    let exec = async |argv: &str| {
+        stage.request("POST", &stage.path("exec"), Some(json!({"argv": [argv]}))).await.status().as_u16()
+    };
+    let post = async |action: &str| stage.request("POST", &stage.path(action), None).await.status().as_u16();
+    // Now the server has a connection to the keeper, which does not respond while it is paused.
+    assert_eq!(exec("true").await, 200);
+    assert_eq!(post("pause").await, 200);
+    assert_eq!(exec("true").await, 409);
+    for path in ["files/list?path=/", "processes", "ports/80/"] {
+        assert_eq!(stage.request("GET", &stage.path(path), None).await.status().as_u16(), 409, "{path}");
+    }
+    assert_eq!(post("resume").await, 200);
+    assert_eq!(exec("true").await, 200);
+    // Another process pauses it, and the server learns that from an event.
+    stage.sandbox.pause().await.unwrap();
+    let is_told = async || {
+        let path = stage.path("exec");
+        let request = stage.request("POST", &path, Some(json!({"argv": ["true"]})));
+        tokio::time::timeout(std::time::Duration::from_secs(5), request).await.is_ok_and(|reply| reply.status() == 409)
+    };
+    eventually("the server knows that it is paused", is_told).await;
+    let path = format!("/v1/sandboxes/{}?force=true", stage.sandbox.id());
+    assert_eq!(stage.request("DELETE", &path, None).await.status().as_u16(), 204);
     stage.clean_up().await;
 }

@@ -65,7 +65,7 @@ impl SessionCommand {
             Action::Ls(command) => command.run(engine).await,
             Action::Show(command) => command.run(engine).await,
             Action::Events(command) => command.run(engine).await,
-            Action::Start(command) => command.run(engine).await,
+            Action::Start(command) => Box::pin(command.run(engine)).await,
             Action::Stop(command) => command.run(engine).await,
             Action::Rm(command) => command.run(engine).await,
             Action::Adopt(command) => command.run(engine).await,

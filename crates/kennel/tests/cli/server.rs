@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 /// A running `kennel serve` at a TCP port. It is killed when this is dropped.
 pub(crate) struct Serving {
-    process: Child,
+    pub(crate) process: Child,
     pub(crate) url: String,
     pub(crate) state: PathBuf,
 }
@@ -17,9 +17,12 @@ impl Serving {
         Self::start_with(kennel, &[])
     }
 
-    fn start_with(kennel: &Kennel, more: &[&str]) -> Self {
-        let call = [&["serve", "--listen", "127.0.0.1:0"], more].concat();
-        let mut child = kennel.call(&call).stdout(Stdio::piped()).spawn().expect("start kennel serve");
+    pub(crate) fn start_with(kennel: &Kennel, more: &[&str]) -> Self {
+        Self::start_by(kennel, &mut kennel.call(&[&["serve", "--listen", "127.0.0.1:0"], more].concat()))
+    }
+
+    pub(crate) fn start_by(kennel: &Kennel, call: &mut Command) -> Self {
+        let mut child = call.stdout(Stdio::piped()).spawn().expect("start kennel serve");
         let said = hear(child.stdout.as_mut().expect("standard output is a pipe"), "Ctrl-C\n");
         let url = said.lines().find_map(|line| line.strip_prefix("listening at ")).expect("it says where").to_owned();
         Self { process: child, url, state: kennel.home.path().join("state") }
@@ -31,18 +34,8 @@ impl Serving {
 
     /// Calls curl with a token, if it is not empty, these arguments and a path. Returns the status and the body.
     #[track_caller]
-    fn curl(&self, token: &str, args: &[&str], path: &str) -> (u16, Vec<u8>) {
-        let mut curl = Command::new("curl");
-        curl.args(["--silent", "--show-error", "--max-time", "100", "--write-out", "\n%{http_code}"]);
-        if !token.is_empty() {
-            curl.args(["--header", &format!("Authorization: Bearer {token}")]);
-        }
-        curl.args(args).arg(format!("{}{path}", self.url));
-        let done = curl.stdin(Stdio::null()).output().expect("curl is installed");
-        assert!(done.status.success(), "{done:?}");
-        let end = done.stdout.iter().rposition(|byte| *byte == b'\n').unwrap();
-        let status = String::from_utf8_lossy(&done.stdout[end + 1..]).parse().unwrap();
-        (status, done.stdout[..end].to_vec())
+    pub(crate) fn curl(&self, token: &str, args: &[&str], path: &str) -> (u16, Vec<u8>) {
+        Self::curl_at(&self.url, token, args, path)
     }
 
     /// Sends JSON, which must succeed with this status.
@@ -51,6 +44,22 @@ impl Serving {
         let (found, body) = self.curl(token, &["--json", &body.to_string()], path);
         assert_eq!(found, status, "{}", String::from_utf8_lossy(&body));
         serde_json::from_slice(&body).unwrap()
+    }
+
+    /// Calls curl with another address of the server.
+    #[track_caller]
+    pub(crate) fn curl_at(url: &str, token: &str, args: &[&str], path: &str) -> (u16, Vec<u8>) {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--max-time", "100", "--write-out", "\n%{http_code}"]);
+        if !token.is_empty() {
+            curl.args(["--header", &format!("Authorization: Bearer {token}")]);
+        }
+        curl.args(args).arg(format!("{url}{path}"));
+        let done = curl.stdin(Stdio::null()).output().expect("curl is installed");
+        assert!(done.status.success(), "{done:?}");
+        let end = done.stdout.iter().rposition(|byte| *byte == b'\n').unwrap();
+        let status = String::from_utf8_lossy(&done.stdout[end + 1..]).parse().unwrap();
+        (status, done.stdout[..end].to_vec())
     }
 
     fn kill(mut self) {

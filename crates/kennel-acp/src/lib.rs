@@ -23,6 +23,8 @@ mod workspace;
 pub use lines::LINE;
 pub use preset::Preset;
 pub use relay::{Agent, Ended, Served, Watch, refuse, relay};
-pub use session::{Client, Ended as SessionEnded, Join, Liveness, NewAgent, Outgoing, Relays, SessionAgent, SessionRelay};
+pub use session::{
+    Client, Ended as SessionEnded, Join, Liveness, NewAgent, Outgoing, Relays, Sender, SessionAgent, SessionRelay,
+};
 pub use turn::{Audience, Decision, Permission, Prompt, turn};
 pub use workspace::at_own_path;

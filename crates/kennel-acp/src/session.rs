@@ -14,7 +14,7 @@ mod hub;
 mod redact;
 mod relays;
 
-pub use client::{Client, Join};
+pub use client::{Client, Join, Sender};
 pub use hub::{Ended, Outgoing};
 pub use relays::{Liveness, NewAgent, Relays, SessionAgent, SessionRelay};
 

@@ -60,8 +60,8 @@ pub use session::{
     Wanted,
 };
 pub use sessions::{
-    AgentEnd, GitCredentials, OpenProgress, OpenSession, SECRET_VARIABLE, SESSION_VARIABLE, STOP_GRACE, SessionWorkspace,
-    Sessions,
+    AgentEnd, GitCredentials, OpenProgress, OpenSession, SECRET_VARIABLE, SESSION_VARIABLE, STOP_GRACE,
+    SessionWorkspace, Sessions,
 };
 pub use settings::Settings;
 pub use steps::Steps;

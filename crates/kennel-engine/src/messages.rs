@@ -91,6 +91,27 @@ pub struct Message {
     pub content: Vec<u8>,
 }
 
+impl Message {
+    /// Returns the message as a JSON object on one line. Its text is part of it as it is; `first` are more members, each with a
+    /// comma after it.
+    pub fn json(&self, first: &str) -> String {
+        let content = String::from_utf8_lossy(self.content.trim_ascii());
+        let described = serde_json::json!({
+            "sequence": self.sequence,
+            "position": self.position,
+            "direction": self.direction,
+            "timeMs": self.time_ms,
+            "offset": self.start,
+        });
+        let described = described.to_string();
+        let members = described.trim_start_matches('{').trim_end_matches('}');
+        // The relay stores only JSON, but the file may be damaged.
+        let is_json = serde_json::from_str::<serde::de::IgnoredAny>(&content).is_ok();
+        let content = if is_json { content.into_owned() } else { Value::from(&*content).to_string() };
+        format!("{{{first}{members},\"message\":{content}}}")
+    }
+}
+
 /// What is stored about the agent of a session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentRecord {

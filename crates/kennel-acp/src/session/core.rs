@@ -225,6 +225,9 @@ impl Core {
             if let Err(error) = self.flush(exec).await {
                 return End::Replaced(error);
             }
+            if handshake::is_done(&self.definition, &self.knowledge) {
+                self.ready.send_if_modified(|ready| !std::mem::replace(ready, true));
+            }
             let deadline = self.deadline.filter(|_| !self.knowledge.spoke);
             let unfinished = self.lines.rest().len() > self.stored;
             tokio::select! {
@@ -461,7 +464,10 @@ impl Core {
         let envelope = match Envelope::read(&line) {
             Ok(envelope) => envelope,
             Err(why) => {
-                let reply = refuse(None, Refusal::PARSE, format!("this is not a message: {why}"));
+                // Batches are not part of ACP.
+                let is_batch = line.trim_ascii_start().starts_with(b"[");
+                let code = if is_batch { Refusal::INVALID_REQUEST } else { Refusal::PARSE };
+                let reply = refuse(None, code, format!("this is not a message: {why}"));
                 self.after.tell.push(reply);
                 return self.after.done.push(done);
             }
@@ -529,17 +535,13 @@ impl Core {
 
     /// Sends the relay's own requests, if the conversation has not begun.
     fn shake_hands(&mut self) {
-        let next =
-            handshake::next_request(&self.definition, &self.knowledge, |id| self.asked.contains_key(id));
+        let next = handshake::next_request(&self.definition, &self.knowledge, |id| self.asked.contains_key(id));
         if let Some((id, method, line)) = next {
             let envelope = Envelope { id: Some(id.to_owned()), method: Some(method.to_owned()) };
             let directory = if id == OPEN { self.definition.opens.clone() } else { None };
             let (sequence, method) = (self.sequence + 1, method.to_owned());
             self.asked.insert(id.to_owned(), Asked { sequence, method, client: None, by_relay: true, directory });
             self.to_agent(Direction::RelayToAgent, line, &envelope, true);
-        }
-        if handshake::is_done(&self.definition, &self.knowledge) {
-            self.ready.send_if_modified(|ready| !std::mem::replace(ready, true));
         }
     }
 
@@ -706,7 +708,6 @@ impl Core {
     pub(super) fn last_words(&self) -> (bool, bool, &Tail) {
         (self.knowledge.spoke, !self.asked.is_empty(), &self.tail)
     }
-
 }
 
 /// Waits until a moment, or forever.

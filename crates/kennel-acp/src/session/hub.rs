@@ -86,8 +86,9 @@ struct Member {
     /// It has got, or passed over, everything up to this position.
     cursor: u64,
     only_watches: bool,
-    /// Whether it continues at a position that it knows.
+    /// Whether it continues at a position that it knows. It has seen everything up to `began`.
     continues: bool,
+    began: u64,
     direct: VecDeque<Outgoing>,
 }
 
@@ -104,10 +105,7 @@ impl Hub {
     /// A hub without clients. `last` is the position of the last message that is stored, and `open` are the agent's requests.
     pub(super) fn new(last: u64, open: impl IntoIterator<Item = Item>) -> Arc<Self> {
         let open = open.into_iter().map(|item| (item.position, item.bytes)).collect();
-        Arc::new(Self {
-            state: Mutex::new(State { last, open, ..State::default() }),
-            changed: watch::Sender::new(0),
-        })
+        Arc::new(Self { state: Mutex::new(State { last, open, ..State::default() }), changed: watch::Sender::new(0) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -129,7 +127,8 @@ impl Hub {
         state.joined += 1;
         let number = state.joined;
         let cursor = after.unwrap_or(state.last).min(state.last);
-        let member = Member { cursor, only_watches, continues: after.is_some(), direct: VecDeque::new() };
+        let (continues, began) = (after.is_some(), after.map_or(0, |_| cursor));
+        let member = Member { cursor, only_watches, continues, began, direct: VecDeque::new() };
         state.clients.insert(number, member);
         if state.owner.is_none() && !only_watches {
             state.give_ownership(number);
@@ -256,7 +255,7 @@ impl State {
         self.owner = Some(number);
         let Some(member) = self.clients.get_mut(&number) else { return };
         // It has passed over these. Later ones it gets in their turn.
-        for (position, bytes) in self.open.range(..=member.cursor) {
+        for (position, bytes) in self.open.range(..=member.cursor).filter(|(position, _)| **position > member.began) {
             member.direct.push_back(Outgoing { position: Some(*position), bytes: bytes.clone() });
         }
     }

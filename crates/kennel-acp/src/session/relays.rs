@@ -213,10 +213,8 @@ impl Relays {
     }
 
     async fn core(&self, sandbox: Sandbox, continued: Continued, shared: &Shared, exec: &Exec) -> Result<Core> {
-        let definition: Definition =
-            serde_json::from_value(continued.agent.definition.clone()).map_err(|error| {
-                Error::new(ErrorCode::Internal, format!("the agent's record cannot be read: {error}"))
-            })?;
+        let definition: Definition = serde_json::from_value(continued.agent.definition.clone())
+            .map_err(|error| Error::new(ErrorCode::Internal, format!("the agent's record cannot be read: {error}")))?;
         Core::resume(self.messages.clone(), sandbox, definition, shared, continued, exec).await
     }
 
@@ -320,7 +318,10 @@ impl Task {
             let (text, log) = core.redacted(error.as_ref());
             core.tell_end(error.map_or(Ended::Agent, |error| Ended::Failed(Arc::new(error))));
             drop(exec);
-            return self.relays.end(&self.session, AgentEnd { error: text, exit_code, log }).await;
+            self.relays.end(&self.session, AgentEnd { error: text, exit_code, log }).await;
+            // This may drop the last handle of this relay, and so end this task.
+            self.relays.running.lock().await.remove(&self.session);
+            return;
         }
     }
 

@@ -182,8 +182,7 @@ fn try_commit(transaction: &Transaction<'_>, batch: &Batch) -> rusqlite::Result<
             message.content,
         ])?;
     }
-    let mut answer =
-        transaction.prepare_cached("UPDATE messages SET open = 0 WHERE session = ?1 AND sequence = ?2")?;
+    let mut answer = transaction.prepare_cached("UPDATE messages SET open = 0 WHERE session = ?1 AND sequence = ?2")?;
     for sequence in answered {
         answer.execute(params![session, *sequence as i64])?;
     }

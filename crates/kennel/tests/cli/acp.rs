@@ -4,6 +4,7 @@ mod editor;
 mod ends;
 mod inside;
 mod published;
+mod stored;
 
 use crate::support::Kennel;
 use editor::Editor;

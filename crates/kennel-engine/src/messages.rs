@@ -239,9 +239,9 @@ impl Messages {
     /// Commits changes. Fails with `conflict` if another relay has taken over; then nothing was changed.
     pub async fn commit(&self, batch: Batch) -> Result<()> {
         let (done, committed) = oneshot::channel();
-        let ended = |_| Error::new(ErrorCode::Internal, "the writer of messages has ended");
-        self.queue.send(Job { batch, done }).map_err(|_| ended(()))?;
-        committed.await.map_err(|_| ended(()))?
+        let ended = || Error::new(ErrorCode::Internal, "the writer of messages has ended");
+        self.queue.send(Job { batch, done }).map_err(|_| ended())?;
+        committed.await.map_err(|_| ended())?
     }
 
     /// Returns messages of a session with a higher number than `after`, in order: at most `limit`, and at most `bytes` if that

@@ -95,12 +95,12 @@ impl Sender {
     /// Sends a message. Returns when it is stored, or was refused; the client gets the reason as a message. Fails if the relay
     /// has ended.
     pub async fn send(&self, message: Vec<u8>) -> Result<()> {
-        let ended = |_| Error::new(ErrorCode::Stopped, "the relay has ended");
-        self.ahead.clone().wait_for(|ahead| *ahead < AHEAD).await.map_err(|_| ended(()))?;
+        let ended = || Error::new(ErrorCode::Stopped, "the relay has ended");
+        self.ahead.clone().wait_for(|ahead| *ahead < AHEAD).await.map_err(|_| ended())?;
         let (done, stored) = oneshot::channel();
         let order = Order { client: self.number, line: line(message), done };
-        self.orders.send(order).await.map_err(|_| ended(()))?;
-        stored.await.map_err(|_| ended(()))
+        self.orders.send(order).await.map_err(|_| ended())?;
+        stored.await.map_err(|_| ended())
     }
 }
 

@@ -126,6 +126,8 @@ pub(super) struct Shared {
     pub(super) ahead: Arc<watch::Sender<usize>>,
     /// Whether the conversation has begun.
     pub(super) ready: watch::Sender<bool>,
+    /// Whether the relay has ended, and with its agent the session.
+    pub(super) closed: watch::Sender<bool>,
 }
 
 impl Core {

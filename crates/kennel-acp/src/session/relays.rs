@@ -203,6 +203,7 @@ impl Relays {
             hub: Hub::new(continued.agent.position, open),
             ahead: Arc::new(watch::Sender::new(0)),
             ready: watch::Sender::new(false),
+            closed: watch::Sender::new(false),
         });
         let core = self.core(sandbox.clone(), continued, &shared, &exec).await?;
         let (orders, waiting) = mpsc::channel(WAITING);
@@ -255,7 +256,10 @@ impl SessionRelay {
                 return Ok(());
             }
             match hub.ended() {
-                Some(Ended::Failed(error)) => return Err(copy(&error)),
+                Some(Ended::Failed(error)) => {
+                    self.closed().await;
+                    return Err(copy(&error));
+                }
                 Some(_) => return Err(Error::new(ErrorCode::ExecFailed, "the agent ended before it had answered")),
                 None => {}
             }
@@ -264,6 +268,12 @@ impl SessionRelay {
                 _ = changes.changed() => {}
             }
         }
+    }
+
+    /// Waits until the relay has ended. If the agent has ended, its session has ended, too.
+    pub async fn closed(&self) {
+        // The sender is in the handle, so the wait cannot fail.
+        let _ = self.inner.shared.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
     /// How the relay ended, if it has.
@@ -290,7 +300,17 @@ struct Task {
 }
 
 impl Task {
-    async fn run(self, mut core: Core, mut exec: Exec, mut orders: mpsc::Receiver<Order>) {
+    async fn run(self, core: Core, exec: Exec, orders: mpsc::Receiver<Order>) {
+        self.relay(core, exec, orders).await;
+        self.shared.closed.send_replace(true);
+        let mut running = self.relays.running.lock().await;
+        // Another one may have taken its place already. Otherwise this may drop the last handle, and so end this task.
+        if running.get(&self.session).is_some_and(|relay| Arc::ptr_eq(&relay.inner.shared, &self.shared)) {
+            running.remove(&self.session);
+        }
+    }
+
+    async fn relay(&self, mut core: Core, mut exec: Exec, mut orders: mpsc::Receiver<Order>) {
         let mut tried = 0;
         loop {
             let ended = core.run(&mut exec, &mut orders).await;
@@ -318,10 +338,7 @@ impl Task {
             let (text, log) = core.redacted(error.as_ref());
             core.tell_end(error.map_or(Ended::Agent, |error| Ended::Failed(Arc::new(error))));
             drop(exec);
-            self.relays.end(&self.session, AgentEnd { error: text, exit_code, log }).await;
-            // This may drop the last handle of this relay, and so end this task.
-            self.relays.running.lock().await.remove(&self.session);
-            return;
+            return self.relays.end(&self.session, AgentEnd { error: text, exit_code, log }).await;
         }
     }
 

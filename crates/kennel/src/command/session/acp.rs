@@ -50,6 +50,9 @@ impl Acp {
             ended = receive(&mut client) => ended?,
             signal = deadline.signals.end() => return Err(interrupted(signal)),
         };
+        if ended.is_some() {
+            relay.closed().await;
+        }
         match ended {
             None | Some(SessionEnded::Agent) => Ok(0),
             Some(SessionEnded::Failed(error)) => Err(copy(&error)),

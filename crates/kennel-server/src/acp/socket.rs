@@ -25,11 +25,7 @@ pub(super) async fn serve(socket: WebSocket, mut client: Client, mut end: Stream
         let sending = send(&mut sink, &mut client, heard.subscribe());
         tokio::pin!(receiving, sending);
         tokio::select! {
-            // The relay may have ended, which the other loop knows better.
-            refused = &mut receiving => match refused {
-                Some(refused) => Some(refused),
-                None => None,
-            },
+            refused = &mut receiving => refused,
             ended = &mut sending => ended,
             why = end.reached() => Some(match why {
                 Why::ServerEnds => (close_code::AWAY, "the server ends; connect again"),

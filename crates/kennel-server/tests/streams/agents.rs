@@ -210,24 +210,17 @@ async fn a_relay_that_is_killed_after_each_message_loses_and_repeats_nothing() {
     assert_eq!((&sent[4]["id"], &sent[5]["id"]), (&json!(2), &json!("3")));
     assert_eq!(sent[5]["result"]["content"], "hello");
     assert!(to_agent.contains("\"********************\"") && !to_agent.contains("sk-secret"), "it is redacted");
-    let file = sessions.sandbox_files(&stage, &session).await;
+    let file = read_by_agent(&stage, &session).await;
     assert_eq!(file.replace("sk-secret-0123456789", "********************"), to_agent, "the agent saw each once");
     stage.clean_up().await;
 }
 
 /// What the agent has read, after its sandbox was stopped.
-trait SandboxFiles {
-    async fn sandbox_files(&self, stage: &Stage, session: &Session) -> String;
-}
-
-impl SandboxFiles for Sessions {
-    async fn sandbox_files(&self, stage: &Stage, session: &Session) -> String {
-        let provider = crate::support::native(stage);
-        let sandbox = kennel_core::Sandbox::find(provider, session.summary.sandbox.as_str()).await.unwrap();
-        sandbox.start().await.unwrap();
-        let output = sandbox.run(&ExecSpec::argv(["cat", "/tmp/seen"]), None, 1 << 20).await.unwrap();
-        output.stdout_text()
-    }
+async fn read_by_agent(stage: &Stage, session: &Session) -> String {
+    let provider = crate::support::native(stage);
+    let sandbox = kennel_core::Sandbox::find(provider, session.summary.sandbox.as_str()).await.unwrap();
+    sandbox.start().await.unwrap();
+    sandbox.run(&ExecSpec::argv(["cat", "/tmp/seen"]), None, 1 << 20).await.unwrap().stdout_text()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,6 +16,7 @@ mod lines;
 mod paths;
 mod preset;
 mod relay;
+mod session;
 mod splice;
 mod tail;
 mod to_client;
@@ -27,6 +28,9 @@ pub use lines::LINE;
 pub use paths::PathMap;
 pub use preset::Preset;
 pub use relay::{Agent, Ended, Served, Watch, refuse, relay};
+pub use session::{
+    Client, Ended as SessionEnded, Join, Liveness, NewAgent, Outgoing, Relays, Sender, SessionAgent, SessionRelay,
+};
 pub use to_client::ToClient;
 pub use turn::{Audience, Decision, Permission, Prompt, turn};
 pub use workspace::{at_chosen_path, at_own_path};

@@ -23,11 +23,40 @@ pub(crate) struct Lines {
     searched: usize,
     /// Whether the rest of a line over the cap is being skipped.
     skipping: bool,
+    /// The bytes before the buffer: where it begins in the stream.
+    passed: u64,
 }
 
 impl Lines {
     pub(crate) fn new(cap: usize) -> Self {
-        Self { cap, buffer: Vec::new(), searched: 0, skipping: false }
+        Self::resume(cap, 0, Vec::new(), false)
+    }
+
+    /// Continues in the middle of a stream: where the buffer begins, what is in it, and whether a line is being skipped.
+    pub(crate) fn resume(cap: usize, passed: u64, buffer: Vec<u8>, skipping: bool) -> Self {
+        Self { cap, buffer, searched: 0, skipping, passed }
+    }
+
+    /// Where the line that is not complete begins in the stream. The last line that was returned ends there, or before, if
+    /// blank lines follow it.
+    pub(crate) fn passed(&self) -> u64 {
+        self.passed
+    }
+
+    /// The beginning of the line that is not complete.
+    pub(crate) fn rest(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// Whether the rest of a line over the cap is being skipped.
+    pub(crate) fn is_skipping(&self) -> bool {
+        self.skipping
+    }
+
+    /// Forgets the line that is not complete.
+    pub(crate) fn drop_rest(&mut self) {
+        self.passed += self.buffer.len() as u64;
+        (self.buffer, self.searched) = (Vec::new(), 0);
     }
 
     /// Adds bytes. Then [`Self::next`] returns the lines that they complete.
@@ -44,6 +73,7 @@ impl Lines {
                 return self.overlong();
             };
             self.searched = 0;
+            self.passed += end as u64;
             if std::mem::take(&mut self.skipping) {
                 self.buffer.drain(..end);
                 continue;
@@ -66,6 +96,7 @@ impl Lines {
     /// Ends a line over the cap whose end has not arrived yet, and forgets what is to be skipped.
     fn overlong(&mut self) -> Option<Line> {
         if self.skipping {
+            self.passed += self.buffer.len() as u64;
             (self.buffer, self.searched) = (Vec::new(), 0);
             return None;
         }
@@ -73,6 +104,7 @@ impl Lines {
             return None;
         }
         let envelope = Envelope::begins(&self.buffer);
+        self.passed += self.buffer.len() as u64;
         (self.buffer, self.searched, self.skipping) = (Vec::new(), 0, true);
         Some(Line::TooLong(envelope))
     }

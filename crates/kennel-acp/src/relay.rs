@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 /// How long an agent may take to end after its client has left.
 const GRACE: Duration = Duration::from_secs(5);
 /// The requests of an agent that are served at once.
-const SERVED: usize = 256;
+pub(crate) const SERVED: usize = 256;
 /// How long the first request of a client may take, if it is refused anyway.
 const FIRST_REQUEST: Duration = Duration::from_secs(2);
 /// How much is read from the client at once.
@@ -52,7 +52,7 @@ pub struct Agent {
 }
 
 /// What an agent is told that its client serves. The relay serves all of it in any case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Served {
     /// Reading and writing text files.
     pub files: bool,
@@ -187,7 +187,7 @@ async fn first_request(client: &mut (impl AsyncRead + Unpin), lines: &mut Lines)
 }
 
 /// Returns the response to a request that an error has left without an answer.
-fn failed(id: &str, error: &Error) -> Vec<u8> {
+pub(crate) fn failed(id: &str, error: &Error) -> Vec<u8> {
     let problem = json!({ "code": Refusal::INTERNAL, "message": error.to_string(), "data": failure::data(error) });
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{problem}}}\n").into_bytes()
 }
@@ -462,23 +462,23 @@ impl<W: AsyncWrite + Send + Unpin> Relay<'_, W> {
     }
 }
 
-fn is_response(envelope: &Envelope) -> bool {
+pub(crate) fn is_response(envelope: &Envelope) -> bool {
     envelope.method.is_none() && envelope.id.is_some()
 }
 
 /// Returns the response to a message that is too long, or in its place.
-fn too_long(envelope: &Envelope) -> Vec<u8> {
+pub(crate) fn too_long(envelope: &Envelope) -> Vec<u8> {
     let refusal = Refusal::new(Refusal::INVALID_REQUEST, format!("the message is longer than {LINE} bytes"));
     response(envelope.id.as_deref().unwrap_or("null"), Err(refusal))
 }
 
 /// Returns the string at a path of keys.
-fn string(text: &str, path: &[&str]) -> Option<String> {
+pub(crate) fn string(text: &str, path: &[&str]) -> Option<String> {
     serde_json::from_str(splice::get(text, path)?).ok()
 }
 
 /// Returns `initialize` with what the relay serves. From protocol version 2 on, there is nothing to state.
-fn stated(text: &str, served: Served, to_client: Option<&ToClient>) -> Option<String> {
+pub(crate) fn stated(text: &str, served: Served, to_client: Option<&ToClient>) -> Option<String> {
     const CAPABILITIES: &str = "clientCapabilities";
     let version = splice::get(text, &["params", "protocolVersion"]).and_then(|version| version.parse::<u64>().ok());
     if version.is_some_and(|version| version > 1) && splice::get(text, &["params", CAPABILITIES]).is_none() {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 const WIDTH: usize = 1000;
 
 /// The last lines of a stream.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Tail {
     lines: VecDeque<Vec<u8>>,
     /// Whether the last line is not complete.
@@ -29,6 +29,11 @@ impl Tail {
                 line.extend_from_slice(&text[..text.len().min(WIDTH.saturating_sub(line.len()))]);
             }
         }
+    }
+
+    /// Continues with lines of an earlier relay.
+    pub(crate) fn of(lines: &[String]) -> Self {
+        Self { lines: lines.iter().map(|line| line.clone().into_bytes()).collect(), open: false }
     }
 
     /// Returns the lines as text, oldest first.

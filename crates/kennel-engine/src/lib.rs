@@ -19,6 +19,7 @@ mod filter;
 mod idempotency;
 mod idle;
 mod lock_file;
+mod messages;
 mod pool;
 pub mod profiles;
 mod reattach;
@@ -49,6 +50,7 @@ pub use idempotency::{Begun, IdempotencyKeys};
 pub use idle::IdleTimes;
 pub use kennel_native::{EarlyJail, ForkedJail};
 pub use kennel_provider::labels;
+pub use messages::{AgentRecord, Batch, Continued, Direction, Message, Messages, OutputRecord};
 pub use pool::{Claimed, MAX_MEMBERS, Pool, PoolClaims, PoolResult, PoolStatus, PoolUse, Pools, SessionMembers};
 pub use profiles::{OrphanedProfile, Profile, ProfileStatus, Profiles};
 pub use reattach::{Reattached, reattach};
@@ -60,8 +62,8 @@ pub use session::{
     Wanted,
 };
 pub use sessions::{
-    GitCredentials, OpenProgress, OpenSession, SECRET_VARIABLE, SESSION_VARIABLE, STOP_GRACE, SessionWorkspace,
-    Sessions,
+    AgentEnd, GitCredentials, OpenProgress, OpenSession, SECRET_VARIABLE, SESSION_VARIABLE, STOP_GRACE,
+    SessionWorkspace, Sessions,
 };
 pub use settings::Settings;
 pub use steps::Steps;

@@ -5,11 +5,13 @@
 //! recorded as `running`. A stop or removal is recorded as a request before it is carried out. What a crash leaves is
 //! completed by [`Sessions::plan`] and [`Sessions::apply`].
 
+mod agent;
 mod end;
 mod open;
 mod task;
 mod workspace;
 
+pub use agent::AgentEnd;
 pub use open::{OpenProgress, OpenSession};
 pub(crate) use workspace::make_directory;
 pub use workspace::{GitCredentials, SessionWorkspace};

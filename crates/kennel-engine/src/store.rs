@@ -7,6 +7,7 @@
 //! the last ones, but never damages the file (`synchronous = NORMAL` with a write-ahead log).
 
 mod events;
+mod messages;
 mod migrate;
 mod open;
 mod problem;

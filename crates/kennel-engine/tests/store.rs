@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Stores of every released version, as SQL.
-const VERSIONS: [&str; 2] = [include_str!("stores/v1.sql"), include_str!("stores/v2.sql")];
+const VERSIONS: [&str; 3] =
+    [include_str!("stores/v1.sql"), include_str!("stores/v2.sql"), include_str!("stores/v3.sql")];
 
 fn raw(path: &Path) -> rusqlite::Connection {
     rusqlite::Connection::open(path).unwrap()

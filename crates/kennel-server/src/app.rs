@@ -1,5 +1,6 @@
 //! What all handlers share.
 
+use crate::acp::Connections;
 use crate::auth::Identity;
 use crate::expiry::Expiry;
 use crate::limits::Limits;
@@ -10,6 +11,7 @@ use crate::revocation::{Revocations, StreamEnd};
 use crate::serve::ServerOptions;
 use crate::streams::Streams;
 use crate::tickets::Tickets;
+use kennel_acp::Relays;
 use kennel_core::{Error, Result, Sandbox, printable};
 use kennel_engine::{Engine, Events, Store, Tokens};
 use kennel_types::{ErrorCode, SandboxInfo};
@@ -47,6 +49,10 @@ pub(crate) struct App {
     pub(crate) tickets: Tickets,
     /// The browsers that have access to ports.
     pub(crate) previews: Previews,
+    /// The ACP connections over HTTP.
+    pub(crate) acp: Connections,
+    /// The relays of agents.
+    relays: tokio::sync::OnceCell<Relays>,
     /// Handles of sandboxes in use, by id. All requests share the connection of a handle to its keeper.
     handles: Mutex<HashMap<String, Sandbox>>,
 }
@@ -88,6 +94,8 @@ impl App {
             streams: Streams::default(),
             tickets: Tickets::default(),
             previews: Previews::default(),
+            acp: Connections::default(),
+            relays: tokio::sync::OnceCell::new(),
             handles: Mutex::default(),
         })
     }
@@ -95,6 +103,19 @@ impl App {
     /// Returns what ends a stream of a caller: the end of the server, or the loss of its token.
     pub(crate) fn stream_end(&self, identity: &Identity) -> StreamEnd {
         StreamEnd::new(self.ending.clone(), self.revocations.watch(identity))
+    }
+
+    /// The relays of agents. All requests share them.
+    pub(crate) async fn relays(&self) -> Result<&Relays> {
+        self.relays.get_or_try_init(async || Ok(Relays::new(self.engine.sessions().await?.0))).await
+    }
+
+    /// Continues with the agents of sessions, so that their messages are stored and their ends are noticed.
+    pub(crate) async fn resume_agents(&self) {
+        let resumed = async { self.relays().await?.resume_all().await };
+        if let Err(error) = resumed.await {
+            tracing::warn!(%error, "could not continue with the agents of sessions");
+        }
     }
 
     /// The tokens.

@@ -11,7 +11,7 @@ mod logs;
 mod processes;
 mod profiles;
 mod sandboxes;
-mod sessions;
+pub(crate) mod sessions;
 mod system;
 
 use crate::routes::{Access, Content, Operation, Query, Routes};
@@ -33,6 +33,7 @@ pub(crate) fn add_all(routes: Routes) -> Routes {
     let routes = processes::add(routes);
     let routes = profiles::add(routes);
     let routes = sessions::add(routes);
+    let routes = crate::acp::add(routes);
     inventory::add(routes)
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Like every library here, this crate prints nothing and reads no environment variable. It logs with `tracing`.
 
+mod acp;
 mod app;
 mod auth;
 mod convert;

@@ -149,7 +149,9 @@ impl Server {
         }
         let beside = tokio::spawn({
             let app = app.clone();
-            async move { tokio::join!(app.expiry.run(&app), app.revocations.run(&app), app.paused.run(&app)) }
+            async move {
+                tokio::join!(app.expiry.run(&app), app.revocations.run(&app), app.paused.run(&app), app.resume_agents())
+            }
         });
         end.await;
         ending.send_replace(true);

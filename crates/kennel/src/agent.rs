@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long an agent may take to reply to the first message.
-const STARTUP: Duration = Duration::from_secs(10);
+pub(crate) const STARTUP: Duration = Duration::from_secs(10);
 
 /// Options of the commands that start an agent.
 #[derive(Debug, clap::Args)]
@@ -296,7 +296,7 @@ fn of_container(container: AgentContainer) -> Result<SandboxOverrides> {
 }
 
 /// Adds the variables without which an agent finds neither its programs nor its files, if it is a process of the host.
-fn inherit(caller: &Caller, env: &mut BTreeMap<String, String>) {
+pub(crate) fn inherit(caller: &Caller, env: &mut BTreeMap<String, String>) {
     for name in [PATH, HOME] {
         let value = caller.variables.get(OsStr::new(name)).and_then(|value| value.to_str());
         if let Some(value) = value {

@@ -17,6 +17,15 @@ pub(super) struct TaskEnd {
     pub(super) to: SessionState,
     pub(super) cause: Cause,
     pub(super) error: Option<String>,
+    /// The exit code and the last lines of the task, in place of those of the main process.
+    pub(super) exit_code: Option<i32>,
+    pub(super) log: Option<Vec<String>>,
+}
+
+impl TaskEnd {
+    pub(super) fn new(to: SessionState, cause: Cause, error: Option<String>) -> Self {
+        Self { to, cause, error, exit_code: None, log: None }
+    }
 }
 
 impl Sessions {
@@ -84,11 +93,19 @@ impl Sessions {
             let provider = self.provider(&seen.provider)?;
             let change = match provider.get(seen.sandbox.as_str()).await {
                 Ok(info) if is_down(info.status) => {
-                    let log = last_lines(&*provider, &seen.sandbox).await;
+                    let log = match task.and_then(|task| task.log.clone()) {
+                        Some(log) => Some(log),
+                        None => last_lines(&*provider, &seen.sandbox).await,
+                    };
                     Change { log, ..ended_as(&info, seen, task) }
                 }
                 Ok(_) => return Ok(session),
-                Err(error) if error.code() == ErrorCode::NotFound => Change::new(SessionState::Failed, Cause::Lost),
+                Err(error) if error.code() == ErrorCode::NotFound => Change {
+                    error: task.and_then(|task| task.error.clone()),
+                    exit_code: task.and_then(|task| task.exit_code),
+                    log: task.and_then(|task| task.log.clone()),
+                    ..Change::new(SessionState::Failed, Cause::Lost)
+                },
                 Err(error) => {
                     return Err(error.context(format_args!("look for the sandbox of session {}", seen.label())));
                 }
@@ -103,7 +120,8 @@ impl Sessions {
 fn ended_as(info: &SandboxInfo, seen: &SessionSummary, task: Option<&TaskEnd>) -> Change {
     let result = |to, cause| Change { exit_code: info.exit_code, ..Change::new(to, cause) };
     if let Some(task) = task {
-        return Change { error: task.error.clone(), ..result(task.to, task.cause) };
+        let exit_code = task.exit_code.or(info.exit_code);
+        return Change { error: task.error.clone(), exit_code, ..result(task.to, task.cause) };
     }
     if seen.wanted == Wanted::Stopped {
         return result(SessionState::Stopped, Cause::Requested);

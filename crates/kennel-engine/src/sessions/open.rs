@@ -83,7 +83,7 @@ impl Sessions {
 
     /// Closes a session whose caller gave up at the very moment when it was open.
     async fn take_back(&self, session: &SessionSummary) -> Result<()> {
-        let end = TaskEnd { to: SessionState::Failed, cause: Cause::Cancelled, error: None };
+        let end = TaskEnd::new(SessionState::Failed, Cause::Cancelled, None);
         self.close(&session.id, &end).await?;
         remove_sandbox(&*self.provider(&session.provider)?, &session.sandbox, false).await
     }

@@ -46,7 +46,7 @@ impl Sessions {
             done = AssertUnwindSafe(work).catch_unwind() => Some(done),
             _ = gone => None,
         };
-        let end = |to, cause, error| TaskEnd { to, cause, error };
+        let end = TaskEnd::new;
         let end = match &ended {
             Some(Ok(Ok(_))) => end(SessionState::Completed, Cause::TaskDone, None),
             Some(Ok(Err(error))) => end(SessionState::Failed, Cause::TaskFailed, Some(error.to_string())),

@@ -9,8 +9,6 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::path::Path;
 
 /// The migrations, oldest first.
-///
-/// Later versions will add tables for messages (of a session, numbered like events).
 pub(super) const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE meta (
@@ -86,6 +84,59 @@ pub(super) const MIGRATIONS: &[&str] = &[
         PRIMARY KEY (token, key)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX idempotency_by_time ON idempotency (created_ms);
+",
+    "
+    -- The agent of a session. A relay that takes over increases the epoch; one with an older epoch can write no more.
+    CREATE TABLE agents (
+        session    TEXT PRIMARY KEY,
+        epoch      INTEGER NOT NULL,
+        -- What the relay needs to continue, as JSON. No secrets.
+        definition TEXT NOT NULL,
+        -- The command: its tag, and its id once it was started.
+        tag        TEXT NOT NULL,
+        process    INTEGER,
+        started_ms INTEGER,
+        -- The output that is stored, and so acknowledged. If `skipping`, the rest of its line is dropped.
+        stdout     INTEGER NOT NULL,
+        stderr     INTEGER NOT NULL,
+        skipping   INTEGER NOT NULL,
+        -- The length of all messages to the agent, the number of messages, and of those that clients see.
+        stdin      INTEGER NOT NULL,
+        sequence   INTEGER NOT NULL,
+        position   INTEGER NOT NULL,
+        bytes      INTEGER NOT NULL,
+        -- What the relay knows about the conversation, and the last lines of standard error, as JSON.
+        knowledge  TEXT NOT NULL,
+        log        TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE messages (
+        session   TEXT NOT NULL,
+        sequence  INTEGER NOT NULL,
+        -- The number among those that clients see.
+        position  INTEGER,
+        direction TEXT NOT NULL,
+        time_ms   INTEGER NOT NULL,
+        -- Where it begins in the agent's standard input or output, and its length.
+        start     INTEGER NOT NULL,
+        length    INTEGER NOT NULL,
+        -- The envelope. `open` is 1 for a request without a response.
+        id        TEXT,
+        method    TEXT,
+        open      INTEGER NOT NULL,
+        content   BLOB NOT NULL,
+        PRIMARY KEY (session, sequence)
+    ) STRICT;
+    CREATE UNIQUE INDEX messages_by_position ON messages (session, position) WHERE position IS NOT NULL;
+    CREATE INDEX messages_open ON messages (session, id) WHERE open = 1;
+
+    -- The beginning of a line that is not complete.
+    CREATE TABLE partial_lines (
+        session TEXT NOT NULL,
+        start   INTEGER NOT NULL,
+        content BLOB NOT NULL,
+        PRIMARY KEY (session, start)
+    ) STRICT;
 ",
 ];
 

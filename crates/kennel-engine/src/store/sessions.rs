@@ -124,6 +124,9 @@ impl Store {
             if executed(transaction, sql, (seen.id.as_str(), seen.revision as i64, seen.state.name()))? == 0 {
                 return Ok(Outcome::Stale);
             }
+            for table in ["agents", "messages", "partial_lines"] {
+                executed(transaction, &format!("DELETE FROM {table} WHERE session = ?1"), [seen.id.as_str()])?;
+            }
             let event = NewEvent { from: Some(seen.state), to: None, cause: Cause::Requested, detail: None };
             events::append(transaction, &seen.id, &event)?;
             Ok(Outcome::Recorded)

@@ -94,7 +94,7 @@ async fn sessions(app: &AppState) -> Outcome<Sessions> {
 }
 
 /// Returns a session that the caller can see.
-async fn find(app: &AppState, identity: &Identity, name: &str) -> Outcome<(Sessions, Session)> {
+pub(crate) async fn find(app: &AppState, identity: &Identity, name: &str) -> Outcome<(Sessions, Session)> {
     let sessions = sessions(app).await?;
     let session = sessions.show(name).await?;
     if identity.sees_project(session.summary.project.as_deref())

@@ -1,5 +1,6 @@
 //! Streams of the server, with real WebSocket clients, real sandboxes, and a server process that is killed.
 
+mod agents;
 mod changes;
 mod clients;
 mod events;

@@ -49,14 +49,24 @@ fn database(home: &Path) -> PathBuf {
     home.join("kennel.db")
 }
 
+/// The engine of a server.
+pub(crate) fn engine(home: &Path, programs: &Path) -> Engine {
+    let directories = Directories::new(home.join("engine"), home.join("data"), None);
+    Engine::with_providers(Caller::default(), directories, [provider(home, programs)])
+}
+
+/// The provider of a server's sandboxes.
+pub(crate) fn native(stage: &Stage) -> Arc<dyn Provider> {
+    provider(stage.home.path(), &stage.home.programs())
+}
+
 /// Runs the server until the process is killed, or its standard input ends.
 pub(crate) fn be_the_server(listening: impl FnOnce(&str)) {
     let told = environment::variable(TOLD).expect("it is told where its files are");
     let (home, programs, port): (PathBuf, PathBuf, u16) = serde_json::from_slice(told.as_encoded_bytes()).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let directories = Directories::new(home.join("engine"), home.join("data"), None);
-        let engine = Engine::with_providers(Caller::default(), directories, [provider(&home, &programs)]);
+        let engine = engine(&home, &programs);
         let resident = Resident::begin(&engine).await.unwrap();
         let store = Store::open(database(&home)).await.unwrap();
         let listen = [Listen::Tcp(([127, 0, 0, 1], port).into())];

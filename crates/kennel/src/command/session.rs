@@ -1,6 +1,9 @@
 //! `kennel session`: units of work with a sandbox, a workspace and a record of what happened.
 
+mod acp;
+mod agent;
 mod manage;
+mod messages;
 mod open;
 mod show;
 
@@ -15,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   kennel session create --name fix -- ./agent               in the current directory
   kennel session create --clone https://example.org/a.git   in a new directory with a clone
+  kennel session create --name pair --agent claude-code     with an ACP agent, for clients of `kennel serve`
   kennel session ls
   kennel session exec fix -- git status
   kennel session show fix                                   also after its sandbox is gone
@@ -39,6 +43,8 @@ enum Action {
     Ls(show::Ls),
     Show(show::Show),
     Events(show::Events),
+    Export(messages::Export),
+    Acp(acp::Acp),
     Exec(manage::Exec),
     Start(manage::Start),
     Stop(manage::Stop),
@@ -54,6 +60,8 @@ impl SessionCommand {
             Action::Ls(command) => command.json,
             Action::Show(_) => true,
             Action::Events(command) => command.json,
+            Action::Export(_) => true,
+            Action::Acp(_) => false,
             Action::Start(command) => command.json,
             Action::Stop(command) => command.json,
             Action::Rm(command) => command.json,
@@ -65,6 +73,8 @@ impl SessionCommand {
             Action::Ls(command) => command.run(engine).await,
             Action::Show(command) => command.run(engine).await,
             Action::Events(command) => command.run(engine).await,
+            Action::Export(command) => command.run(engine).await,
+            Action::Acp(command) => command.run(engine).await,
             Action::Start(command) => Box::pin(command.run(engine)).await,
             Action::Stop(command) => command.run(engine).await,
             Action::Rm(command) => command.run(engine).await,

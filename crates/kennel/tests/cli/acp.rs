@@ -6,6 +6,7 @@ mod inside;
 mod paths;
 mod published;
 mod secrets;
+mod stored;
 
 use crate::support::Kennel;
 use editor::{Editor, agent_script};

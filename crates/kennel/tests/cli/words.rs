@@ -45,6 +45,8 @@ const COMMANDS: &[&str] = &[
     "session ls",
     "session show",
     "session events",
+    "session export",
+    "session acp",
     "session exec",
     "session start",
     "session stop",
@@ -422,6 +424,21 @@ fn walk_sessions() -> String {
     walk.stands_for(&secret, "SECRET");
     walk.go(&["session", "show", "--secret", "fix"]);
     walk.go(&["session", "rm", "--force", "fix"]);
+    let agent = "read a; echo '{\"id\":\"kennel-initialize\",\"result\":{}}'\n\
+        read b; echo '{\"id\":\"kennel-session-new\",\"result\":{\"sessionId\":\"s\"}}'; read c\n";
+    std::fs::write(here.join("agent.sh"), agent).unwrap();
+    walk.go(&["session", "create", "--name", "pair", "--network", "none", "--acp", "--", "sh", "agent.sh"]);
+    // Its standard input ends at once.
+    walk.go(&["session", "acp", "pair"]);
+    let exported = kennel.kennel(&["session", "export", "pair"]).ok();
+    let answers = exported.lines().filter(|line| line.contains("agent_to_relay"));
+    // Times differ.
+    let timeless = |line: &str| match (line.find("\"timeMs\":"), line.find(",\"message\"")) {
+        (Some(from), Some(to)) => format!("{}\"timeMs\":TIME{}", &line[..from], &line[to..]),
+        _ => line.to_owned(),
+    };
+    walk.note(&["session", "export", "pair"], &answers.map(|line| timeless(line) + "\n").collect::<String>());
+    walk.go(&["session", "rm", "--force", "pair"]);
     let resident = Resident::start(&kennel);
     walk.note(&["serve"], &resident.greeting);
     walk.text

@@ -1,5 +1,6 @@
 //! `kennel session create`.
 
+use super::agent::{AgentOfSession, Chosen};
 use super::{print_session, sessions};
 use crate::command::profile::profiles;
 use crate::completion;
@@ -20,6 +21,8 @@ Examples:
   kennel session create --own-workspace --rm -- ./job   in a new directory, which is kept
   kennel session create --profile dev                   with the settings of a profile
   kennel session create --clone https://example.org/project.git
+  kennel session create --agent claude-code             with an ACP agent, for clients of `kennel serve`
+  kennel session create --acp -- ./agent                with an agent by its command
 
 Every process in the sandbox finds the session's id in KENNEL_SESSION and its secret in
 KENNEL_SESSION_SECRET. The session and its sandbox have the same name.";
@@ -48,7 +51,9 @@ pub(super) struct Create {
     pub(super) json: bool,
     #[command(flatten)]
     pool: PoolOptions,
-    /// Main process and its arguments
+    #[command(flatten)]
+    agent: AgentOfSession,
+    /// Main process and its arguments; with --acp, the agent
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
     #[command(flatten)]
@@ -58,7 +63,7 @@ pub(super) struct Create {
 impl Create {
     pub(super) async fn run(self, engine: &Engine) -> Result<u8> {
         let mut deadline = Deadline::begin(None)?;
-        let SessionSandbox { provider, mut spec, pull } = deadline.unless_ended(self.sandbox(engine)).await?;
+        let (SessionSandbox { provider, mut spec, pull }, agent) = deadline.unless_ended(self.sandbox(engine)).await?;
         spec.auto_remove = self.rm;
         let base = engine.directories()?.workspaces();
         let workspace = match (&self.clone, self.own_workspace) {
@@ -96,27 +101,34 @@ impl Create {
         let sessions = sessions(engine).await?;
         let session = deadline.or_cancel(&cancel, bars.wait(Box::pin(sessions.open(request)))).await?;
         drop(bars);
+        if let Some(agent) = agent {
+            agent.start(&sessions, &session, &mut deadline).await?;
+        }
         self.pool.report(from_pool.lock().unwrap_or_else(PoisonError::into_inner).as_ref());
         say_idle_pause(engine, pauses);
         Ok(print_session(&session, self.json))
     }
 
     /// Describes the sandbox, from the options, the profile and the settings.
-    async fn sandbox(&self, engine: &Engine) -> Result<SessionSandbox> {
+    async fn sandbox(&self, engine: &Engine) -> Result<(SessionSandbox, Option<Chosen>)> {
         let options = &self.options.sandbox;
+        let main = if self.agent.is_wanted() { &[] } else { self.command.as_slice() };
         let Some(name) = &self.profile else {
             let mut settings = settings(engine)?;
             let image = options.image(&settings).map(ToOwned::to_owned);
             let provider = choose(engine, &mut settings, image.as_deref()).await?;
             let mut spec = options.spec(engine, &settings, provider.mode())?;
-            self.options.complete(&mut spec, &self.command, false)?;
-            return Ok(SessionSandbox { provider, spec, pull: options.pull(&settings) });
+            self.options.complete(&mut spec, main, false)?;
+            let agent = self.agent.choose(engine, &settings, options, &self.command, &*provider, &mut spec)?;
+            return Ok((SessionSandbox { provider, spec, pull: options.pull(&settings) }, agent));
         };
         let profiles = profiles(engine)?;
         let changes = options.overrides(engine, profiles.settings())?;
         let other_workspace = self.clone.is_some() || self.own_workspace;
         let mut sandbox = profiles.for_session(name, changes, other_workspace).await?;
-        self.options.complete(&mut sandbox.spec, &self.command, false)?;
-        Ok(sandbox)
+        self.options.complete(&mut sandbox.spec, main, false)?;
+        let SessionSandbox { provider, spec, .. } = &mut sandbox;
+        let agent = self.agent.choose(engine, profiles.settings(), options, &self.command, &**provider, spec)?;
+        Ok((sandbox, agent))
     }
 }

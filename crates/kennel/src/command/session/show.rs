@@ -1,11 +1,15 @@
 //! `kennel session ls`, `show` and `events`.
 
+use super::messages::print_messages;
 use super::sessions;
 use crate::clock::date_and_time;
 use crate::command::ls::ago;
 use crate::output::{print, print_json, print_json_line, table};
+use kennel_acp::SessionAgent;
 use kennel_core::{Error, Result, printable};
-use kennel_engine::{Engine, EventFilter, SessionEvent, SessionFilter, SessionId, SessionState, SessionSummary};
+use kennel_engine::{
+    Engine, EventFilter, Session, SessionEvent, SessionFilter, SessionId, SessionState, SessionSummary,
+};
 use kennel_types::{ErrorCode, NextStep};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +23,7 @@ const SHOW_EXAMPLES: &str = "\
 Examples:
   kennel session show fix
   kennel session show fix | jq -r '.log[]'
+  kennel session show --messages fix
   kennel session show --secret fix";
 
 const EVENTS_EXAMPLES: &str = "\
@@ -87,7 +92,7 @@ fn sessions_table(found: &[SessionSummary]) -> String {
 /// Show a session as JSON
 ///
 /// Updates the state first. Shows what was requested, and the state and its cause. If the session has ended, also shows
-/// the exit code and the last 50 lines of the log.
+/// the exit code and the last 50 lines of the log. If it has an agent, also shows whether the agent runs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = SHOW_EXAMPLES)]
 pub(super) struct Show {
@@ -96,9 +101,21 @@ pub(super) struct Show {
     /// Print only the session's secret
     #[arg(long)]
     secret: bool,
+    /// Print the messages between its agent and clients, one JSON object per line
+    #[arg(long, conflicts_with = "secret")]
+    messages: bool,
     /// Print JSON (the default)
     #[arg(long, conflicts_with = "secret")]
     json: bool,
+}
+
+/// A session and its agent.
+#[derive(serde::Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    session: &'a Session,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<SessionAgent>,
 }
 
 impl Show {
@@ -109,7 +126,12 @@ impl Show {
             let missing = || Error::new(ErrorCode::NotFound, format!("session {} has no secret", self.id));
             return Ok(print(&secret.ok_or_else(missing)?));
         }
-        Ok(print_json(&sessions.settle(&self.id).await?))
+        let session = sessions.settle(&self.id).await?;
+        if self.messages {
+            return print_messages(&sessions, &session, "").await;
+        }
+        let agent = SessionAgent::look(&sessions, &session).await?;
+        Ok(print_json(&Shown { session: &session, agent }))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
 /// What every agent can do: read the next message, and append it to the file `seen`; and send one.
-const AGENT: &str = "next() { IFS= read -r line || exit 0; printf '%s\\n' \"$line\" >> seen; }\n\
+pub(crate) const AGENT: &str = "next() { IFS= read -r line || exit 0; printf '%s\\n' \"$line\" >> seen; }\n\
     say() { printf '%s\\n' \"$1\"; }\n";
 
 /// An editor with a running agent.
@@ -41,8 +41,12 @@ impl Editor {
     /// Runs an agent. If `has_image`, the options name the image.
     pub(crate) fn with(kennel: &Kennel, has_image: bool, options: &[&str], agent: &[&str]) -> Self {
         let image = kennel.image().filter(|_| !has_image).map(|image| vec!["--image", image]).unwrap_or_default();
-        let words = [&["acp"], &image[..], options, &["--"], agent].concat();
-        Self::start(kennel.call(&words))
+        Self::call(kennel, &[&["acp"], &image[..], options, &["--"], agent].concat())
+    }
+
+    /// Runs a command that speaks ACP.
+    pub(crate) fn call(kennel: &Kennel, words: &[&str]) -> Self {
+        Self::start(kennel.call(words))
     }
 
     fn start(mut call: Command) -> Self {
@@ -96,6 +100,12 @@ impl Editor {
     pub(crate) fn leave(mut self) -> Finished {
         drop(self.stdin.take());
         self.end()
+    }
+
+    /// Kills the command, which can do nothing about it.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// Waits for the end, without leaving.

@@ -1,6 +1,7 @@
 //! What all handlers share.
 
 use crate::auth::Identity;
+use crate::build_dir::BuildDir;
 use crate::expiry::Expiry;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -64,6 +65,9 @@ impl App {
         options: ServerOptions,
         ending: watch::Receiver<bool>,
     ) -> AppState {
+        if let Ok(directories) = engine.directories() {
+            BuildDir::sweep(&directories);
+        }
         Arc::new(Self {
             engine,
             events,
@@ -140,6 +144,11 @@ impl App {
 
     /// Forgets the handle of a sandbox that was removed.
     pub(crate) fn forget(&self, sandbox: &Sandbox) {
-        self.handles().remove(sandbox.id().as_str());
+        self.forget_id(sandbox.id().as_str());
+    }
+
+    /// Forgets the handle of the sandbox with this id.
+    pub(crate) fn forget_id(&self, id: &str) {
+        self.handles().remove(id);
     }
 }

@@ -9,6 +9,7 @@
 
 mod app;
 mod auth;
+mod build_dir;
 mod convert;
 mod error;
 mod expiry;

@@ -19,6 +19,7 @@ pub(crate) fn check(identity: &Identity, provider: ProviderKind, spec: &mut Sand
         (spec.runtime.is_some(), "another container runtime"),
         (spec.userns.is_some(), "another user namespace"),
         (spec.protect_git == GitProtection::None, "a repository without protection"),
+        (!spec.sockets.is_empty(), "a socket of the host"),
         (spec.toolchains.as_ref().is_some_and(|toolchains| !toolchains.more.is_empty()), "additional toolchains"),
     ] {
         if asked {

@@ -1,5 +1,7 @@
 //! `kennel serve`.
 
+use super::profile::start_profile;
+use crate::completion;
 use crate::output::print;
 use crate::report;
 use crate::signals::{ENDING, Signals};
@@ -18,6 +20,7 @@ Examples:
   kennel serve
   kennel serve --listen 127.0.0.1:7070   also serve the HTTP API at a TCP port
   kennel serve --listen 127.0.0.1:7070 --preview-domain preview.example.com
+  kennel serve --profile dev             sessions of the API use this profile
   kennel create --name box --idle-pause 1m --idle-timeout 1h
   kennel pool set quick --min 4";
 
@@ -40,6 +43,9 @@ pub(crate) struct Serve {
     /// The domain below which ports of sandboxes have names for browsers: PORT-ID.DOMAIN [default: localhost]
     #[arg(long, value_name = "DOMAIN", value_parser = parse_domain)]
     preview_domain: Option<String>,
+    /// Start this profile. Sessions that are opened through the API use its settings, unless they name another profile
+    #[arg(long, value_name = "NAME", add = completion::profiles())]
+    profile: Option<String>,
 }
 
 impl Serve {
@@ -50,14 +56,14 @@ impl Serve {
     async fn serve(self, engine: &Engine) -> Result<()> {
         let mut signals = Signals::listen()?;
         let resident = Resident::begin(engine).await?;
-        let server = Serving::start(
-            engine,
-            resident.events(),
-            self.listen,
-            ServerOptions { preview_domain: self.preview_domain },
-        )
-        .await?;
-        let mut greeting: Vec<_> = server.addresses.iter().map(|address| format!("listening at {address}")).collect();
+        let mut greeting = Vec::new();
+        if let Some(name) = &self.profile {
+            start_profile(engine, name).await?;
+            greeting.push(format!("Using container profile: {name}"));
+        }
+        let options = ServerOptions { preview_domain: self.preview_domain, profile: self.profile };
+        let server = Serving::start(engine, resident.events(), self.listen, options).await?;
+        greeting.extend(server.addresses.iter().map(|address| format!("listening at {address}")));
         // A program that has started this one waits for the line.
         greeting.push("watching idle sandboxes; interrupt with Ctrl-C".into());
         if print(&greeting.join("\n")) != 0 {

@@ -87,6 +87,9 @@ pub struct SessionView {
     pub profile: Option<String>,
     /// The directory of the server's host that is mounted as the workspace.
     pub workspace: Option<String>,
+    /// The git repository that was cloned into the workspace. Not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// When it was opened, in milliseconds since 1970.
     pub created_ms: u64,
     /// When its state changed last, in milliseconds since 1970.

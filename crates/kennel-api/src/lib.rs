@@ -7,26 +7,40 @@
 mod error;
 mod exec;
 mod file;
+mod image;
 mod inventory;
 mod listing;
+mod pool;
 mod process;
+mod profile;
 mod quantity;
 mod sandbox;
+mod session;
 pub mod stream;
 mod ticket;
 mod token;
 
 pub use error::{ApiError, ErrorBody};
 pub use exec::{ExecRequest, ExecResult, ExecTimings, OutputCut, TerminalSize};
-pub use file::{FileEntry, FileInfo, FileKind, FileListing, MkdirRequest, MoveRequest, Unpacked};
+pub use file::{
+    FileContent, FileContents, FileEntry, FileInfo, FileKind, FileListing, FileMatch, FileMatches, FileToWrite,
+    MkdirRequest, MoveRequest, ReadFiles, Unpacked, WriteFiles, WrittenFile, WrittenFiles,
+};
+pub use image::{BuildImage, PullImage, RemovedImages};
 pub use inventory::{ImageView, List, ProfileView, ProviderView, SessionView, VolumeView};
 pub use kennel_types::Scope;
 pub use listing::{Health, Page, SilentProvider};
-pub use process::{ProcessView, SignalRequest, StartProcess, StartedProcess};
+pub use pool::{FailedVolume, PoolView, PruneVolumes, PrunedVolumes, SetPool};
+pub use process::{
+    OutputPart, OutputView, ProcessExit, ProcessOutput, ProcessView, SignalRequest, StartProcess, StartedProcess,
+    StdinTaken,
+};
+pub use profile::{ChangeProfile, CreateProfile, RestartProfile};
 pub use quantity::{Bytes, Cpus, Millis};
 pub use sandbox::{
     ChangeSandbox, CreateSandbox, LimitsView, MountRequest, Network, PortRequest, ProviderName, PublishedPort,
     PullPolicy, RenameRequest, RenewRequest, SandboxStats, SandboxStatus, SandboxView, StopRequest, WaitResult,
 };
+pub use session::{CreateSession, PoolPolicy, SessionEventView, SessionSecret};
 pub use ticket::{Preview, PreviewRequest, Ticket, TicketRequest};
 pub use token::TokenView;

@@ -27,7 +27,7 @@ pub struct StartProcess {
     pub timeout: Option<Millis>,
     /// Wait while nobody reads the output, instead of losing the oldest bytes.
     pub hold: bool,
-    /// A text of at most 256 bytes, which lists return.
+    /// A text of at most 240 bytes, which lists return.
     pub tag: Option<String>,
 }
 
@@ -56,6 +56,91 @@ pub struct ProcessView {
     pub started_ms: Option<u64>,
     /// The exit code that a shell would show, once it has ended.
     pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// Whether it was ended because its time was over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub timed_out: bool,
+    /// Whether it was killed because memory ran out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub oom_killed: bool,
+    /// How many bytes of standard input it has received, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin_bytes: Option<u64>,
+    /// Its standard output, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<OutputView>,
+    /// Its standard error, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<OutputView>,
+}
+
+/// How much a command has printed on a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputView {
+    /// The number of bytes that it has printed.
+    pub printed_bytes: u64,
+    /// The offset of the oldest byte that can still be read.
+    pub stored_from: u64,
+}
+
+/// What a command has printed since the offsets of the request.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessOutput {
+    /// Standard output, or the terminal.
+    pub stdout: OutputPart,
+    /// Standard error.
+    pub stderr: OutputPart,
+    /// How the command ended, if it has ended and this is all of its output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<ProcessExit>,
+}
+
+/// A part of a channel. Exactly one of `text` and `base64` is there.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputPart {
+    /// The offset of the first byte.
+    pub offset: u64,
+    /// The offset for the next request.
+    pub next_offset: u64,
+    /// The number of bytes that were lost between the offset of the request and these bytes.
+    #[serde(default)]
+    pub lost_bytes: u64,
+    /// The bytes, if they are UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// The bytes in base64, if they are not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base64: Option<String>,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessExit {
+    /// The exit code that a shell would show: the command's own, 124 for a timeout, 128+n for signal n.
+    pub exit_code: i32,
+    /// The signal that ended the command.
+    pub signal: Option<i32>,
+    /// Whether it timed out.
+    pub timed_out: bool,
+    /// Whether it was killed because memory ran out.
+    pub oom_killed: bool,
+}
+
+/// How much of its standard input a command has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StdinTaken {
+    /// The offset for the next bytes. If it is lower than expected, the command has not read everything yet: send the
+    /// rest again from here.
+    pub offset: u64,
+    /// Whether standard input is closed.
+    pub closed: bool,
 }
 
 /// The id of a command that was started.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A sandbox to create. Everything that is left out has the default of the server's settings.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct CreateSandbox {
     /// The name; defaults to the id.
@@ -75,12 +75,46 @@ pub struct CreateSandbox {
     /// Remove the sandbox when it ends.
     pub auto_remove: bool,
     /// Also start the sandbox; defaults to true.
-    #[serde(default = "yes")]
     pub start: bool,
 }
 
-fn yes() -> bool {
-    true
+impl Default for CreateSandbox {
+    fn default() -> Self {
+        Self {
+            name: None,
+            provider: None,
+            image: None,
+            pull: None,
+            command: None,
+            image_command: None,
+            read_only: None,
+            runtime: None,
+            userns: None,
+            workdir: None,
+            env: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            project: None,
+            user: None,
+            workspace: None,
+            mounts: Vec::new(),
+            data: None,
+            caches: BTreeMap::new(),
+            network: None,
+            ports: Vec::new(),
+            memory: None,
+            cpus: None,
+            pids: None,
+            disk: None,
+            nesting: None,
+            protect_git: None,
+            startup_timeout: None,
+            idle_timeout: None,
+            idle_pause: None,
+            ttl: None,
+            auto_remove: false,
+            start: true,
+        }
+    }
 }
 
 /// The name of a provider.
@@ -199,6 +233,9 @@ pub struct SandboxView {
     pub network: Network,
     /// Published ports; empty while the sandbox does not run.
     pub ports: Vec<PublishedPort>,
+    /// The address and port on the host of the first published TCP port, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// The name of the mode, which says what is enforced.

@@ -7,10 +7,12 @@
 mod frame;
 mod lines;
 mod message;
+mod progress;
 
 pub use frame::{Frame, FrameError, HEADER, PAYLOAD, StreamChannel};
 pub use lines::{EventData, ExecLine, ListedSandbox, LogLine, WatchLine};
 pub use message::{ClientMessage, Lag, ServerMessage, StreamAttach, StreamStart};
+pub use progress::{BuildLine, PullLine};
 
 /// The name of the subprotocol, for `Sec-WebSocket-Protocol`.
 pub const SUBPROTOCOL: &str = "kennel.v1";

@@ -146,7 +146,7 @@ pub(crate) fn empty() -> RequestBody {
 }
 
 /// Reads a whole response.
-async fn whole(response: Response<Incoming>) -> Result<Vec<u8>> {
+pub(crate) async fn whole(response: Response<Incoming>) -> Result<Vec<u8>> {
     let body = http_body_util::Limited::new(response.into_body(), MOST).collect().await;
     body.map(|body| body.to_bytes().to_vec()).map_err(|error| error::broken("read the response of the server", error))
 }

@@ -1,14 +1,19 @@
 //! Files of a sandbox. Contents are streamed.
 
 use crate::client::{RequestBody, empty, query};
+use crate::error::Received;
 use crate::operations::of_sandbox;
 use crate::{Client, error};
+use base64::Engine as _;
 use futures_util::StreamExt as _;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::Method;
 use hyper::body::{Bytes, Frame};
-use kennel_api::{FileInfo, FileListing, MkdirRequest, MoveRequest};
-use kennel_types::Result;
+use kennel_api::{
+    FileContent, FileContents, FileInfo, FileListing, FileMatches, MkdirRequest, MoveRequest, ReadFiles, WriteFiles,
+    WrittenFile, WrittenFiles,
+};
+use kennel_types::{Error, ErrorCode, Result};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// The size of a piece of a body.
@@ -68,6 +73,48 @@ impl Client {
         self.get(&of_sandbox(sandbox, &format!("/files/list{}", at(path, user)))).await
     }
 
+    /// Returns the contents of several files, 16 MiB at most. Each has its own error.
+    pub async fn read_files(&self, sandbox: &str, request: &ReadFiles) -> Result<Vec<(String, Result<Vec<u8>>)>> {
+        let path = of_sandbox(sandbox, "/files/read");
+        let read: FileContents<Received> = self.call(Method::POST, &path, Some(request)).await?;
+        let content = |file: FileContent<Received>| {
+            let content = match (file.text, file.base64, file.error) {
+                (_, _, Some(error)) => Err(error.into_error()),
+                (Some(text), ..) => Ok(text.into_bytes()),
+                (None, base64, None) => base64::engine::general_purpose::STANDARD
+                    .decode(base64.unwrap_or_default())
+                    .map_err(|error| Error::new(ErrorCode::Internal, format!("read {}: {error}", file.path))),
+            };
+            (file.path, content)
+        };
+        Ok(read.files.into_iter().map(content).collect())
+    }
+
+    /// Writes several files. Each has its own error.
+    pub async fn write_files(&self, sandbox: &str, request: &WriteFiles) -> Result<Vec<(String, Result<()>)>> {
+        let path = of_sandbox(sandbox, "/files/write");
+        let written: WrittenFiles<Received> = self.call(Method::POST, &path, Some(request)).await?;
+        let result =
+            |file: WrittenFile<Received>| (file.path, file.error.map_or(Ok(()), |error| Err(error.into_error())));
+        Ok(written.files.into_iter().map(result).collect())
+    }
+
+    /// Finds files below a directory: those whose name fits, and lines with the text.
+    pub async fn search_files(
+        &self,
+        sandbox: &str,
+        path: &str,
+        name: Option<&str>,
+        text: Option<&str>,
+    ) -> Result<FileMatches> {
+        let parameters = [
+            ("path", Some(path.to_owned())),
+            ("name", name.map(ToOwned::to_owned)),
+            ("text", text.map(ToOwned::to_owned)),
+        ];
+        self.get(&of_sandbox(sandbox, &format!("/files/search{}", query(&parameters)))).await
+    }
+
     /// Creates a directory.
     pub async fn make_directory(&self, sandbox: &str, request: &MkdirRequest) -> Result<()> {
         self.done(Method::POST, &of_sandbox(sandbox, "/files/mkdir"), Some(request)).await
@@ -108,7 +155,7 @@ fn at(path: &str, user: Option<&str>) -> String {
 }
 
 /// A stream as the body of a request.
-fn streamed(from: impl AsyncRead + Unpin + Send + 'static) -> RequestBody {
+pub(crate) fn streamed(from: impl AsyncRead + Unpin + Send + 'static) -> RequestBody {
     let pieces = futures_util::stream::unfold(Some(from), |from| async move {
         let mut from = from?;
         let mut piece = vec![0; PIECE];

@@ -11,8 +11,11 @@ mod command;
 mod connection;
 mod error;
 mod files;
+mod inventory;
 mod lines;
 mod operations;
+mod processes;
+mod sessions;
 mod tls;
 
 pub use address::{Fingerprint, ServerAddress};

@@ -10,12 +10,16 @@ use hyper::Method;
 use hyper::body::Incoming;
 use kennel_api::stream::{LogLine, StreamChannel};
 use kennel_types::{Error, ErrorCode, Result};
+use serde::de::DeserializeOwned;
 
 /// The longest line.
 const LONGEST: usize = 16 << 20;
 
 /// The log of a sandbox's main process.
-pub struct Lines {
+pub struct Lines(JsonLines);
+
+/// A response of lines.
+pub(crate) struct JsonLines {
     body: Incoming,
     rest: Vec<u8>,
 }
@@ -27,17 +31,17 @@ impl Client {
         let parameters = [("tail", tail.map(|lines| lines.to_string())), ("follow", Some(follow.to_string()))];
         let path = of_sandbox(sandbox, &format!("/logs/follow{}", query(&parameters)));
         let body = self.send(Method::GET, &path, empty(), false).await?.into_body();
-        Ok(Lines { body, rest: Vec::new() })
+        Ok(Lines(JsonLines::new(body)))
     }
 }
 
 impl Lines {
     /// Returns the next piece of the log, or `None` at its end.
     pub async fn next(&mut self) -> Result<Option<(StreamChannel, Vec<u8>)>> {
-        let Some(line) = self.line().await? else {
+        let Some(line) = self.0.next::<LogLine<Received>>().await? else {
             return Err(Error::new(ErrorCode::Aborted, "the log ended early: the connection broke"));
         };
-        match error::json::<LogLine<Received>>(&line)? {
+        match line {
             LogLine::Output { channel, text: Some(text), .. } => Ok(Some((channel, text.into_bytes()))),
             LogLine::Output { channel, base64, .. } => {
                 let bytes = base64::engine::general_purpose::STANDARD.decode(base64.unwrap_or_default());
@@ -47,6 +51,17 @@ impl Lines {
             LogLine::End => Ok(None),
             LogLine::Error { error } => Err(error.into_error()),
         }
+    }
+}
+
+impl JsonLines {
+    pub(crate) fn new(body: Incoming) -> Self {
+        Self { body, rest: Vec::new() }
+    }
+
+    /// Reads the next line, or `None` if the connection is closed.
+    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        self.line().await?.map(|line| error::json(&line)).transpose()
     }
 
     async fn line(&mut self) -> Result<Option<Vec<u8>>> {
@@ -59,7 +74,7 @@ impl Lines {
             }
             match self.body.frame().await {
                 Some(frame) => {
-                    let frame = frame.map_err(|error| error::broken("read the log", error))?;
+                    let frame = frame.map_err(|error| error::broken("read the response of the server", error))?;
                     self.rest.extend_from_slice(frame.data_ref().map(AsRef::as_ref).unwrap_or_default());
                 }
                 None => return Ok(None),

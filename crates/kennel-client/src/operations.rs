@@ -1,13 +1,11 @@
-//! The operations of the API, except files and streams.
+//! The operations on sandboxes, and those on the server itself.
 
 use crate::Client;
 use crate::client::{escape, query};
 use hyper::Method;
 use kennel_api::{
-    ChangeSandbox, CreateSandbox, ExecRequest, ExecResult, Health, ImageView, List, Millis, Page, Preview,
-    PreviewRequest, ProcessView, ProfileView, ProviderView, RenameRequest, RenewRequest, SandboxStats, SandboxView,
-    SessionView, SignalRequest, StartProcess, StartedProcess, StopRequest, Ticket, TicketRequest, TokenView,
-    VolumeView, WaitResult,
+    ChangeSandbox, CreateSandbox, ExecRequest, ExecResult, Health, Millis, Page, Preview, PreviewRequest,
+    RenameRequest, RenewRequest, SandboxStats, SandboxView, StopRequest, Ticket, TicketRequest, TokenView, WaitResult,
 };
 use kennel_types::Result;
 use std::time::Duration;
@@ -102,25 +100,6 @@ impl Client {
         self.call(Method::POST, &of_sandbox(sandbox, "/exec"), Some(request)).await
     }
 
-    /// Starts a command that keeps running.
-    pub async fn start_process(&self, sandbox: &str, request: &StartProcess) -> Result<u64> {
-        let started: StartedProcess =
-            self.call(Method::POST, &of_sandbox(sandbox, "/processes"), Some(request)).await?;
-        Ok(started.process)
-    }
-
-    /// Returns the commands of a sandbox.
-    pub async fn processes(&self, sandbox: &str) -> Result<Vec<ProcessView>> {
-        let list: List<ProcessView> = self.get(&of_sandbox(sandbox, "/processes")).await?;
-        Ok(list.items)
-    }
-
-    /// Sends a signal to the whole process tree of a command. 0 ends it.
-    pub async fn signal(&self, sandbox: &str, process: u64, signal: i32) -> Result<()> {
-        let path = of_sandbox(sandbox, &format!("/processes/{process}/signal"));
-        self.done(Method::POST, &path, Some(&SignalRequest { signal })).await
-    }
-
     /// Returns a link with which a browser gets access to a port.
     pub async fn preview(&self, sandbox: &str, request: &PreviewRequest) -> Result<Preview> {
         self.call(Method::POST, &of_sandbox(sandbox, "/previews"), Some(request)).await
@@ -129,45 +108,6 @@ impl Client {
     /// Returns a ticket for one request without a token.
     pub async fn ticket(&self, request: &TicketRequest) -> Result<Ticket> {
         self.call(Method::POST, "/v1/tickets", Some(request)).await
-    }
-
-    /// Returns the sessions, newest first.
-    pub async fn sessions(&self) -> Result<Vec<SessionView>> {
-        let mut page: Page<SessionView> = self.get("/v1/sessions?limit=1000").await?;
-        let mut all = std::mem::take(&mut page.items);
-        while let Some(cursor) = page.next_cursor.take() {
-            page = self.get(&format!("/v1/sessions?limit=1000&cursor={}", escape(&cursor))).await?;
-            all.append(&mut page.items);
-        }
-        Ok(all)
-    }
-
-    /// Returns a session by its id or name.
-    pub async fn session(&self, session: &str) -> Result<SessionView> {
-        self.get(&format!("/v1/sessions/{}", escape(session))).await
-    }
-
-    /// Returns the profiles.
-    pub async fn profiles(&self) -> Result<Vec<ProfileView>> {
-        let list: List<ProfileView> = self.get("/v1/profiles").await?;
-        Ok(list.items)
-    }
-
-    /// Returns the volumes, and the providers that did not respond.
-    pub async fn volumes(&self) -> Result<Page<VolumeView>> {
-        self.get("/v1/volumes").await
-    }
-
-    /// Returns the images in Kennel's own store.
-    pub async fn images(&self) -> Result<Vec<ImageView>> {
-        let list: List<ImageView> = self.get("/v1/images").await?;
-        Ok(list.items)
-    }
-
-    /// Returns the providers of the server's machine.
-    pub async fn providers(&self) -> Result<Vec<ProviderView>> {
-        let list: List<ProviderView> = self.get("/v1/providers").await?;
-        Ok(list.items)
     }
 
     /// Returns the caller's own token, without its secret.

@@ -141,6 +141,11 @@ impl Directories {
         self.state.join("events")
     }
 
+    /// Returns the directory of build contexts that clients of the HTTP API send.
+    pub fn builds(&self) -> PathBuf {
+        self.state.join("builds")
+    }
+
     /// Returns the unix socket at which the resident process serves the HTTP API.
     pub fn api_socket(&self) -> PathBuf {
         self.state.join("api.sock")

@@ -2,6 +2,7 @@
 
 use crate::acp::Connections;
 use crate::auth::Identity;
+use crate::build_dir::BuildDir;
 use crate::expiry::Expiry;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -78,6 +79,9 @@ impl App {
             let metrics = metrics.clone();
             Arc::new(move |usage, time| metrics.store_took(usage, time))
         });
+        if let Ok(directories) = engine.directories() {
+            BuildDir::sweep(&directories);
+        }
         Arc::new(Self {
             engine,
             events,
@@ -177,6 +181,11 @@ impl App {
 
     /// Forgets the handle of a sandbox that was removed.
     pub(crate) fn forget(&self, sandbox: &Sandbox) {
-        self.handles().remove(sandbox.id().as_str());
+        self.forget_id(sandbox.id().as_str());
+    }
+
+    /// Forgets the handle of the sandbox with this id.
+    pub(crate) fn forget_id(&self, id: &str) {
+        self.handles().remove(id);
     }
 }

@@ -2,7 +2,7 @@
 
 use kennel_api::{FileInfo, FileKind, LimitsView, Network, PublishedPort, SandboxStats, SandboxStatus, SandboxView};
 use kennel_engine::labels;
-use kennel_types::{FileStat, NetworkMode, SandboxInfo, Stats, Status};
+use kennel_types::{FileStat, NetworkMode, Protocol, SandboxInfo, Stats, Status};
 use serde::Serialize;
 
 /// Converts the description of a sandbox.
@@ -28,6 +28,7 @@ pub(crate) fn sandbox(info: SandboxInfo) -> SandboxView {
             NetworkMode::Host => Network::Host,
             NetworkMode::None => Network::None,
         },
+        address: info.ports.iter().find(|port| port.protocol == Protocol::Tcp).map(|port| port.address.to_string()),
         ports: info
             .ports
             .into_iter()
@@ -76,18 +77,23 @@ pub(crate) fn stats(stats: Stats) -> SandboxStats {
 /// Converts the metadata of a file.
 pub(crate) fn file(stat: FileStat) -> FileInfo {
     FileInfo {
-        kind: match stat.kind {
-            kennel_types::FileKind::File => FileKind::File,
-            kennel_types::FileKind::Directory => FileKind::Directory,
-            kennel_types::FileKind::Symlink => FileKind::Symlink,
-            kennel_types::FileKind::Other => FileKind::Other,
-        },
+        kind: file_kind(stat.kind),
         size_bytes: stat.size,
         mode: stat.mode,
         uid: stat.uid,
         gid: stat.gid,
         modified_ms: stat.modified_ms,
         target: stat.target.map(|target| String::from_utf8_lossy(&target).into_owned()),
+    }
+}
+
+/// Converts the kind of a file.
+pub(crate) fn file_kind(kind: kennel_types::FileKind) -> FileKind {
+    match kind {
+        kennel_types::FileKind::File => FileKind::File,
+        kennel_types::FileKind::Directory => FileKind::Directory,
+        kennel_types::FileKind::Symlink => FileKind::Symlink,
+        kennel_types::FileKind::Other => FileKind::Other,
     }
 }
 

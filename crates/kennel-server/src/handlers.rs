@@ -1,18 +1,29 @@
 //! The handlers, one file per resource.
 
 mod archives;
+mod builds;
 mod change;
 mod create;
 pub(crate) mod exec;
+mod file_batch;
+mod file_search;
 mod files;
+mod images;
 mod inventory;
 mod lifecycle;
 mod logs;
+mod pools;
+mod process_io;
 mod processes;
+mod profile_edit;
 mod profiles;
+mod progress;
 mod sandboxes;
+mod session_create;
+mod session_use;
 pub(crate) mod sessions;
 mod system;
+mod volumes;
 
 use crate::routes::{Access, Content, Operation, Query, Routes};
 use axum::http::Method;
@@ -28,12 +39,22 @@ pub(crate) fn add_all(routes: Routes) -> Routes {
     let routes = change::add(routes);
     let routes = exec::add(routes);
     let routes = files::add(routes);
+    let routes = file_batch::add(routes);
+    let routes = file_search::add(routes);
     let routes = archives::add(routes);
     let routes = logs::add(routes);
     let routes = processes::add(routes);
+    let routes = process_io::add(routes);
     let routes = profiles::add(routes);
+    let routes = profile_edit::add(routes);
     let routes = sessions::add(routes);
     let routes = crate::acp::add(routes);
+    let routes = session_create::add(routes);
+    let routes = session_use::add(routes);
+    let routes = volumes::add(routes);
+    let routes = pools::add(routes);
+    let routes = images::add(routes);
+    let routes = builds::add(routes);
     inventory::add(routes)
 }
 

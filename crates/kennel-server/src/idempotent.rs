@@ -28,6 +28,8 @@ const LONGEST: usize = 255;
 pub(crate) struct Creation {
     /// The id of what is created.
     pub(crate) id: SandboxId,
+    /// Whether the id was recorded, so that a repeated request finds what was created.
+    pub(crate) recorded: bool,
     /// Whether an earlier request may have created it already.
     pub(crate) resumed: bool,
     /// Asks to give up, because the client is gone.
@@ -69,7 +71,7 @@ where
         let error = Error::new(ErrorCode::Conflict, "a request with the same idempotency key has not ended yet");
         return Err(Failure::from(error).header(header::RETRY_AFTER, HeaderValue::from(1)));
     };
-    let making = make(Creation { id, resumed, cancel: Cancel::default() });
+    let making = make(Creation { id, recorded: true, resumed, cancel: Cancel::default() });
     let task = async move {
         let _claim = claim;
         match making.await {
@@ -95,7 +97,7 @@ where
     F: Future<Output = Outcome<T>> + Send + 'static,
 {
     let cancel = Cancel::default();
-    let making = make(Creation { id: new_id()?, resumed: false, cancel: cancel.clone() });
+    let making = make(Creation { id: new_id()?, recorded: false, resumed: false, cancel: cancel.clone() });
     let mut gone = CancelWhenDropped(Some(cancel));
     let task = tokio::spawn(async move { body(&making.await?).map(created) }.in_current_span());
     let done = joined(task.await);

@@ -10,6 +10,7 @@
 mod acp;
 mod app;
 mod auth;
+mod build_dir;
 mod convert;
 mod error;
 mod expiry;

@@ -69,6 +69,8 @@ pub struct ServerOptions {
     pub passed: Vec<Passed>,
     /// The domain below which ports of sandboxes have names, instead of `localhost`.
     pub preview_domain: Option<String>,
+    /// The profile of sessions that name none.
+    pub profile: Option<String>,
 }
 
 /// A server that listens, and does not respond yet.

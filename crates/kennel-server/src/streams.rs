@@ -1,10 +1,10 @@
 //! Streams: commands over a WebSocket, and commands, logs, file changes and events as lines or server-sent events.
 
-mod begin;
+pub(crate) mod begin;
 mod command;
 mod events;
 mod exec;
-mod lines;
+pub(crate) mod lines;
 mod logs;
 mod outbox;
 mod session;

@@ -67,7 +67,8 @@ impl ProfileDocument {
 
     /// Whether the file refers to variables of the environment.
     pub(super) fn has_variables(&self) -> bool {
-        self.written.as_ref().is_some_and(|written| written.to_string().contains("${"))
+        // Two dollars are a dollar that is no variable.
+        self.written.as_ref().is_some_and(|written| written.to_string().replace("$$", "").contains("${"))
     }
 
     /// Returns the settings as text, without the state.

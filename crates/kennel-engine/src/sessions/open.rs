@@ -21,6 +21,9 @@ use std::sync::Arc;
 /// A session to open.
 #[derive(Clone, Default)]
 pub struct OpenSession {
+    /// The id, if the caller has recorded one before. Then the sandbox is no container from a pool, because such a container
+    /// has the id of its session already.
+    pub id: Option<SessionId>,
     /// The name of the session, and of its sandbox if the spec has none. No other session may have it.
     pub name: Option<String>,
     /// The name of the provider.
@@ -74,7 +77,8 @@ impl Sessions {
         }
         request.workspace.check()?;
         let cancel = request.cancel.clone();
-        let opening = Opening { sessions: self.clone(), request, provider, id: SessionId::random()? };
+        let id = request.id.clone().map_or_else(SessionId::random, Ok)?;
+        let opening = Opening { sessions: self.clone(), request, provider, id };
         let sessions = self.clone();
         cancel
             .attend(Box::pin(opening.run()), |session| async move { sessions.take_back(&session.summary).await })
@@ -122,7 +126,7 @@ impl Opening {
 
     /// Claims a member of a pool for the sandbox, if there is one.
     async fn claim_member(&self) -> Result<Claimed> {
-        let OpenSession { spec, workspace, pull, pool, .. } = &self.request;
+        let OpenSession { id, spec, workspace, pull, pool, .. } = &self.request;
         let Some(pools) = &self.sessions.pools else {
             return match pool {
                 PoolUse::Require => Claimed::impossible("these sessions use no pools", *pool),
@@ -132,6 +136,9 @@ impl Opening {
         let is_native = self.provider.mode().key.provider == ProviderKind::Native;
         if *pull == Pull::Always && spec.image.is_some() && !is_native {
             return Claimed::impossible("its image is pulled first", *pool);
+        }
+        if id.is_some() && !is_native {
+            return Claimed::impossible("its id was chosen before", *pool);
         }
         let session = ForSession { store: self.sessions.store.id().to_owned(), workspace: workspace.wanted() };
         let mut spec = spec.clone();

@@ -63,7 +63,7 @@ async fn make(app: &AppState, identity: &Identity, asked: CreateSandbox, creatio
     }
     let began = Instant::now();
     let wanted = Wanted::new(app, identity, asked).await?;
-    let _counting = wanted.may_add(app, identity).await?;
+    let _counting = may_add(app, identity, &wanted.spec).await?;
     if let Some(image) = &wanted.spec.image {
         wanted.provider.pull(image, wanted.pull, &|_| {}).await?;
     }
@@ -100,17 +100,17 @@ async fn started(app: &AppState, sandbox: Sandbox, start: bool, creation: &Creat
 }
 
 /// A sandbox that a caller may create.
-struct Wanted {
-    provider: Arc<dyn Provider>,
-    spec: SandboxSpec,
-    pull: Pull,
+pub(super) struct Wanted {
+    pub(super) provider: Arc<dyn Provider>,
+    pub(super) spec: SandboxSpec,
+    pub(super) pull: Pull,
     start: bool,
     /// The time after which it is removed.
     ttl: Option<Duration>,
 }
 
 impl Wanted {
-    async fn new(app: &App, identity: &Identity, asked: CreateSandbox) -> Outcome<Self> {
+    pub(super) async fn new(app: &App, identity: &Identity, asked: CreateSandbox) -> Outcome<Self> {
         let start = asked.start;
         let ttl = asked.ttl.map(kennel_api::Millis::duration).filter(|ttl| !ttl.is_zero());
         let workspace = asked.workspace.as_deref().map(|path| permissions::resolve(identity, path)).transpose()?;
@@ -138,35 +138,39 @@ impl Wanted {
         permissions::check(identity, provider.mode().key.provider, &mut spec)?;
         Ok(Self { provider, spec, pull, start, ttl })
     }
+}
 
-    /// Checks that the caller may have one more sandbox, and this one's data volume. The caller keeps the guard until the
-    /// sandbox is created, so that no other request is counted at the same time.
-    async fn may_add<'a>(&self, app: &'a App, identity: &Identity) -> Outcome<Option<tokio::sync::MutexGuard<'a, ()>>> {
-        if let (Some(own), true, Some(name)) = (identity.project(), self.spec.data, &self.spec.name) {
-            let volume = VolumeKind::Data.volume(name);
-            let listing = app.engine.volumes(VolumeOptions::default()).await?;
-            let foreign = |found: &kennel_engine::FoundVolume| {
-                found.info.name == volume && found.info.project.as_deref() != Some(own)
-            };
-            if listing.found.iter().any(foreign) {
-                let message = format!("the data volume of {name} belongs to another project");
-                return Err(Error::new(ErrorCode::AlreadyExists, message).suggest(NextStep::set(Field::Name)).into());
-            }
+/// Checks that the caller may have one more sandbox, and this one's data volume. The caller keeps the guard until the
+/// sandbox is created, so that no other request is counted at the same time.
+pub(super) async fn may_add<'a>(
+    app: &'a App,
+    identity: &Identity,
+    spec: &SandboxSpec,
+) -> Outcome<Option<tokio::sync::MutexGuard<'a, ()>>> {
+    if let (Some(own), true, Some(name)) = (identity.project(), spec.data, &spec.name) {
+        let volume = VolumeKind::Data.volume(name);
+        let listing = app.engine.volumes(VolumeOptions::default()).await?;
+        let foreign = |found: &kennel_engine::FoundVolume| {
+            found.info.name == volume && found.info.project.as_deref() != Some(own)
+        };
+        if listing.found.iter().any(foreign) {
+            let message = format!("the data volume of {name} belongs to another project");
+            return Err(Error::new(ErrorCode::AlreadyExists, message).suggest(NextStep::set(Field::Name)).into());
         }
-        let Some(most) = identity.token().and_then(|token| token.limits.sandboxes) else { return Ok(None) };
-        let guard = app.counting.lock().await;
-        let count = app.engine.list().await?.found.iter().filter(|info| identity.sees(info)).count();
-        if count >= most as usize {
-            let message = format!("this token allows {most} sandboxes, and there are {count}");
-            return Err(Error::limit(LimitReason::Exhausted, message).into());
-        }
-        Ok(Some(guard))
     }
+    let Some(most) = identity.token().and_then(|token| token.limits.sandboxes) else { return Ok(None) };
+    let guard = app.counting.lock().await;
+    let count = app.engine.list().await?.found.iter().filter(|info| identity.sees(info)).count();
+    if count >= most as usize {
+        let message = format!("this token allows {most} sandboxes, and there are {count}");
+        return Err(Error::limit(LimitReason::Exhausted, message).into());
+    }
+    Ok(Some(guard))
 }
 
 /// The caller whose settings apply: the server's user, in the directory of the workspace. Without a workspace, no
 /// project's settings apply.
-fn caller_at(app: &App, workspace: Option<&Path>) -> Caller {
+pub(super) fn caller_at(app: &App, workspace: Option<&Path>) -> Caller {
     let server = app.engine.caller();
     let mut variables = server.variables.clone();
     if let Some(home) = variables.get_mut(std::ffi::OsStr::new(KENNEL_HOME)).filter(|home| !home.is_empty()) {
@@ -192,7 +196,11 @@ fn choose_named(app: &App, settings: &mut Settings, asked: Option<ProviderName>)
     Ok(())
 }
 
-fn overrides(identity: &Identity, asked: CreateSandbox, workspace: Option<PathBuf>) -> Outcome<SandboxOverrides> {
+pub(super) fn overrides(
+    identity: &Identity,
+    asked: CreateSandbox,
+    workspace: Option<PathBuf>,
+) -> Outcome<SandboxOverrides> {
     let mut volumes = Vec::new();
     for mount in asked.mounts {
         let host = permissions::resolve(identity, &mount.host)?;
@@ -279,7 +287,7 @@ fn complete_command(
 }
 
 /// Returns the project of a new sandbox. A token that is bound to a project creates sandboxes of no other.
-fn project_of(identity: &Identity, asked: Option<String>, found: Option<String>) -> Outcome<Option<String>> {
+pub(super) fn project_of(identity: &Identity, asked: Option<String>, found: Option<String>) -> Outcome<Option<String>> {
     match (identity.project(), asked) {
         (Some(own), Some(asked)) if asked != own => {
             Err(Failure::forbidden(format!("this token is bound to the project {own:?}")))
@@ -294,7 +302,7 @@ fn project_of(identity: &Identity, asked: Option<String>, found: Option<String>)
 }
 
 /// Separates the caches of projects that have no workspace. With one, the engine has done so already.
-fn separate_caches(spec: &mut SandboxSpec) {
+pub(super) fn separate_caches(spec: &mut SandboxSpec) {
     let (None, Some(project)) = (&spec.workspace, &spec.project) else { return };
     let hash = Sha256::digest(project.as_bytes());
     for cache in &mut spec.caches {

@@ -49,7 +49,19 @@ async fn exec(
     Body(request): Body<ExecRequest>,
 ) -> Outcome<Json<ExecResult>> {
     let began = Instant::now();
-    let (spec, stdin) = spec(&request)?;
+    let sandbox = app.sandbox(&identity, &name).await?;
+    collected(&app, &sandbox, &request, &id, began).await
+}
+
+/// Runs a command of a request that began at this time.
+pub(super) async fn collected(
+    app: &AppState,
+    sandbox: &Sandbox,
+    request: &ExecRequest,
+    id: &RequestId,
+    began: Instant,
+) -> Outcome<Json<ExecResult>> {
+    let (spec, stdin) = spec(request)?;
     let limit = request.output_limit.unwrap_or(OUTPUT);
     if limit > LARGEST_OUTPUT {
         return Err(Failure::invalid(format!("invalid outputLimit {limit}: expected at most {LARGEST_OUTPUT}")));
@@ -57,15 +69,14 @@ async fn exec(
     let limit = limit as usize;
     // A character has at most four bytes.
     let cap = (4 * limit).min(RUN_OUTPUT_CAP);
-    let sandbox = app.sandbox(&identity, &name).await?;
     let found = began.elapsed();
-    let output = match run(&sandbox, &spec, stdin.as_deref(), cap).await {
+    let output = match run(sandbox, &spec, stdin.as_deref(), cap).await {
         Err(error) if error.code() == ErrorCode::Stopped && request.start => {
             sandbox.start().await?;
-            run(&sandbox, &spec, stdin.as_deref(), cap).await
+            run(sandbox, &spec, stdin.as_deref(), cap).await
         }
         Err(error) if error.code() == ErrorCode::NotFound => {
-            app.forget(&sandbox);
+            app.forget(sandbox);
             Err(error)
         }
         done => done,

@@ -122,7 +122,7 @@ pub(super) fn add(routes: Routes) -> Routes {
 }
 
 /// Returns the absolute path inside. A relative path starts at the sandbox's working directory.
-fn inside(sandbox: &Sandbox, path: &str) -> Outcome<String> {
+pub(super) fn inside(sandbox: &Sandbox, path: &str) -> Outcome<String> {
     match path {
         "" => Err(Failure::invalid("the path is empty")),
         path if path.starts_with('/') => Ok(path.to_owned()),
@@ -130,7 +130,12 @@ fn inside(sandbox: &Sandbox, path: &str) -> Outcome<String> {
     }
 }
 
-async fn open(app: &AppState, identity: &Identity, name: &str, user: Option<&str>) -> Outcome<(Sandbox, Files)> {
+pub(super) async fn open(
+    app: &AppState,
+    identity: &Identity,
+    name: &str,
+    user: Option<&str>,
+) -> Outcome<(Sandbox, Files)> {
     let sandbox = app.sandbox(identity, name).await?;
     let files = sandbox.files(user).await?;
     Ok((sandbox, files))
@@ -263,11 +268,8 @@ async fn write(
     Query(query): Query<WriteQuery>,
     request: Request,
 ) -> Outcome<StatusCode> {
-    let mode = query.mode.as_deref().map(|text| {
-        let octal = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
-        octal.ok_or_else(|| Failure::invalid(format!("invalid mode {text:?}: expected octal digits, for example 755")))
-    });
-    let options = WriteOptions { mode: mode.transpose()?, parents: query.parents.unwrap_or(true) };
+    let mode = query.mode.as_deref().map(octal).transpose()?;
+    let options = WriteOptions { mode, parents: query.parents.unwrap_or(true) };
     let (sandbox, files) = open(&app, &identity, &name, query.user.as_deref()).await?;
     let path = inside(&sandbox, &query.path)?;
     let (content, stalled) = BodyReader::new(request);
@@ -277,6 +279,13 @@ async fn write(
     };
     written.map_err(|error| stalled.or(error))?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Parses permission bits.
+pub(super) fn octal(text: &str) -> Outcome<u32> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let octal = u32::from_str_radix(text, 8).ok().filter(|mode| digits && *mode <= 0o7777);
+    octal.ok_or_else(|| Failure::invalid(format!("invalid mode {text:?}: expected octal digits, for example 755")))
 }
 
 /// Reads the body of a request.

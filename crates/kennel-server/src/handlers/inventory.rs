@@ -104,11 +104,11 @@ async fn volumes(
     Ok(Json(Page { items: seen.map(volume).collect(), next_cursor: None, silent: silent.collect() }))
 }
 
-fn sees(identity: &Identity, found: &FoundVolume) -> bool {
+pub(super) fn sees(identity: &Identity, found: &FoundVolume) -> bool {
     identity.sees_project(found.info.project.as_deref())
 }
 
-fn volume(found: FoundVolume) -> VolumeView {
+pub(super) fn volume(found: FoundVolume) -> VolumeView {
     VolumeView {
         name: found.info.name,
         provider: found.info.provider,
@@ -137,13 +137,16 @@ async fn remove_volume(
 
 async fn images(State(app): State<AppState>) -> Outcome<Json<List<ImageView>>> {
     let images = app.engine.images()?.list()?;
-    let view = |image: kennel_image::Image| ImageView {
+    Ok(Json(List { items: images.iter().map(image_view).collect() }))
+}
+
+pub(super) fn image_view(image: &kennel_image::Image) -> ImageView {
+    ImageView {
         name: image.reference.to_string(),
         id: image.id.to_string(),
         size_bytes: image.size,
         created_ms: image.created.map(|seconds| seconds.saturating_mul(1000)),
-    };
-    Ok(Json(List { items: images.into_iter().map(view).collect() }))
+    }
 }
 
 async fn providers(State(app): State<AppState>) -> Outcome<Json<List<ProviderView>>> {

@@ -13,7 +13,7 @@ use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use kennel_api::Scope;
-use kennel_core::LogOptions;
+use kennel_core::{LogOptions, Sandbox};
 use kennel_proto::Channel;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -38,7 +38,7 @@ pub(super) fn add(routes: Routes) -> Routes {
 /// A part of a log.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-struct LogQuery {
+pub(super) struct LogQuery {
     /// Only the last lines.
     tail: Option<usize>,
     /// Only one stream; by default both, in the order in which they were written.
@@ -61,7 +61,11 @@ async fn logs(
     Path(name): Path<String>,
     Query(query): Query<LogQuery>,
 ) -> Outcome<Response> {
-    let sandbox = app.sandbox(&identity, &name).await?;
+    respond(&app.sandbox(&identity, &name).await?, query).await
+}
+
+/// Returns a part of the log of a sandbox.
+pub(super) async fn respond(sandbox: &Sandbox, query: LogQuery) -> Outcome<Response> {
     let chunks = sandbox.logs(LogOptions { tail: query.tail, follow: false }).await?;
     let wanted = move |channel: Channel| match query.stream {
         None => true,

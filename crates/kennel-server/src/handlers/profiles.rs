@@ -1,9 +1,9 @@
-//! Profiles: look at them, start and stop their sandboxes. They are created and changed on the command line.
+//! Profiles: look at them, start and stop their sandboxes. `profile_edit.rs` creates and changes them.
 
 use super::operation;
 use crate::app::AppState;
 use crate::auth::Identity;
-use crate::error::Outcome;
+use crate::error::{Failure, Outcome};
 use crate::extract::Path;
 use crate::routes::{Content, Operation, Routes, schema};
 use axum::extract::State;
@@ -56,7 +56,7 @@ pub(super) fn add(routes: Routes) -> Routes {
 }
 
 /// A token that is bound to a project sees no profiles, because they belong to the server's user.
-fn check(identity: &Identity, name: &str) -> Outcome<()> {
+pub(super) fn check(identity: &Identity, name: &str) -> Outcome<()> {
     if identity.project().is_none() {
         return Ok(());
     }
@@ -64,7 +64,7 @@ fn check(identity: &Identity, name: &str) -> Outcome<()> {
     Err(Error::new(ErrorCode::NotFound, message).suggest(NextStep::ListProfiles).into())
 }
 
-fn view(found: ProfileUse) -> ProfileView {
+pub(super) fn view(found: ProfileUse) -> ProfileView {
     let (status, exit_code) = match found.status {
         ProfileStatus::Stopped => ("stopped", None),
         ProfileStatus::Running => ("running", None),
@@ -109,9 +109,13 @@ async fn start(
     Path(name): Path<String>,
 ) -> Outcome<Json<ProfileView>> {
     check(&identity, &name)?;
-    let profiles = app.engine.profiles()?;
-    profiles.start(&name, None, &|_| {}).await?;
-    Ok(Json(view(profiles.status(&name).await?)))
+    let task = tokio::spawn(async move {
+        let profiles = app.engine.profiles()?;
+        let _counting = super::profile_edit::may_create(&app, &identity, &profiles, &name).await?;
+        profiles.start(&name, None, &|_| {}).await?;
+        Ok(Json(view(profiles.status(&name).await?)))
+    });
+    task.await.unwrap_or_else(|error| Err(cut_off(&error)))
 }
 
 async fn stop(
@@ -123,4 +127,9 @@ async fn stop(
     let profiles = app.engine.profiles()?;
     profiles.stop(&name).await?;
     Ok(Json(view(profiles.status(&name).await?)))
+}
+
+/// The error for a task that panicked or was cut off.
+pub(super) fn cut_off(error: &tokio::task::JoinError) -> Failure {
+    Error::new(ErrorCode::Internal, format!("the request ended early: {error}")).into()
 }

@@ -1,4 +1,4 @@
-//! Sessions: look at them, start, stop and remove them.
+//! Sessions: look at them, start, stop and remove them. `session_create.rs` opens them.
 
 use super::operation;
 use crate::app::{AppState, joined};
@@ -12,7 +12,7 @@ use axum::http::{Method, StatusCode};
 use axum::{Extension, Json};
 use kennel_api::{Page, Scope, SessionView, StopRequest};
 use kennel_core::{Error, RemoveOptions, printable};
-use kennel_engine::{STOP_GRACE, Session, SessionFilter, SessionSummary, Sessions};
+use kennel_engine::{STOP_GRACE, Session, SessionFilter, SessionState, SessionSummary, Sessions};
 use kennel_types::{ErrorCode, NextStep};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -82,6 +82,9 @@ pub(super) fn add(routes: Routes) -> Routes {
 struct ListQuery {
     /// Only sessions of this profile.
     profile: Option<String>,
+    /// Only sessions in this state: `creating`, `running`, `stopped`, `completed`, `failed` or `removing`.
+    #[schemars(regex(pattern = "^(creating|running|stopped|completed|failed|removing)$"))]
+    state: Option<String>,
     /// How many sessions the page has at most; defaults to 100.
     #[schemars(range(min = 1, max = 1000))]
     limit: Option<usize>,
@@ -89,7 +92,7 @@ struct ListQuery {
     cursor: Option<String>,
 }
 
-async fn sessions(app: &AppState) -> Outcome<Sessions> {
+pub(super) async fn sessions(app: &AppState) -> Outcome<Sessions> {
     Ok(app.engine.sessions().await?.0)
 }
 
@@ -120,12 +123,16 @@ async fn list(
     if before.is_some_and(|before| i64::try_from(before).is_err()) {
         return Err(Failure::invalid("invalid cursor: expected the nextCursor of a page"));
     }
+    let state = query.state.as_deref().map(|state| {
+        let unknown = || Failure::invalid(format!("invalid state {state:?}: expected for example running or failed"));
+        SessionState::named(state).ok_or_else(unknown)
+    });
     let filter = SessionFilter {
+        states: state.transpose()?.into_iter().collect(),
         project: identity.project().map(ToOwned::to_owned),
         profile: query.profile,
         limit: Some(limit + 1),
         before,
-        ..SessionFilter::default()
     };
     let mut found = sessions(&app).await?.list(&filter).await?;
     let more = found.len() > limit;
@@ -149,13 +156,18 @@ fn summary(session: SessionSummary) -> SessionView {
         changed_ms: session.changed_ms,
         cause: name_of(&session.cause),
         exit_code: session.exit_code,
+        source: None,
         error: None,
         log: None,
     }
 }
 
+pub(super) fn described(session: Session) -> SessionView {
+    SessionView { error: session.error, log: session.log, source: session.source, ..summary(session.summary) }
+}
+
 fn view(session: Session) -> Json<SessionView> {
-    Json(SessionView { error: session.error, log: session.log, ..summary(session.summary) })
+    Json(described(session))
 }
 
 async fn get(

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 /// How long a client that takes over waits for the client before it.
 const TAKE_OVER_WITHIN: Duration = Duration::from_secs(5);
 /// How long any other client waits. A client whose own connection was just closed comes back in this time.
-const FREE_WITHIN: Duration = Duration::from_millis(500);
+pub(crate) const FREE_WITHIN: Duration = Duration::from_millis(500);
 
 /// A command with a new client.
 pub(super) struct Begun {
@@ -61,7 +61,7 @@ impl Writers {
 }
 
 /// What the keeper sends ahead is 512 KiB of each channel, and pieces are removed as a whole.
-const OPTIONS: FanOutOptions = FanOutOptions { history: 1280 * 1024, hold: false, acknowledge: true };
+pub(crate) const OPTIONS: FanOutOptions = FanOutOptions { history: 1280 * 1024, hold: false, acknowledge: true };
 
 /// Does what the first message asks for.
 pub(super) async fn begin(

@@ -18,7 +18,7 @@ use std::time::Duration;
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 /// A response of lines. With `Accept: text/event-stream`, each line is the data of an event.
-pub(super) fn response<T: Serialize>(headers: &HeaderMap, lines: impl Stream<Item = T> + Send + 'static) -> Response {
+pub(crate) fn response<T: Serialize>(headers: &HeaderMap, lines: impl Stream<Item = T> + Send + 'static) -> Response {
     let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if accepted.contains("text/event-stream") {
         let events = lines.map(|line| Ok::<_, Infallible>(Event::default().data(json(&line))));
@@ -38,7 +38,7 @@ pub(super) fn keep_alive() -> KeepAlive {
 }
 
 /// Waits for the next part of a stream, or returns an error when the server ends or the caller's token is revoked.
-pub(super) async fn unless_ending<T>(end: &mut StreamEnd, next: impl Future<Output = T>) -> Result<T, Error> {
+pub(crate) async fn unless_ending<T>(end: &mut StreamEnd, next: impl Future<Output = T>) -> Result<T, Error> {
     tokio::select! {
         // A stream that always has something to send must end too.
         biased;

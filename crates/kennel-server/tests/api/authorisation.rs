@@ -42,7 +42,7 @@ fn routes() -> Vec<Route> {
             });
         }
     }
-    assert!(routes.len() > 30, "{}", routes.len());
+    assert!(routes.len() > 70, "{}", routes.len());
     routes
 }
 
@@ -61,6 +61,8 @@ impl Route {
             "renameSandbox" => Some(json!({"name": "other"})),
             "makeDirectory" => Some(json!({"path": "/tmp/new"})),
             "moveFile" => Some(json!({"from": "/tmp/a", "to": "/tmp/b"})),
+            "readFiles" => Some(json!({"paths": ["/tmp/a"]})),
+            "writeFiles" => Some(json!({"files": [{"path": "/tmp/a", "text": "x"}]})),
             "signalProcess" => Some(json!({"signal": 15})),
             _ => None,
         }

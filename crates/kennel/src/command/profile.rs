@@ -6,6 +6,7 @@ mod lifecycle;
 mod show;
 
 pub(crate) use exec::InProfile;
+pub(crate) use lifecycle::start_profile;
 
 use kennel_core::Result;
 use kennel_engine::{Engine, Profiles};

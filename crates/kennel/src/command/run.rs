@@ -1,6 +1,7 @@
 //! `kennel run`: creates a sandbox, runs one command in it, and removes it.
 
 mod remote;
+mod upload;
 
 use super::profile::InProfile;
 use crate::completion;
@@ -28,6 +29,7 @@ Examples:
   kennel run -p 3000:80 -- ./server           port 80 inside is http://127.0.0.1:3000
   kennel run -v ./data:/data:ro -e TOKEN -- ./report
   kennel run --image debian -- cat /etc/os-release
+  kennel run --server http://127.0.0.1:7070 --upload -- make test
   sort < names | kennel run -- uniq -c        standard input is passed on
   kennel run --json -- make test              output, exit code and timings as one JSON object
 
@@ -59,6 +61,9 @@ pub(crate) struct Run {
     /// Use a new sandbox, even if the settings name a default profile
     #[arg(long, conflicts_with = "profile")]
     no_profile: bool,
+    /// With --server: copy the current directory to /workspace of the sandbox; changes are not copied back
+    #[arg(long, conflicts_with_all = ["workspace", "no_workspace", "profile"])]
+    upload: bool,
     /// Collect the output and print one JSON object
     #[arg(long, conflicts_with = "tty")]
     json: bool,
@@ -94,6 +99,10 @@ impl Run {
         cleanup: &mut Result<()>,
         line: &mut Option<Keeper>,
     ) -> Result<Ending> {
+        if self.upload {
+            let message = "--upload is for the sandboxes of a server; here, the current directory is mounted";
+            return Err(Error::new(ErrorCode::InvalidConfig, message).hint("leave out --upload, or use --server"));
+        }
         let mut settings = settings(engine)?;
         let profile = if self.no_profile { None } else { self.profile.as_deref() };
         let default = if self.no_profile || profile.is_some() { None } else { settings.default_profile()? };

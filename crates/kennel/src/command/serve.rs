@@ -4,6 +4,8 @@ mod activation;
 mod background;
 mod log;
 
+use super::profile::start_profile;
+use crate::completion;
 use crate::output::print;
 use crate::report;
 use crate::signals::{ENDING, Signals};
@@ -28,6 +30,7 @@ Examples:
   kennel serve --detach --log-format json
   kennel serve status
   kennel serve stop
+  kennel serve --profile dev             sessions of the API use this profile
   kennel create --name box --idle-pause 1m --idle-timeout 1h
   kennel pool set quick --min 4";
 
@@ -85,6 +88,9 @@ struct Options {
     /// The least severe messages in the log
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Info)]
     log_level: Level,
+    /// Start this profile. Sessions that are opened through the API use its settings, unless they name another profile
+    #[arg(long, value_name = "NAME", add = completion::profiles())]
+    profile: Option<String>,
 }
 
 impl Serve {
@@ -110,9 +116,15 @@ impl Options {
         let mut options = self.server_options(engine, passed)?;
         let resident = Resident::begin(engine).await?;
         options.pools = Some(resident.pool_counts());
+        let mut greeting = Vec::new();
+        if let Some(name) = &self.profile {
+            start_profile(engine, name).await?;
+            tracing::info!("Using container profile: {name}");
+            greeting.push(format!("Using container profile: {name}"));
+        }
         let server = Serving::start(engine, resident.events(), self.listen, options).await?;
         let running = Running::note(engine, &server.addresses, server.fingerprint.clone())?;
-        let mut greeting: Vec<_> = server.addresses.iter().map(|address| format!("listening at {address}")).collect();
+        greeting.extend(server.addresses.iter().map(|address| format!("listening at {address}")));
         greeting.extend(server.fingerprint.iter().map(|hash| format!("certificate sha256={hash}")));
         // A program that has started this one waits for the line.
         greeting.push("watching idle sandboxes; interrupt with Ctrl-C".into());
@@ -157,6 +169,7 @@ impl Options {
             passed,
             pools: None,
             preview_domain: self.preview_domain.clone(),
+            profile: self.profile.clone(),
         })
     }
 

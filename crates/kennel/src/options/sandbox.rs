@@ -152,8 +152,9 @@ impl SandboxOptions {
         Ok(overrides)
     }
 
-    /// Converts the options to a request to a server. Options that name files of this machine are refused.
-    pub(crate) fn request(&self, provider: Option<ProviderName>) -> Result<CreateSandbox> {
+    /// Converts the options to a request to a server. Options that name files of this machine are refused. The current
+    /// directory is copied (`upload`), or not wanted.
+    pub(crate) fn request(&self, provider: Option<ProviderName>, upload: bool) -> Result<CreateSandbox> {
         for (given, option) in [
             (self.workspace.is_some(), "--workspace"),
             (!self.volumes.is_empty(), "--volume"),
@@ -163,12 +164,12 @@ impl SandboxOptions {
                 return Err(remote::not_seen(option));
             }
         }
-        if !self.no_workspace {
+        if !self.no_workspace && !upload {
             return Err(Error::new(
                 ErrorCode::Unsupported,
                 "mount the current directory: the server does not see the files of this machine",
             )
-            .suggest(NextStep::advice("use --no-workspace, and copy files with `kennel cp`")));
+            .suggest(NextStep::advice("use --upload to copy it, or --no-workspace")));
         }
         let labels = self.labels.iter().map(|entry| label(entry, "--label")).collect::<Result<_>>()?;
         let provider = match provider {
@@ -220,7 +221,6 @@ impl SandboxOptions {
             disk: self.disk.map(|size| kennel_api::Bytes(size.0)),
             nesting: self.nesting.then_some(true),
             protect_git: self.protect_git,
-            start: true,
             ..CreateSandbox::default()
         })
     }

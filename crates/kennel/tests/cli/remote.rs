@@ -202,3 +202,31 @@ fn what_does_not_work_through_a_server_is_refused_by_name() {
     let mut here = kennel.call(&["--server", &socket, "ls", "--json"]);
     assert_eq!(finished(&mut here).ok(), "[]");
 }
+
+#[test]
+fn run_copies_the_current_directory_to_a_server_on_request() {
+    let kennel = Kennel::among_others("native");
+    let server = Serving::start(&kennel);
+    let away = Away::from(&server);
+    let project = away.home.path().join("project");
+    std::fs::create_dir_all(project.join("src")).unwrap();
+    std::fs::write(project.join("src/main.txt"), "hello").unwrap();
+    std::fs::write(project.join("run.sh"), "#!/bin/sh\ncat src/main.txt; echo changed > src/main.txt\n").unwrap();
+    std::fs::set_permissions(project.join("run.sh"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::os::unix::fs::symlink("src/main.txt", project.join("link")).unwrap();
+    let at = |args: &[&str]| finished(away.command(args).current_dir(&project));
+    let run = ["run", "--upload", "--network", "none"];
+    let done = at(&[&run[..], &["--", "./run.sh"]].concat());
+    assert_eq!((done.status, done.text().as_str()), (0, "hello"), "{done:?}");
+    assert_eq!(std::fs::read_to_string(project.join("src/main.txt")).unwrap(), "hello");
+    assert_eq!(at(&[&run[..], &["--", "readlink", "/workspace/link"]].concat()).ok(), "src/main.txt");
+    assert_eq!(at(&[&run[..], &["--workdir", "/tmp", "--", "pwd"]].concat()).ok(), "/tmp");
+    assert_eq!(at(&["ls", "--all", "-q"]).ok(), "");
+    for conflict in ["--no-workspace", "--workspace=/tmp", "--profile=x"] {
+        assert_eq!(at(&["run", "--upload", conflict, "--", "true"]).status, 125, "{conflict}");
+    }
+    let home = finished(away.command(&["run", "--upload", "--", "true"]).env("HOME", away.home.path()));
+    assert!(home.fails(125).contains("it would copy all of"));
+    let here = finished(kennel.call(&["run", "--upload", "--", "true"]).current_dir(&project));
+    assert!(here.fails(125).contains("for the sandboxes of a server"));
+}

@@ -1,6 +1,8 @@
 //! `kennel serve` with clients that know only docs/server.md: curl and Python's urllib.
 
 use crate::support::{Kennel, hear};
+use kennel_testkit::docker;
+use kennel_testkit::registry::Registry;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -18,14 +20,23 @@ impl Serving {
     }
 
     pub(crate) fn start_with(kennel: &Kennel, more: &[&str]) -> Self {
-        Self::start_by(kennel, &mut kennel.call(&[&["serve", "--listen", "127.0.0.1:0"], more].concat()))
+        Self::start_saying(kennel, more).0
     }
 
     pub(crate) fn start_by(kennel: &Kennel, call: &mut Command) -> Self {
+        Self::start_and_hear(kennel, call).0
+    }
+
+    /// Starts a server, and returns what it says.
+    fn start_saying(kennel: &Kennel, more: &[&str]) -> (Self, String) {
+        Self::start_and_hear(kennel, &mut kennel.call(&[&["serve", "--listen", "127.0.0.1:0"], more].concat()))
+    }
+
+    fn start_and_hear(kennel: &Kennel, call: &mut Command) -> (Self, String) {
         let mut child = call.stdout(Stdio::piped()).spawn().expect("start kennel serve");
         let said = hear(child.stdout.as_mut().expect("standard output is a pipe"), "Ctrl-C\n");
         let url = said.lines().find_map(|line| line.strip_prefix("listening at ")).expect("it says where").to_owned();
-        Self { process: child, url, state: kennel.home.path().join("state") }
+        (Self { process: child, url, state: kennel.home.path().join("state") }, said)
     }
 
     pub(crate) fn token(&self) -> String {
@@ -146,18 +157,138 @@ fn a_key_creates_one_sandbox_although_the_server_is_killed() {
     };
     let server = Serving::start(&kennel);
     let first = create(&server);
-    // As if the server had been killed before it recorded the response.
     server.kill();
-    let database = kennel.home.path().join("state/kennel.db");
-    let sql = "import sqlite3,sys; c=sqlite3.connect(sys.argv[1]); \
-               print(c.execute('UPDATE idempotency SET status=NULL, response=NULL').rowcount); c.commit()";
-    let done = Command::new("python3").args(["-c", sql]).arg(database).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&done.stdout), "1\n", "{done:?}");
+    forget_responses(&kennel, 1);
     let server = Serving::start(&kennel);
     assert_eq!(create(&server), first);
     assert_eq!(create(&server), first);
     assert_eq!(kennel.kennel(&["ls", "--all", "-q"]).ok(), first);
     kennel.kennel(&["rm", "--force", &first]).ok();
+}
+
+/// Makes the store as if the server had been killed before it recorded its responses.
+fn forget_responses(kennel: &Kennel, count: usize) {
+    let database = kennel.home.path().join("state/kennel.db");
+    let sql = "import sqlite3,sys; c=sqlite3.connect(sys.argv[1]); \
+               print(c.execute('UPDATE idempotency SET status=NULL, response=NULL').rowcount); c.commit()";
+    let done = Command::new("python3").args(["-c", sql]).arg(database).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&done.stdout), format!("{count}\n"), "{done:?}");
+}
+
+#[test]
+fn a_key_opens_one_session_and_starts_one_command_although_the_server_is_killed() {
+    let kennel = Kennel::among_others("native");
+    let create = |server: &Serving, key: &str, path: &str, body: &Value| {
+        let (key, body) = (format!("Idempotency-Key: {key}"), body.to_string());
+        let (status, body) = server.curl(&server.token(), &["--header", &key, "--json", &body], path);
+        assert_eq!(status, 201, "{}", String::from_utf8_lossy(&body));
+        serde_json::from_slice::<Value>(&body).unwrap()
+    };
+    let session = json!({"name": "fix", "ownWorkspace": true, "sandbox": {"network": "none"}});
+    let command = json!({"argv": ["sleep", "1000"], "tag": "mine"});
+    let profile = json!({"name": "dev", "sandbox": {"network": "none"}});
+    let all = |server: &Serving| {
+        let opened = create(server, "session", "/v1/sessions", &session);
+        let started = create(server, "command", "/v1/sandboxes/fix/processes", &command);
+        let made = create(server, "profile", "/v1/profiles", &profile);
+        (opened["id"].clone(), opened["sandbox"].clone(), started["process"].clone(), made["name"].clone())
+    };
+    let server = Serving::start(&kennel);
+    let first = all(&server);
+    server.kill();
+    forget_responses(&kennel, 3);
+    let server = Serving::start(&kennel);
+    assert_eq!(all(&server), first);
+    let (_, listed) = server.curl(&server.token(), &[], "/v1/sandboxes/fix/processes");
+    let listed: Value = serde_json::from_slice(&listed).unwrap();
+    assert_eq!(listed["items"].as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(kennel.kennel(&["session", "ls", "--json"]).json().as_array().unwrap().len(), 1);
+    kennel.kennel(&["session", "rm", "--force", "fix"]).ok();
+    kennel.kennel(&["profile", "delete", "--force", "dev"]).ok();
+}
+
+#[test]
+fn a_server_with_a_profile_uses_it_for_sessions() {
+    let kennel = Kennel::among_others("native");
+    kennel.kennel(&["profile", "create", "dev", "--network", "none", "-e", "TEAM=red"]).ok();
+    let (server, said) = Serving::start_saying(&kennel, &["--profile", "dev"]);
+    assert!(said.contains("Using container profile: dev\n"), "{said}");
+    assert!(kennel.kennel(&["profile", "status", "dev"]).ok().contains("running"));
+    let token = server.token();
+    let made = server.post(&token, "/v1/sessions", &json!({"name": "fix"}), 201);
+    assert_eq!((&made["profile"], &made["workspace"]), (&json!("dev"), &json!(kennel.here())));
+    let body = json!({"shell": "echo $TEAM; pwd"});
+    let done = server.post(&token, "/v1/sessions/fix/exec", &body, 200);
+    assert_eq!(done["stdout"], "red\n/workspace\n");
+    kennel.kennel(&["session", "rm", "--force", "fix"]).ok();
+    kennel.kennel(&["profile", "delete", "--force", "dev"]).ok();
+    let missing = kennel.kennel(&["serve", "--profile", "nothing"]).fails(125);
+    assert!(missing.contains("there is no profile nothing"), "{missing}");
+}
+
+/// The lines of a response.
+fn lines(body: &[u8]) -> Vec<Value> {
+    String::from_utf8_lossy(body).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn an_image_is_pulled_and_removed_through_a_server() {
+    let (socket, registry) = (docker::socket(), Registry::start());
+    let name = registry.push(&socket, &docker::image_on(&socket), "team/busybox:1");
+    let kennel = Kennel::among_others("native");
+    let server = Serving::start(&kennel);
+    let token = server.token();
+    let body = json!({"image": name}).to_string();
+    let (status, body) = server.curl(&token, &["--json", &body], "/v1/images/pull");
+    let said = lines(&body);
+    assert_eq!((status, &said.last().unwrap()["image"]["name"]), (200, &json!(name)), "{said:?}");
+    assert!(said.iter().any(|line| line["type"] == "progress" && line["part"].is_string()), "{said:?}");
+    assert_eq!(kennel.kennel(&["image", "ls", "--format", "name"]).ok(), name);
+    let path = format!("/v1/images?name={name}");
+    assert_eq!(server.curl(&token, &["--request", "DELETE"], &path).0, 200);
+    assert_eq!(kennel.kennel(&["image", "ls", "-q"]).ok(), "");
+    assert_eq!(server.curl(&token, &["--request", "DELETE"], &path).0, 404);
+}
+
+#[test]
+fn an_image_is_built_from_an_archive_through_a_server() {
+    let kennel = Kennel::on("docker");
+    let server = Serving::start(&kennel);
+    let socket = docker::socket();
+    let secret = kennel.kennel(&["token", "create", "dev", "--scope", "create"]).ok();
+    let own: Value = serde_json::from_slice(&server.curl(&secret, &[], "/v1/token").1).unwrap();
+    let tag = format!("localhost/{}/app", own["id"].as_str().unwrap());
+    let archive = kennel.here().join("context.tar");
+    let mut tar = tar::Builder::new(std::fs::File::create(&archive).unwrap());
+    let text = format!("FROM {}\nARG WORD\nCOPY words /words\nRUN echo $WORD >> /words\n", kennel.image().unwrap());
+    for (name, content) in [("images/app", text.as_str()), ("words", "hello\n")] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        tar.append_data(&mut header, name, content.as_bytes()).unwrap();
+    }
+    tar.into_inner().unwrap();
+    let from = format!("@{}", archive.display());
+    let path = format!("/v1/builds/upload?tag={tag}&file=images/app&arg=WORD=built");
+    let (status, body) = server.curl(&secret, &["--data-binary", &from], &path);
+    let said = lines(&body);
+    assert_eq!((status, &said.last().unwrap()["image"]), (200, &json!(tag)), "{said:?}");
+    assert!(said.iter().any(|line| line["type"] == "output"), "{said:?}");
+    let made = server.post(&secret, "/v1/sandboxes", &json!({"name": "box", "image": tag, "pull": "never"}), 201);
+    let done = server.post(&secret, "/v1/sandboxes/box/exec", &json!({"argv": ["cat", "/words"]}), 200);
+    assert_eq!(done["stdout"], "hello\nbuilt\n", "{made}");
+    server.curl(&secret, &["--request", "DELETE"], "/v1/sandboxes/box?force=true");
+    docker::docker(&socket, &["rmi", &tag]);
+    // A step that fails, and a directory of the host.
+    let failing = format!("/v1/builds/upload?tag={tag}&file=words");
+    let said = lines(&server.curl(&secret, &["--data-binary", &from], &failing).1);
+    assert_eq!(said.last().unwrap()["type"], "error", "{said:?}");
+    let host = json!({"context": "/etc", "tag": "x"}).to_string();
+    assert_eq!(server.curl(&secret, &["--json", &host], "/v1/builds").0, 403);
+    assert_eq!(std::fs::read_dir(server.state.join("builds")).unwrap().count(), 0, "no context is left");
 }
 
 #[test]

@@ -66,6 +66,13 @@ pub(super) async fn start(engine: &Engine, name: &str, pull: Option<Pull>, pool:
     bars.wait(Box::pin(profiles.start(name, pull, &tell))).await
 }
 
+/// Starts the sandbox of a profile for the server. It does not ask a pool, because the process that keeps pools is this one.
+pub(crate) async fn start_profile(engine: &Engine, name: &str) -> Result<()> {
+    let started = start(engine, name, None, PoolUse::Never).await?;
+    report_changes(name, &started);
+    Ok(())
+}
+
 /// Tells the user if the profile has changed since its sandbox was created.
 pub(super) fn report_changes(name: &str, started: &Started) {
     if let Some(instead_of) = started.instead_of {

@@ -2,6 +2,7 @@
 //! this program is killed.
 
 use super::Run;
+use super::upload::{Upload, WORKSPACE};
 use crate::command::exec::AtServer;
 use crate::interact::Ending;
 use crate::lifecycle::Deadline;
@@ -10,7 +11,7 @@ use crate::progress::while_waiting;
 use crate::provider_name::ProviderName;
 use crate::report;
 use crate::result::{CommandReport, Phase};
-use kennel_api::Millis;
+use kennel_api::{CreateSandbox, Millis};
 use kennel_client::Client;
 use kennel_core::{Error, Result};
 use kennel_types::{Command, ErrorCode, ExecSpec};
@@ -45,18 +46,15 @@ impl Run {
             Some(TimeLimit(limit)) => limit,
             None => (!self.program.wants_tty()).then_some(USUAL),
         };
-        let mut request = self.sandbox.request(provider)?;
+        let upload = if self.upload { Some(Upload::of_current_dir()?) } else { None };
+        let mut request = self.sandbox.request(provider, self.upload)?;
         request.ttl = (!self.keep).then_some(Millis(LEASE.as_millis() as u64));
         let mut deadline = Deadline::begin(limit)?;
         let creating = while_waiting("creating the sandbox", deadline.unless_ended(client.create(&request)));
         let sandbox = creating.await?;
         record.ended(Phase::Create);
         let lease = (!self.keep).then(|| Lease::begin(client, &sandbox.id));
-        let mut spec = ExecSpec::new(Command::LoginShell);
-        spec.timeout = deadline.left()?;
-        let run =
-            AtServer { client, sandbox: &sandbox.id, program: &self.program, spec, json: self.json, how: "kennel run" };
-        let outcome = run.run(record, deadline).await;
+        let outcome = self.inside_at(client, &sandbox.id, upload, &request, record, deadline).await;
         record.timeout = limit;
         if lease.is_none() {
             report::note(&format!("sandbox {} keeps running; to remove it: kennel rm --force {0}", sandbox.name));
@@ -69,6 +67,28 @@ impl Run {
             record.ended(Phase::Remove);
         }
         outcome
+    }
+}
+
+impl Run {
+    /// Copies the directory, if that was requested, and runs the command.
+    async fn inside_at(
+        &self,
+        client: &Client,
+        sandbox: &str,
+        upload: Option<Upload>,
+        request: &CreateSandbox,
+        record: &mut CommandReport,
+        mut deadline: Deadline,
+    ) -> Result<Ending> {
+        let mut spec = ExecSpec::new(Command::LoginShell);
+        if let Some(upload) = upload {
+            deadline.unless_ended(upload.copy(client, sandbox)).await?;
+            spec.cwd = request.workdir.is_none().then(|| WORKSPACE.to_owned());
+        }
+        spec.timeout = deadline.left()?;
+        let run = AtServer { client, sandbox, program: &self.program, spec, json: self.json, how: "kennel run" };
+        run.run(record, deadline).await
     }
 }
 

@@ -97,7 +97,7 @@ impl AgentOfSession {
         }
         let directory = spec.workdir.clone().unwrap_or_else(|| "/workspace".to_owned());
         let exec = ExecSpec { env, ..ExecSpec::new(Command::Argv(command)) };
-        let agent = Agent { spec: exec, startup, served };
+        let agent = Agent { spec: exec, startup, served, paths: None, to_client: None };
         Ok(Some(Chosen { name, agent, secrets, opens: (!self.no_initialize).then_some(directory) }))
     }
 }

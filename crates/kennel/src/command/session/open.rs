@@ -89,6 +89,7 @@ impl Create {
         let cancel = Cancel::default();
         let pauses = spec.idle_pause_ms.is_some();
         let request = OpenSession {
+            id: None,
             name: spec.name.clone(),
             provider: provider.name().to_owned(),
             pull,

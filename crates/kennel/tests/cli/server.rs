@@ -1,5 +1,6 @@
 //! `kennel serve` with clients that know only docs/server.md: curl and Python's urllib.
 
+use crate::git_server::{CONTENT, GitServer};
 use crate::support::{Kennel, hear};
 use kennel_testkit::docker;
 use kennel_testkit::registry::Registry;
@@ -222,8 +223,31 @@ fn a_server_with_a_profile_uses_it_for_sessions() {
     assert_eq!(done["stdout"], "red\n/workspace\n");
     kennel.kennel(&["session", "rm", "--force", "fix"]).ok();
     kennel.kennel(&["profile", "delete", "--force", "dev"]).ok();
+    server.kill();
     let missing = kennel.kennel(&["serve", "--profile", "nothing"]).fails(125);
     assert!(missing.contains("there is no profile nothing"), "{missing}");
+}
+
+#[test]
+fn a_session_of_the_api_clones_only_public_repositories() {
+    let kennel = Kennel::among_others("native");
+    let server = Serving::start(&kennel);
+    let token = server.token();
+    let body = |url: String| json!({"name": "fix", "clone": url, "sandbox": {"network": "host"}});
+    let public = GitServer::public();
+    let made = server.post(&token, "/v1/sessions", &body(public.url()), 201);
+    assert_eq!(made["source"], public.url());
+    let done = server.post(&token, "/v1/sessions/fix/exec", &json!({"argv": ["cat", "README.md"]}), 200);
+    assert_eq!(done["stdout"], CONTENT);
+    kennel.kennel(&["session", "rm", "--force", "fix"]).ok();
+    // The credentials of the server's user are not used.
+    let helper = "[credential]\n\thelper = \"!printf 'username=ann\\\\npassword=secret\\\\n'\"\n";
+    std::fs::write(kennel.home.path().join(".gitconfig"), helper).unwrap();
+    let private = GitServer::private("ann", "secret");
+    let refused = server.post(&token, "/v1/sessions", &body(private.url()), 403);
+    assert_eq!(refused["error"]["code"], "permission_denied", "{refused}");
+    assert_eq!(kennel.kennel(&["ls", "--all", "-q"]).ok(), "");
+    kennel.kennel(&["session", "rm", "fix"]).ok();
 }
 
 /// The lines of a response.

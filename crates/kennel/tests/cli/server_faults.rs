@@ -129,9 +129,11 @@ fn an_engine_that_is_gone_for_a_while_has_its_own_error() {
     let server = Serving::start_by(&kennel, &mut call);
     let token = server.token();
     let image = kennel.image().unwrap();
-    server.post(&token, "/v1/sandboxes", &json!({"name": "box", "image": image, "network": "none"}), 201);
+    // All tests share an engine, so the sandbox has a random name.
+    let made = server.post(&token, "/v1/sandboxes", &json!({"image": image, "network": "none"}), 201);
+    let path = |rest: &str| format!("/v1/sandboxes/{}{rest}", made["id"].as_str().unwrap());
     let echo = json!({"argv": ["echo", "hi"]});
-    assert_eq!(server.post(&token, "/v1/sandboxes/box/exec", &echo, 200)["stdout"], "hi\n");
+    assert_eq!(server.post(&token, &path("/exec"), &echo, 200)["stdout"], "hi\n");
     switch.is_off.store(true, Ordering::Relaxed);
     let create = json!({"image": image, "network": "none"}).to_string();
     let failed = || server.curl(&token, &["--json", &create], "/v1/sandboxes");
@@ -143,9 +145,9 @@ fn an_engine_that_is_gone_for_a_while_has_its_own_error() {
     assert_eq!(server.curl(&token, &[], "/healthz").0, 200);
     switch.is_off.store(false, Ordering::Relaxed);
     let works = || {
-        let (status, body) = server.curl(&token, &["--json", &echo.to_string()], "/v1/sandboxes/box/exec");
+        let (status, body) = server.curl(&token, &["--json", &echo.to_string()], &path("/exec"));
         status == 200 && String::from_utf8_lossy(&body).contains("hi")
     };
     assert!(within_blocking(CALL, works), "it works again");
-    assert_eq!(server.curl(&token, &["--request", "DELETE"], "/v1/sandboxes/box?force=true&volumes=true").0, 204);
+    assert_eq!(server.curl(&token, &["--request", "DELETE"], &path("?force=true&volumes=true")).0, 204);
 }

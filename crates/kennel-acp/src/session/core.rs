@@ -310,8 +310,7 @@ impl Core {
     }
 
     fn cut_lines(&mut self) -> Result<()> {
-        loop {
-            let Some(line) = self.lines.next() else { break };
+        while let Some(line) = self.lines.next() {
             let offset = match &line {
                 Line::Message(line) => self.lines.passed() - line.len() as u64,
                 Line::TooLong(_) => self.lines.passed(),
@@ -434,7 +433,7 @@ impl Core {
     fn too_long(&mut self, envelope: &Envelope) {
         let reply = too_long(envelope);
         if !is_response(envelope) {
-            return self.to_agent(Direction::RelayToAgent, reply, &Envelope::default(), false);
+            return self.send_to_agent(Direction::RelayToAgent, reply, &Envelope::default(), false);
         }
         let Some(asked) = envelope.id.as_ref().and_then(|id| self.asked.remove(id)) else { return };
         self.batch.answered.push(asked.sequence);
@@ -500,10 +499,10 @@ impl Core {
             (Some(id), None) => {
                 if self.requested.get(id).is_some_and(|requested| requested.position.is_some()) {
                     self.answered(id);
-                    self.to_agent(Direction::ClientToAgent, line, &envelope, false);
+                    self.send_to_agent(Direction::ClientToAgent, line, &envelope, false);
                 }
             }
-            (None, _) => self.to_agent(Direction::ClientToAgent, line, &envelope, false),
+            (None, _) => self.send_to_agent(Direction::ClientToAgent, line, &envelope, false),
         }
     }
 
@@ -532,7 +531,7 @@ impl Core {
         let sequence = self.sequence + 1;
         let asked = Asked { sequence, method: method.to_owned(), client: Some(client), by_relay: false, directory };
         self.asked.insert(id.to_owned(), asked);
-        self.to_agent(Direction::ClientToAgent, line, envelope, true);
+        self.send_to_agent(Direction::ClientToAgent, line, envelope, true);
     }
 
     /// Sends the relay's own requests, if the conversation has not begun.
@@ -543,7 +542,7 @@ impl Core {
             let directory = if id == OPEN { self.definition.opens.clone() } else { None };
             let (sequence, method) = (self.sequence + 1, method.to_owned());
             self.asked.insert(id.to_owned(), Asked { sequence, method, client: None, by_relay: true, directory });
-            self.to_agent(Direction::RelayToAgent, line, &envelope, true);
+            self.send_to_agent(Direction::RelayToAgent, line, &envelope, true);
         }
     }
 
@@ -569,10 +568,10 @@ impl Core {
     fn answer_agent(&mut self, id: &str, answer: Vec<u8>) {
         self.answered(id);
         let envelope = Envelope { id: Some(id.to_owned()), method: None };
-        self.to_agent(Direction::RelayToAgent, answer, &envelope, false);
+        self.send_to_agent(Direction::RelayToAgent, answer, &envelope, false);
     }
 
-    fn to_agent(&mut self, direction: Direction, line: Vec<u8>, envelope: &Envelope, open: bool) {
+    fn send_to_agent(&mut self, direction: Direction, line: Vec<u8>, envelope: &Envelope, open: bool) {
         let start = self.stdin;
         self.stdin += line.len() as u64;
         self.store(direction, start, &line, envelope, open);

@@ -159,14 +159,12 @@ impl Relays {
         let sandbox = self.sessions.sandbox(session.id.as_str()).await?;
         let continued = self.messages.take_over(&session.id).await?;
         let agent = &continued.agent;
-        let process = match agent.process {
-            Some(process) => Some(process),
-            None => {
-                let all = sandbox.processes().await?;
-                let found = all.into_iter().find(|info| info.tag.as_deref() == Some(&*agent.tag));
-                found.map(|info| info.process)
-            }
-        };
+        let mut process = agent.process;
+        if process.is_none() {
+            let all = sandbox.processes().await?;
+            let found = all.into_iter().find(|info| info.tag.as_deref() == Some(&*agent.tag));
+            process = found.map(|info| info.process);
+        }
         let from = Position { stdout: agent.output.stdout, stderr: agent.output.stderr };
         let attached = match process {
             Some(process) => sandbox.attach(process, from, None).await,

@@ -212,18 +212,23 @@ struct Events {
 impl Events {
     async fn next(&mut self) -> Option<Event> {
         let reader = self.reader.as_mut()?;
-        let message = match reader.before.pop_front() {
-            Some(message) => message,
-            None => tokio::select! {
-                next = reader.client.next() => next.ok()?.ok()?,
-                _ = self.end.reached() => return None,
-            },
+        if let Some(message) = reader.before.pop_front() {
+            return Some(event(&message));
+        }
+        let message = tokio::select! {
+            next = reader.client.next() => next.ok()?.ok()?,
+            _ = self.end.reached() => return None,
         };
-        let event = Event::default().data(socket::text(&message));
-        Some(match message.position {
-            Some(position) => event.id(position.to_string()),
-            None => event,
-        })
+        Some(event(&message))
+    }
+}
+
+/// A message as an event, whose id is its position.
+fn event(message: &Outgoing) -> Event {
+    let event = Event::default().data(socket::text(message));
+    match message.position {
+        Some(position) => event.id(position.to_string()),
+        None => event,
     }
 }
 

@@ -359,7 +359,8 @@ async fn event(body: &mut hyper::body::Incoming, buffer: &mut String) -> (Option
         if let Some((event, rest)) = buffer.split_once("\n\n") {
             let field = |name| event.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
             let found = (field("id:").map(|id| id.parse().unwrap()), field("data:").map(ToOwned::to_owned));
-            *buffer = rest.to_owned();
+            let end = buffer.len() - rest.len();
+            buffer.drain(..end);
             if let (id, Some(data)) = found {
                 return (id, serde_json::from_str(&data).unwrap());
             }

@@ -55,13 +55,11 @@ enum Action {
 impl SessionCommand {
     pub(crate) async fn run(self, engine: &Engine) -> u8 {
         let json = match &self.action {
-            Action::Exec(_) => false,
+            Action::Exec(_) | Action::Acp(_) => false,
             Action::Create(command) => command.json,
             Action::Ls(command) => command.json,
-            Action::Show(_) => true,
+            Action::Show(_) | Action::Export(_) => true,
             Action::Events(command) => command.json,
-            Action::Export(_) => true,
-            Action::Acp(_) => false,
             Action::Start(command) => command.json,
             Action::Stop(command) => command.json,
             Action::Rm(command) => command.json,

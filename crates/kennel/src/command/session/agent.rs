@@ -112,7 +112,7 @@ impl Chosen {
             let relay = relays.start(&session.summary.id, new).await?;
             relay.ready().await
         };
-        while_waiting("starting the agent", deadline.unless_ended(begun)).await?;
+        while_waiting("starting the agent", deadline.unless_ended(Box::pin(begun))).await?;
         let looked = SessionAgent::look(sessions, &sessions.show(session.summary.id.as_str()).await?).await?;
         if let Some(problem) = looked.and_then(|agent| agent.problem) {
             let why = problem.get("message").and_then(|message| message.as_str()).unwrap_or("it gave no reason");

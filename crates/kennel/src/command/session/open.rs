@@ -103,7 +103,7 @@ impl Create {
         let session = deadline.or_cancel(&cancel, bars.wait(Box::pin(sessions.open(request)))).await?;
         drop(bars);
         if let Some(agent) = agent {
-            agent.start(&sessions, &session, &mut deadline).await?;
+            Box::pin(agent.start(&sessions, &session, &mut deadline)).await?;
         }
         self.pool.report(from_pool.lock().unwrap_or_else(PoisonError::into_inner).as_ref());
         say_idle_pause(engine, pauses);

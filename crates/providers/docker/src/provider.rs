@@ -179,8 +179,14 @@ impl Provider for Docker {
         if !container.permit(Operation::Unpause)? {
             return Ok(());
         }
-        let done = self.engine.api().await?.unpause_container(&container.engine_id).await;
-        done.map_err(|error| self.engine.error(format!("resume sandbox {}", container.info.name), error))
+        let Err(error) = self.engine.api().await?.unpause_container(&container.engine_id).await else { return Ok(()) };
+        // It may have ended, or been resumed, since it was looked at. The engine may notice that later than its runtime.
+        if !self.existing(id).await?.permit(Operation::Unpause)? {
+            return Ok(());
+        }
+        let error = self.engine.error(format!("resume sandbox {}", container.info.name), error);
+        let has_ended = error.to_string().contains("cannot resume a stopped container");
+        Err(if has_ended { Error::stopped(&container.info.name) } else { error })
     }
 
     async fn rename(&self, id: &SandboxId, name: &str) -> Result<()> {

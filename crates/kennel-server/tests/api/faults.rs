@@ -62,7 +62,7 @@ async fn a_body_of_ten_gibibytes_is_refused_without_reading_it() {
     let (mut from, mut to) = stream.into_split();
     let head = head("transfer-encoding: chunked");
     let sending = tokio::spawn(async move {
-        let chunk = [b"100000\r\n".as_slice(), &[b' '; 1 << 20], b"\r\n"].concat();
+        let chunk = [b"100000\r\n".as_slice(), &vec![b' '; 1 << 20], b"\r\n"].concat();
         to.write_all(head.as_bytes()).await.unwrap();
         let mut sent = 0_u64;
         while to.write_all(&chunk).await.is_ok() && sent < 10 << 30 {

@@ -93,7 +93,7 @@ fn new_agent(script: &str, opens: bool) -> NewAgent {
     let spec = ExecSpec::argv(["sh".to_owned(), "-c".to_owned(), format!("{AGENT}{script}")]);
     NewAgent {
         name: "scripted".to_owned(),
-        agent: Agent { spec, startup: Duration::from_mins(1), served: Served::default() },
+        agent: Agent { spec, startup: Duration::from_mins(1), served: Served::default(), paths: None, to_client: None },
         opens: opens.then(|| "/tmp".to_owned()),
         secrets: vec!["sk-secret-0123456789".to_owned()],
     }

@@ -69,6 +69,8 @@ fn fuzz(kennel: &Kennel, settings: &str) {
         assert!(!log.contains("panicked"), "{log}");
     }
     assert_eq!(server.curl("", &[], "/healthz").0, 200, "it still runs");
+    // It finishes what it creates or removes for requests that were given up. Otherwise that would be left behind.
+    kennel.kennel(&["serve", "stop"]).ok();
     let volumes = kennel.kennel(&["volume", "ls", "-q"]).text();
     for volume in volumes.lines() {
         kennel.kennel(&["volume", "rm", volume]);

@@ -27,7 +27,10 @@ const PROFILE: [&str; 6] = [
 
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is in crates/").to_owned();
+    // Read when the script runs. The path at which the script was compiled may be that of another checkout, if both use one
+    // target directory.
+    let manifest = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
+    let crates = manifest.parent().expect("this crate is in crates/").to_owned();
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=KENNEL_KEEPER_PREBUILT");
     // Not the lock file and the workspace's manifest, which are mostly about other crates. The dependencies of the

@@ -20,7 +20,7 @@ pub(crate) fn bench(options: &Bench) -> Result<bool> {
     build(&["build", "--profile", "dist", "--package", "kennel"])?;
     let measure = ["--profile", "dist", "--package", "xtask", "--features", "bench"];
     build(&[&["build"], &measure[..]].concat())?;
-    let engine = Engine::get(&mut machine)?;
+    let engine = Engine::get(&mut machine, &[])?;
     let services = Services::get(&mut machine, [PODMAN])?;
     let mut command = cargo(&[&["run", "--quiet"], &measure[..], &["--", "measure"]].concat());
     for (flag, set) in [("--json", options.json), ("--check", options.check), ("--quick", options.quick)] {

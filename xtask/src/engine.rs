@@ -51,9 +51,9 @@ pub(crate) fn is_nothing_left(engine: Option<&Engine>, services: &Services) -> b
 }
 
 impl Engine {
-    /// Finds or starts the engine, and creates the test image on it. If this is not possible, it is reported; in CI it
+    /// Finds or starts the engine, and creates the test image and these images on it. If this is not possible, it is reported; in CI it
     /// is a failure.
-    pub(crate) fn get(machine: &mut Machine) -> Result<Option<Self>> {
+    pub(crate) fn get(machine: &mut Machine, images: &[fn(&Path) -> String]) -> Result<Option<Self>> {
         const USUAL: &str = "/var/run/docker.sock";
         let named = kennel_testkit::environment::variable(docker::SOCKET_VARIABLE).map(PathBuf::from);
         let usual = named.unwrap_or_else(|| USUAL.into());
@@ -71,7 +71,9 @@ impl Engine {
             (docker::start(), true)
         };
         docker::image_on(&socket);
-        kennel_testkit::git_image::git_image_on(&socket);
+        for create in images {
+            create(&socket);
+        }
         Ok(Some(Self { stock: Stock::list(&socket), socket, ours }))
     }
 

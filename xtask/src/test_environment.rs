@@ -5,6 +5,8 @@ use crate::machine::{FOR_TESTS, Machine, install_tool};
 use crate::stage::Stages;
 use crate::tally::Tally;
 use anyhow::Result;
+use kennel_testkit::git_image::git_image_on;
+use kennel_testkit::node_image::node_image_on;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -29,7 +31,8 @@ impl TestEnvironment {
             install_tool("nextest", "cargo-nextest")?;
             machine.make_tester()?;
             machine.give_ids_to_podman()?;
-            let engine = Engine::get(&mut machine)?;
+            // Created here, so that they are no leftovers of a test.
+            let engine = Engine::get(&mut machine, &[git_image_on, node_image_on])?;
             machine.open_tunnels()?;
             let services = Services::get(&mut machine, services)?;
             if !machine.root {

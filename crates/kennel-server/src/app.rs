@@ -150,8 +150,13 @@ impl App {
         if !identity.sees(info) || (info.id.as_str() != text && info.name != text) {
             return Err(Error::no_sandbox(printable(text)));
         }
-        // The connection of the handle that is kept may be to a keeper that does not respond now.
-        Ok(if self.is_silent(&sandbox) { sandbox } else { self.keep(sandbox) })
+        Ok(self.shared(sandbox))
+    }
+
+    /// Returns the handle that all requests for a sandbox share. For a paused sandbox it is the given one, because the shared
+    /// one may have a connection to the keeper, which does not respond.
+    pub(crate) fn shared(&self, sandbox: Sandbox) -> Sandbox {
+        if self.is_silent(&sandbox) { sandbox } else { self.keep(sandbox) }
     }
 
     /// Whether the keeper of a sandbox does not respond, because somebody has paused it. One that sleeps because it was idle

@@ -88,7 +88,7 @@ async fn run(
     };
     // The session was started here, and not only its sandbox.
     let request = ExecRequest { start: false, ..request };
-    exec::collected(&app, &app.keep(sandbox), &request, &id, began).await
+    exec::collected(&app, &app.shared(sandbox), &request, &id, began).await
 }
 
 /// Which events of a session are listed.

@@ -38,6 +38,11 @@ async fn a_session_is_opened_used_and_removed() {
     );
     assert_eq!(exec(json!({"argv": ["true"], "start": true})).await.ok(200)["exitCode"], 0);
     assert_eq!(stand.send("GET", "/v1/sessions/fix", None).await.ok(200)["state"], "running");
+    // A command in a paused sandbox fails at once, although the server has a connection to its keeper.
+    stand.send("POST", "/v1/sandboxes/fix/pause", None).await.ok(200);
+    assert_eq!(exec(json!({"argv": ["true"]})).await.fails(409), "stopped");
+    stand.send("POST", "/v1/sandboxes/fix/resume", None).await.ok(200);
+    assert_eq!(exec(json!({"argv": ["true"]})).await.ok(200)["exitCode"], 0);
     let events = async |query: &str| {
         let page = stand.send("GET", &format!("/v1/sessions/fix/events{query}"), None).await.ok(200);
         let items = page["items"].as_array().unwrap().clone();

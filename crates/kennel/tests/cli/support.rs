@@ -161,15 +161,18 @@ impl Kennel {
 
 impl Drop for Kennel {
     fn drop(&mut self) {
-        let ids = self.kennel(&["ls", "--all", "-q"]).text();
-        for id in ids.lines() {
+        let listed = self.kennel(&["ls", "--all", "-q"]);
+        assert!(listed.status == 0 || std::thread::panicking(), "{listed:?}");
+        let mut attempts = Vec::new();
+        for id in listed.text().lines() {
             let removed = self.kennel(&["rm", "--force", "--volumes", id]);
             // It may have been removed meanwhile.
             let fine = removed.status == 0 || removed.stderr.contains("there is no sandbox");
             assert!(fine || std::thread::panicking(), "{removed:?}");
+            attempts.push(removed);
         }
         if !std::thread::panicking() {
-            assert!(self.is_gone(), "left behind:\n{}", self.left().join("\n"));
+            assert!(self.is_gone(), "left behind:\n{}\nremoved before: {attempts:?}", self.left().join("\n"));
         }
     }
 }

@@ -52,7 +52,10 @@ fn fuzz(kennel: &Kennel, settings: &str) {
         command.arg("run").arg(format!("{}/openapi.json", server.url)).args(["--checks", CHECKS]);
         // One worker: with threads, Python 3.11 sometimes fails to parse the source of a lambda.
         command.args(["--phases", "coverage,fuzzing,stateful", "--max-examples", "10", "--workers", "1"]);
-        command.args(["--max-time", &SECONDS.to_string(), "--request-timeout", "60", "--continue-on-failure"]);
+        // A command may take its whole time limit, which is 60 seconds by default.
+        command.args(["--max-time", &SECONDS.to_string(), "--request-timeout", "90", "--continue-on-failure"]);
+        // The same requests in each run, so that a failure can be repeated. Another seed finds other things.
+        command.args(["--seed", "1"]);
         command.args(["--no-shrink", "--warnings", "off", "--output-truncate", "false"]);
         for id in ENDLESS {
             command.args(["--exclude-operation-id", id]);
